@@ -1,0 +1,205 @@
+"""compat: plain data of fairseq-train loads in weights-only mode, code in a checkpoint is refused by name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from fairseq_aggdec import compat
+
+compat.register_safe_globals()
+
+NUMBER_TYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+
+
+class RunsCode:
+    """Unpickling an instance calls ``os.system``."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (self.command,)
+
+
+def saved(path: Path, content: object) -> str:
+    torch.save(content, path)
+    return str(path)
+
+
+def load(path: str) -> dict:
+    return torch.load(path, weights_only=True)
+
+
+def test_command_line_checkpoint_loads(tmp_path: Path) -> None:
+    state = {"cfg": {"model": argparse.Namespace(arch="transformer")}, "model": {"w": torch.eye(2)}}
+    loaded = load(saved(tmp_path / "a.pt", state))
+    assert loaded["cfg"]["model"] == argparse.Namespace(arch="transformer")
+    assert torch.equal(loaded["model"]["w"], torch.eye(2))
+
+
+@pytest.mark.parametrize("name", NUMBER_TYPES)
+def test_numpy_array_and_scalar_load(tmp_path: Path, name: str) -> None:
+    array = numpy.array([0, 1, 1], dtype=name)
+    loaded = load(
+        saved(tmp_path / "a.pt", {"counts": array, "total": array[1], "type": array.dtype})
+    )
+    assert loaded["counts"].dtype == array.dtype and loaded["counts"].tolist() == array.tolist()
+    assert loaded["total"] == array[1] and loaded["type"] == array.dtype
+
+
+def rewritten(path: Path, new_path: Path, old: bytes, new: bytes) -> str:
+    """A copy of an old-format checkpoint with a module spelled otherwise."""
+    content = path.read_bytes()
+    assert old in content
+    new_path.write_bytes(content.replace(old, new))
+    return str(new_path)
+
+
+@pytest.mark.parametrize("module", [b"numpy._core.multiarray", b"numpy.core.multiarray"])
+def test_spelling_of_either_numpy_loads(tmp_path: Path, module: bytes) -> None:
+    content = {"counts": numpy.arange(3), "total": numpy.float64(1.5)}
+    torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    written = (
+        b"numpy._core.multiarray"
+        if int(numpy.__version__.split(".")[0]) > 1
+        else b"numpy.core.multiarray"
+    )
+    loaded = load(rewritten(tmp_path / "a.pt", tmp_path / "b.pt", written, module))
+    assert loaded["counts"].tolist() == [0, 1, 2] and loaded["total"] == 1.5
+
+
+def write_zip(path: Path, content: object) -> None:
+    torch.save(content, path)
+
+
+def write_old_format(path: Path, content: object) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def write_bare_pickle(path: Path, content: object) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+@pytest.mark.parametrize("write", [write_zip, write_old_format, write_bare_pickle])
+def test_hidden_code_is_refused_and_not_run(tmp_path: Path, write: types.FunctionType) -> None:
+    path, trace = tmp_path / "evil.pt", tmp_path / "code-ran"
+    write(path, {"model": {}, "extra": RunsCode(f"touch {trace}")})
+    with pytest.raises(compat.CheckpointError, match=r"evil\.pt is refused: .*\bsystem\b"):
+        compat.load_checkpoint(str(path))
+    with pytest.raises(pickle.UnpicklingError):
+        load(str(path))
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("write", [write_zip, write_old_format])
+def test_good_checkpoint_passes_and_loads(tmp_path: Path, write: types.FunctionType) -> None:
+    path = tmp_path / "good.pt"
+    options = argparse.Namespace(arch="transformer", encoder_layers=2)
+    history = {
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {"best": 1.0},
+        "num_updates": 7,
+    }
+    state = {
+        "cfg": {"model": options, "task": {"_name": "translation"}},
+        "model": {"w": torch.ones(1)},
+        "optimizer_history": [history],
+        "extra_state": {
+            "train_iterator": {"epoch": 1},
+            "metrics": [("default", {"correct": numpy.int64(3)})],
+        },
+    }
+    write(path, state)
+    compat.check_checkpoints(f"{path}:{path}")
+    state = compat.load_checkpoint(str(path), arg_overrides={"encoder_layers": 3})
+    assert state["cfg"]["model"].encoder_layers == 3
+    assert torch.equal(state["model"]["w"], torch.ones(1))
+
+
+def test_second_file_of_an_ensemble_is_checked_too(tmp_path: Path) -> None:
+    write_zip(tmp_path / "good.pt", {"model": {}})
+    write_zip(tmp_path / "evil.pt", RunsCode("true"))
+    with pytest.raises(compat.CheckpointError, match=r"evil\.pt"):
+        compat.check_checkpoints(f"{tmp_path / 'good.pt'}:{tmp_path / 'evil.pt'}")
+
+
+@pytest.mark.parametrize("content", [b"", b"a line of text\n", b"PK\x03\x04 cut short"])
+def test_other_file_is_named_as_unreadable(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(compat.CheckpointError, match=r"notes\.txt cannot be read as a checkpoint"):
+        compat.load_checkpoint(str(path))
+
+
+def test_checkpoint_of_another_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(compat.CheckpointError, match=r"w\.pt was not written by fairseq"):
+        compat.load_checkpoint(saved(tmp_path / "w.pt", {"weight": torch.ones(1)}))
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    compat.check_checkpoints(None)
+    compat.check_checkpoints(str(tmp_path / "absent.pt"))  # fairseq's own message is clear
+    with pytest.raises(FileNotFoundError, match=r"absent\.pt"):
+        compat.load_checkpoint(str(tmp_path / "absent.pt"))
+
+
+def test_nothing_is_allowed_before_the_plugin_is_imported(tmp_path: Path) -> None:
+    """Guards the reason for register_safe_globals: if this fails, PyTorch's own list has grown."""
+    path = saved(tmp_path / "a.pt", {"options": argparse.Namespace(), "counts": numpy.arange(2)})
+    names = "import sys, torch; print(*torch.serialization.get_unsafe_globals_in_checkpoint(sys.argv[1]))"
+    printed = subprocess.run(
+        [sys.executable, "-c", names, path], check=True, capture_output=True, text=True
+    ).stdout
+    assert {"argparse.Namespace", "numpy.dtype"} <= set(printed.split())
+
+
+def test_supported_fairseq_passes() -> None:
+    compat.check_fairseq()
+
+
+def test_other_fairseq_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = types.ModuleType("fairseq")
+    other.__version__ = "0.12.2"  # type: ignore[attr-defined]
+    other.__file__ = os.path.join("some", "checkout", "fairseq", "__init__.py")
+    monkeypatch.setitem(sys.modules, "fairseq", other)
+    with pytest.raises(
+        ImportError, match=r"checkout.*version 0\.12\.2.*fairseq-fixed==0\.12\.3\.1"
+    ):
+        compat.check_fairseq()
+
+
+def test_missing_fairseq_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fairseq", None)
+    with pytest.raises(ImportError, match="install it into an environment of its own"):
+        compat.check_fairseq()
+
+
+def test_second_fairseq_distribution_gets_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compat.importlib.metadata, "version", lambda name: "0.12.2")
+    compat.check_fairseq()
+    assert "`fairseq` 0.12.2 and `fairseq-fixed` are both installed" in caplog.text
