@@ -1,8 +1,9 @@
-"""What depends on the versions of PyTorch and fairseq: checked or adapted once, when the plugin is imported.
+"""What depends on the versions of PyTorch and fairseq: checked or adapted once, at import.
 
-Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which refuses two kinds of
-harmless object that ``fairseq-train`` writes; :func:`register_safe_globals` declares exactly those as data. Everything
-else stays refused, and :func:`check_checkpoint` says so in one sentence before fairseq's own loader would.
+Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which
+refuses two kinds of harmless object that ``fairseq-train`` writes; :func:`register_safe_globals`
+declares exactly those as data. Everything else stays refused, and :func:`check_checkpoint` says so
+in one sentence before fairseq's own loader would.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 SUPPORTED_FAIRSEQ = "0.12.3.1"
 _HOW_TO_INSTALL = (
-    f"fairseq_aggdec needs fairseq-fixed=={SUPPORTED_FAIRSEQ}, which is imported as `fairseq`: install it into an "
-    "environment of its own (scripts/setup.sh makes one)."
+    f"fairseq_aggdec needs fairseq-fixed=={SUPPORTED_FAIRSEQ}, which is imported as `fairseq`: "
+    "install it into an environment of its own (scripts/setup.sh makes one)."
 )
 _NUMBER_DTYPES = (
     *(f"{sign}Int{bits}DType" for sign in ("", "U") for bits in (8, 16, 32, 64)),
@@ -38,9 +39,9 @@ class CheckpointError(RuntimeError):
 
 
 def check_fairseq() -> None:
-    """Raise ``ImportError`` with one clear sentence unless the `fairseq` that Python finds is the supported build.
+    """Raise ``ImportError``, with a sentence that helps, unless `fairseq` is the supported build.
 
-    Several distributions share the import name `fairseq`, and an older one fails much later and obscurely.
+    Several distributions share the import name `fairseq`; an older one fails late and obscurely.
     """
     try:
         import fairseq
@@ -59,14 +60,15 @@ def _warn_about_second_fairseq() -> None:
     except importlib.metadata.PackageNotFoundError:
         return
     logger.warning(
-        "The distributions `fairseq` %s and `fairseq-fixed` are both installed and own the same folder: "
-        "removing or upgrading either one breaks the other. Better keep them in separate environments.",
+        "The distributions `fairseq` %s and `fairseq-fixed` are both installed and own the same "
+        "folder: removing or upgrading either one breaks the other. Better keep them apart, in "
+        "separate environments.",
         other,
     )
 
 
 def register_safe_globals() -> None:
-    """Let weights-only loading accept the plain data that ``fairseq-train`` writes beside its tensors.
+    """Let weights-only loading accept the plain data that ``fairseq-train`` writes beside tensors.
 
     Call it before the first checkpoint is loaded. Calling it again changes nothing.
     """
@@ -74,22 +76,26 @@ def register_safe_globals() -> None:
 
 
 def _data_globals() -> list[Any]:
-    """Options (``argparse.Namespace``) and NumPy numbers (counts of ``--eval-bleu``); none of them can run code."""
+    """Options (``argparse.Namespace``) and NumPy numbers (counts of ``--eval-bleu``).
+
+    None of them can run code.
+    """
     multiarray = importlib.import_module("numpy._core.multiarray")
     allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
     for builder in (multiarray._reconstruct, multiarray.scalar):
-        # NumPy 2 writes `numpy._core`, NumPy 1 wrote `numpy.core`: files of either must load under both.
+        # NumPy 2 writes `numpy._core`, NumPy 1 wrote `numpy.core`: either must load under both.
         for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
             allowed.append((builder, f"{module}.{builder.__name__}"))
-    # The classes of the dtypes are never spelled in a file, but the loader asks for them when it fills a dtype in.
+    # Files never spell the classes of dtypes, but the loader asks for them when it fills one in.
     allowed += [getattr(numpy.dtypes, name) for name in _NUMBER_DTYPES]
     return allowed
 
 
 def check_checkpoint(path: str) -> None:
-    """Raise :class:`CheckpointError` if loading `path` would run code, or if it is no readable checkpoint.
+    """Raise :class:`CheckpointError` if `path` hides code or is no readable checkpoint.
 
-    Reads only the pickled structure, not the tensors. A missing file passes: fairseq names those well itself.
+    Reads only the pickled structure, not the tensors. A missing file passes: fairseq itself names
+    those well.
     """
     if not os.path.isfile(path):
         return
@@ -97,12 +103,11 @@ def check_checkpoint(path: str) -> None:
         names = _foreign_globals(path)
     except OSError:
         raise  # unreadable for the user: the system's message names the file
-    except (
-        Exception
-    ) as error:  # arbitrary bytes make the loader raise nearly anything (IndexError, EOFError ...)
+    except Exception as error:  # other kinds of file make the loader raise nearly anything
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint: it is damaged or another kind of file ({reason})."
+            f"{path} cannot be read as a checkpoint: "
+            f"it is damaged or another kind of file ({reason})."
         ) from error
     if names:
         raise CheckpointError(
@@ -114,8 +119,9 @@ def check_checkpoint(path: str) -> None:
 def check_checkpoints(paths: str | None) -> None:
     """:func:`check_checkpoint` for each file of a ``--path`` value such as ``a.pt:b.pt``.
 
-    A task sees that value through a field ``evaluated_path: Optional[str] = II("common_eval.path")`` without help
-    text (fairseq makes no command-line flag of such a field), and ``setup_task`` runs before any model is loaded.
+    A task sees that value through a field ``evaluated_path: Optional[str] = II("common_eval.path")``
+    (without help text, so that fairseq makes no flag of it); ``setup_task`` runs before any model
+    is loaded.
     """
     if paths:
         from fairseq.utils import split_paths

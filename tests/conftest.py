@@ -1,0 +1,47 @@
+"""Set-up shared by all levels of tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import hypothesis.configuration
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+# Read by PyTorch when it is first imported, and by the commands that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# `import fairseq` calls logging.basicConfig at DEBUG: without effect once the root has a handler.
+logging.getLogger().addHandler(logging.NullHandler())
+
+CACHE = Path(__file__).resolve().parent.parent / ".cache"
+hypothesis.configuration.set_hypothesis_home_dir(CACHE / "hypothesis")
+# Same examples in every run, and no limit of time per example: the machine may be busy.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where tests that use the `device` fixture run their models",
+    )
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """The device chosen with --device."""
+    import torch
+
+    name = pytestconfig.getoption("--device")
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.fail("--device cuda was asked for, but PyTorch finds no GPU")
+    return torch.device(name)
