@@ -1,0 +1,227 @@
+"""MaxMatch scores: hand-worked sentences, general laws, and a slow obvious search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_aggdec.data.m2 import AnnotatedSentence, Edit
+from fairseq_aggdec.evaluation.m2_score import (
+    Arc,
+    Counts,
+    best_counts,
+    corpus_m2,
+    edit_lattice,
+    main,
+)
+
+
+def _edit(start: int, end: int, *corrections: str) -> Edit:
+    return Edit(start, end, "X", tuple(tuple(text.split()) for text in corrections), 0)
+
+
+def _sentence(text: str, *annotators: Sequence[Edit]) -> AnnotatedSentence:
+    return AnnotatedSentence(tuple(text.split()), {a: tuple(e) for a, e in enumerate(annotators)})
+
+
+def _counts(source: str, hypothesis: str, *gold: Edit, max_unchanged: int = 2) -> Counts:
+    before, after = source.split(), hypothesis.split()
+    return best_counts(edit_lattice(before, after, max_unchanged), before, after, gold)
+
+
+# The example of the CoNLL-2014 scorer's manual: precision, recall and F0.5 are 4/5 each.
+MANUAL = [
+    _sentence("The cat sat at mat .", [_edit(3, 4, "on"), _edit(4, 4, "the", "a")]),
+    _sentence("The dog .", [_edit(1, 2, "dogs")], []),
+    _sentence(
+        "Giant otters is an apex predator .",
+        [_edit(2, 3, "are"), _edit(3, 4, ""), _edit(5, 6, "predators")],
+        [_edit(1, 2, "otter")],
+    ),
+]
+MANUAL_HYPOTHESES = ["A cat sat on the mat .", "The dog .", "Giant otters are apex predator ."]
+
+
+def test_manual_example() -> None:
+    score = corpus_m2([text.split() for text in MANUAL_HYPOTHESES], MANUAL)
+    assert (score.correct, score.proposed, score.gold) == (4, 5, 5)
+    assert score.precision == score.recall == pytest.approx(0.8)
+    assert score.f == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("source", "hypothesis", "gold", "expected"),
+    [
+        # a replacement, an insertion, a deletion of the gold, each found
+        ("a b c", "a X c", [_edit(1, 2, "X")], (1, 1, 1)),
+        ("a b c", "a b X c", [_edit(2, 2, "X")], (1, 1, 1)),
+        ("a b c", "a c", [_edit(1, 2, "")], (1, 1, 1)),
+        # the right place with the wrong text
+        ("a b c", "a X c", [_edit(1, 2, "Y")], (0, 1, 1)),
+        # an alternative correction counts
+        ("a b c", "a Y c", [_edit(1, 2, "X", "Y")], (1, 1, 1)),
+        # a gold phrase with an unchanged word inside needs merging across it
+        ("a b c d", "X b Y d", [_edit(0, 3, "X b Y")], (1, 1, 1)),
+        # the same edit in two parts is found in two parts
+        ("a b c d", "X b Y d", [_edit(0, 1, "X"), _edit(2, 3, "Y")], (2, 2, 2)),
+        # without gold, changes with at most two kept words between them are one proposed edit
+        ("a b c d", "X b c Y", [], (0, 1, 0)),
+        ("a b c d e", "X b c d Y", [], (0, 2, 0)),
+        # two words replaced by two: one phrase or two, as the gold has it
+        ("a b c", "X Y c", [_edit(0, 2, "X Y")], (1, 1, 1)),
+        ("a b c", "X Y c", [_edit(0, 1, "X"), _edit(1, 2, "Y")], (2, 2, 2)),
+        # a gold insertion is found once, though the hypothesis makes it twice
+        ("a b", "a x x b", [_edit(1, 1, "x")], (1, 2, 1)),
+        # a replacement seen as deletion and insertion (shortest path for replacement cost 2)
+        ("a b", "X a", [_edit(0, 0, "X"), _edit(1, 2, "")], (2, 2, 2)),
+        ("", "", [], (0, 0, 0)),
+        ("", "a b", [_edit(0, 0, "a b")], (1, 1, 1)),
+        ("a b", "", [_edit(0, 2, "")], (1, 1, 1)),
+    ],
+)
+def test_hand_worked_counts(
+    source: str, hypothesis: str, gold: list[Edit], expected: tuple[int, int, int]
+) -> None:
+    assert _counts(source, hypothesis, *gold) == expected
+
+
+def test_max_unchanged_limits_merging() -> None:
+    gold = _edit(0, 4, "X b c Y")
+    assert _counts("a b c d", "X b c Y", gold) == (1, 1, 1)
+    assert _counts("a b c d", "X b c Y", gold, max_unchanged=1) == (0, 2, 1)
+
+
+def test_annotator_with_the_better_corpus_f_is_chosen() -> None:
+    sentences = [_sentence("a b", [_edit(0, 1, "X")], [_edit(1, 2, "Y")])] * 2
+    score = corpus_m2([["a", "Y"], ["X", "b"]], sentences)
+    assert (score.precision, score.recall, score.f) == (1.0, 1.0, 1.0)
+
+
+def test_nothing_to_correct_and_nothing_corrected_is_perfect() -> None:
+    score = corpus_m2([["a"]], [_sentence("a", [])])
+    assert (score.precision, score.recall, score.f) == (1.0, 1.0, 1.0)
+
+
+def test_sizes_must_agree() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        corpus_m2([], [_sentence("a", [])])
+
+
+WORDS = st.sampled_from(["a", "b", "c"])
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> list[AnnotatedSentence]:
+    """Sentences with disjoint edits, at least two words apart, none of which changes nothing."""
+    corpus = []
+    for number in range(draw(st.integers(1, 3))):
+        tokens: list[str] = []
+        edits = []
+        for _ in range(draw(st.integers(1, 3))):
+            # words that occur once keep the right edits the only shortest ones
+            tokens += [f"{number}-{len(tokens)}-{i}" for i in range(3)]
+            removed = [f"old{len(tokens)}"] * draw(st.integers(0, 1))
+            added = [f"new{len(tokens)}-{i}" for i in range(draw(st.integers(0, 2)))]
+            if removed or added:
+                start = len(tokens)
+                edits.append(Edit(start, start + len(removed), "X", (tuple(added),), 0))
+            tokens += removed
+        corpus.append(AnnotatedSentence((*tokens, "."), {0: tuple(edits)}))
+    return corpus
+
+
+@given(corpora())
+def test_perfect_hypotheses_score_one(corpus: list[AnnotatedSentence]) -> None:
+    score = corpus_m2([sentence.corrected() for sentence in corpus], corpus)
+    assert (score.precision, score.recall, score.f) == (1.0, 1.0, 1.0)
+
+
+@given(corpora())
+def test_unchanged_source_finds_nothing(corpus: list[AnnotatedSentence]) -> None:
+    score = corpus_m2([sentence.tokens for sentence in corpus], corpus)
+    assert score.proposed == score.correct == 0
+    assert score.precision == 1.0
+    assert score.recall == (0.0 if score.gold else 1.0)
+    assert score.f == (0.0 if score.gold else 1.0)
+
+
+def _paths(
+    arcs: Sequence[Arc], vertex: tuple[int, int], end: tuple[int, int]
+) -> Iterator[list[Arc]]:
+    if vertex == end:
+        yield []
+    for arc in arcs:
+        if arc.begin == vertex:
+            yield from ([arc, *rest] for rest in _paths(arcs, arc.end, end))
+
+
+def _slow_counts(
+    arcs: Sequence[Arc], source: Sequence[str], hypothesis: Sequence[str], gold: Sequence[Edit]
+) -> Counts:
+    """Look at every path, and match its edits with the gold from left to right."""
+    best = None
+    for path in _paths(arcs, (0, 0), (len(source), len(hypothesis))):
+        free, found, steps, others = 0, 0, 0, 0
+        for arc in path:
+            text = tuple(hypothesis[arc.begin[1] : arc.end[1]])
+            hits = [
+                index
+                for index in range(free, len(gold))
+                if not arc.kept
+                and (gold[index].start, gold[index].end) == (arc.begin[0], arc.end[0])
+                and text in gold[index].corrections
+            ]
+            if hits:
+                free, found = hits[0] + 1, found + 1
+            else:
+                steps, others = steps + arc.n_steps, others + (not arc.kept)
+        best = min(filter(None, (best, (-found, steps, others))))
+    assert best is not None
+    return Counts(-best[0], best[2] - best[0], len(gold))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(WORDS, max_size=4),
+    st.lists(WORDS, max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 2), st.lists(WORDS, max_size=2)), max_size=3
+    ),
+)
+def test_best_path_equals_exhaustive_search(
+    source: list[str], hypothesis: list[str], raw_gold: list[tuple[int, int, list[str]]]
+) -> None:
+    gold = sorted(
+        (
+            Edit(start, start + length, "X", (tuple(text),), 0)
+            for start, length, text in raw_gold
+            if start + length <= len(source)
+        ),
+        key=lambda edit: (edit.start, edit.end),
+    )
+    arcs = edit_lattice(source, hypothesis)
+    assert best_counts(arcs, source, hypothesis, gold) == _slow_counts(
+        arcs, source, hypothesis, gold
+    )
+
+
+def test_command_prints_the_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = tmp_path / "gold.m2"
+    gold.write_text("S a b c\nA 1 2|||X|||Y|||REQUIRED|||-NONE-|||0\n\nS d e\n", encoding="utf-8")
+    hypotheses = tmp_path / "hypotheses"
+    hypotheses.write_text("a Y c\nd\n", encoding="utf-8")
+    main([str(hypotheses), str(gold)])
+    assert " ".join(capsys.readouterr().out.split()) == (
+        "Precision : 0.5000 Recall : 1.0000 F_0.5 : 0.5556"
+    )
+    main([str(hypotheses), str(gold), "--characters", "--json"])
+    assert json.loads(capsys.readouterr().out)["proposed"] == 2
+    hypotheses.write_text("a Y c\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main([str(hypotheses), str(gold)])
+    assert "1 hypotheses but 2 gold" in capsys.readouterr().err
