@@ -119,7 +119,7 @@ def check_checkpoint(path: str) -> None:
 def check_checkpoints(paths: str | None) -> None:
     """:func:`check_checkpoint` for each file of a ``--path`` value such as ``a.pt:b.pt``.
 
-    A task sees that value through a field ``evaluated_path: Optional[str] = II("common_eval.path")``
+    A task sees that value through a field ``model_paths: Optional[str] = II("common_eval.path")``
     (without help text, so that fairseq makes no flag of it); ``setup_task`` runs before any model
     is loaded.
     """

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Makes or updates .venv/ with everything fairseq_aggdec needs; over at once when nothing changed.
+#
+# Variables that a user may set:
+#   BASE_PYTHON   the Python to build on, 3.10 to 3.12 (default: the first found, 3.11 preferred)
+#   AGGDEC_TORCH  the PyTorch to take, as pip spells it: torch==2.12.1 (default: see choose_torch)
+#   REDO_VENV=1   make .venv/ afresh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+TORCH_VERSION=2.13.0
+TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+EXTRAS=test # what the scripts and the tests use
+PYTHON=.venv/bin/python
+LOG=.venv/setup.log
+CONSTRAINTS=.venv/constraints.txt
+STAMP=.venv/setup-stamp           # what the environment was made from; written last
+UNFINISHED=.venv/setup-unfinished # there while we work: found at the start, a run was killed
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
+supported() {
+    case "$(version_of "$1")" in
+        3.10 | 3.11 | 3.12) "$1" -c 'import ensurepip, venv' 2>/dev/null ;;
+        *) false ;;
+    esac
+}
+
+choose_python() {
+    local candidate
+    for candidate in ${BASE_PYTHON:-python3.11 python3.12 python3.10 python3}; do
+        if supported "$candidate"; then echo "$candidate"; return; fi
+    done
+    die "found no ${BASE_PYTHON:-Python} of version 3.10 to 3.12 with venv; name one in BASE_PYTHON."
+}
+
+# All that the environment depends on; the folder too, because an environment cannot be moved.
+wanted_stamp() {
+    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
+}
+
+right_python() { # the Python in .venv runs and is of the version asked for
+    local have
+    have=$(version_of "$PYTHON")
+    [ -n "$have" ] && { [ -z "${BASE_PYTHON:-}" ] || [ "$have" = "$(version_of "$BASE_PYTHON")" ]; }
+}
+
+usable() { [ -d .venv ] && [ ! -e "$UNFINISHED" ] && [ -z "${REDO_VENV:-}" ] && right_python; }
+
+up_to_date() { [ -e "$STAMP" ] && [ "$(cat "$STAMP")" = "$(wanted_stamp)" ]; }
+
+make_venv() {
+    local python
+    python=$(choose_python)
+    if [ -d .venv ]; then say "removing .venv: unfinished, of another Python, or REDO_VENV is set"; fi
+    rm -rf .venv
+    mkdir .venv
+    touch "$UNFINISHED"
+    "$python" -m venv .venv
+}
+
+# PyPI has fairseq-fixed as source only, except for Python 3.12 on x86-64.
+check_compiler() {
+    local include
+    case "$(version_of "$PYTHON") $(uname -sm)" in "3.12 Linux x86_64") return ;; esac
+    command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
+        die "building fairseq-fixed needs a C++ compiler (on Debian: apt-get install g++)."
+    include=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$include/Python.h" ] ||
+        die "building fairseq-fixed needs Python's headers (on Debian: apt-get install python3-dev)."
+}
+
+# Sets `torch` (a requirement) and `index` (options for pip). For Linux the public index has PyTorch
+# with gigabytes of CUDA. Without a GPU we insist on the CPU build: from the configured index if it
+# is there, else from PyTorch's own.
+choose_torch() {
+    index=()
+    torch=${AGGDEC_TORCH:-torch==$TORCH_VERSION}
+    if [ -n "${AGGDEC_TORCH:-}" ] || [ "$(uname -s)" != Linux ]; then return; fi
+    if nvidia-smi -L >/dev/null 2>&1; then return; fi
+    torch="torch==$TORCH_VERSION+cpu"
+    "$PYTHON" -m pip index versions torch 2>/dev/null | grep -qF " $TORCH_VERSION+cpu," ||
+        index=(--extra-index-url "$TORCH_CPU_INDEX")
+}
+
+# The isolated build of fairseq-fixed would fetch a PyTorch of its own, the newest and with CUDA,
+# unless it is pinned there too: by PIP_CONSTRAINT for older versions of pip, by
+# PIP_BUILD_CONSTRAINT for newer ones.
+install() {
+    printf '%s\n' "$torch" >"$CONSTRAINTS"
+    PIP_CONSTRAINT=$CONSTRAINTS PIP_BUILD_CONSTRAINT=$CONSTRAINTS \
+        PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        "$PYTHON" -m pip install ${index[@]+"${index[@]}"} "$torch" -e ".[$EXTRAS]" >"$LOG" 2>&1 &&
+        "$PYTHON" -c 'from fairseq_aggdec.compat import check_fairseq as c; c()' >>"$LOG" 2>&1
+}
+
+main() {
+    if usable && up_to_date; then return; fi
+    usable || make_venv
+    touch "$UNFINISHED"
+    check_compiler
+    choose_torch
+    say "installing $torch, fairseq and the rest into .venv (minutes the first time; log: $LOG)"
+    if ! install; then
+        rm "$UNFINISHED" # failed, not killed: pip left things in order, the next run may go on
+        tail -n 40 "$LOG" >&2
+        die "the installation failed: see above, the whole log is $LOG."
+    fi
+    wanted_stamp >"$STAMP"
+    rm "$UNFINISHED"
+    say "done in $SECONDS s, Python $(version_of "$PYTHON")"
+}
+
+if command -v flock >/dev/null; then # one at a time, where the system can lock
+    exec 9<scripts/setup.sh
+    flock 9
+fi
+main </dev/null
