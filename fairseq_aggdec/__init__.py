@@ -1,0 +1,11 @@
+"""fairseq_aggdec: several times faster encoder-decoder generation inside fairseq's own commands.
+
+Importing the package (``--user-dir fairseq_aggdec``) registers its tasks, models and criterions.
+"""
+
+from fairseq_aggdec import compat
+
+compat.check_fairseq()
+compat.register_safe_globals()
+
+from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402, F401

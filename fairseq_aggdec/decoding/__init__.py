@@ -1,0 +1,1 @@
+"""The cached decoder, the loop and the generators."""

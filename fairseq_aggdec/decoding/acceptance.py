@@ -1,0 +1,37 @@
+"""Acceptance: which drafted tokens stand, as pure tensor functions over the N positions of a window."""
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.window import Window
+
+NO_DRAFT = -1
+
+
+def drafted_next(window: Window) -> Tensor:
+    """The token drafted right after each position (N,), ``NO_DRAFT`` at the last position of a row."""
+    following = torch.roll(window.tokens, -1)
+    if window.rows == 1:
+        following[-1] = NO_DRAFT
+    else:
+        ends = torch.tensor(window.widths).cumsum(0) - 1
+        following[ends.to(following.device)] = NO_DRAFT
+    return following
+
+
+def exact(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+    """Accepts a drafted token when it is the verifier's own choice: lossless. All (N,); returns bool (N,)."""
+    return choices == drafted
+
+
+def bifurcations(accepted: Tensor, window: Window) -> Tensor:
+    """Number of leading accepted tokens of every row: bool (N,) -> int64 (B,).
+
+    The last position of a row drafts nothing and is never accepted, so there always is a bifurcation
+    (the [PAD] of Algorithm 1, Ge et al.).
+    """
+    starts = torch.tensor(window.starts, device=accepted.device)
+    slots = window.positions - starts[window.row_of]
+    misses = slots.masked_fill_(accepted, window.width)
+    first = torch.full((window.rows,), window.width, device=accepted.device)
+    return first.scatter_reduce_(0, window.row_of, misses, "amin")

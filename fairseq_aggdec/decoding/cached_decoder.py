@@ -1,0 +1,249 @@
+"""The cached decoder: a stock fairseq Transformer decoder that reads a window of several new positions per row.
+
+One call of :meth:`CachedDecoder.features` is the window step on which every method stands: the tokens of a
+:class:`~fairseq_aggdec.decoding.window.Window` are run on top of the keys and values of what each row has committed.
+Rollback needs no call: a row's next window starts at the first position that was not kept and overwrites what stands
+there. :class:`PrefixDecoder` does the same for architectures with other layers by recomputing the whole prefix.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm
+from fairseq_aggdec.decoding.support import attention_gap, overridden
+from fairseq_aggdec.decoding.window import Window
+
+logger = logging.getLogger(__name__)
+
+
+def decoder_gap(decoder: nn.Module) -> str | None:
+    """What keeps :class:`CachedDecoder` from representing ``decoder``, or None when nothing does."""
+    if not isinstance(decoder, TransformerDecoderBase):
+        return f"{type(decoder).__name__} is not a Transformer decoder"
+    methods = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+    if gap := overridden(decoder, TransformerDecoderBase, methods):
+        return gap
+    if decoder.adaptive_softmax is not None or type(decoder.embed_tokens) is not nn.Embedding:
+        return "adaptive input or softmax"
+    if type(decoder.output_projection) is not nn.Linear:
+        return f"an output projection of type {type(decoder.output_projection).__name__}"
+    if decoder.cross_self_attention or decoder.quant_noise is not None:
+        return "cross+self attention or quantisation noise"
+    for layer in decoder.layers:
+        if gap := _layer_gap(layer):
+            return gap
+    return None
+
+
+def _layer_gap(layer: nn.Module) -> str | None:
+    if not isinstance(layer, TransformerDecoderLayerBase):
+        return f"layers of type {type(layer).__name__}"
+    if gap := overridden(layer, TransformerDecoderLayerBase, ("forward", "residual_connection")):
+        return gap
+    if layer.encoder_attn is None:
+        return "layers without encoder attention"
+    for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
+        if getattr(layer, name, None) is not None:
+            return f"layers with {name}"
+    return attention_gap(layer.self_attn) or attention_gap(layer.encoder_attn)
+
+
+class _Layer:
+    """One decoder layer over the N tokens of a window."""
+
+    def __init__(self, layer: nn.Module, pack: bool):
+        own, cross = layer.self_attn, layer.encoder_attn
+        self.heads = own.num_heads
+        self.pre_norm = bool(layer.normalize_before)
+        self.qkv = FastLinear([own.q_proj, own.k_proj, own.v_proj], pack=pack)
+        self.own_out = FastLinear([own.out_proj], pack=pack)
+        self.own_norm = FastNorm(layer.self_attn_layer_norm)
+        self.cross_q = FastLinear([cross.q_proj], pack=pack)
+        self.cross_kv = FastLinear([cross.k_proj, cross.v_proj], pack=pack)
+        self.cross_out = FastLinear([cross.out_proj], pack=pack)
+        self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
+        self.feed_forward = FastFeedForward(layer, pack)
+
+    def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
+        """Queries (N, C) of a window over keys and values (B, L, 2C) -> (N, C)."""
+        rows, length, _ = kv.shape
+        # (B, L, 2C) -> 2 x (B, H, L, D);  (N, C) -> (B, H, W, D)
+        k, v = kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        grid = window.to_grid(q).view(rows, window.width, self.heads, -1).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
+        return window.from_grid(attended.transpose(1, 2))
+
+    def __call__(
+        self,
+        x: Tensor,
+        window: Window,
+        cache: Tensor,
+        own_mask: Tensor | None,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+    ) -> Tensor:
+        """x (N, C), cache (B, capacity, 2C) written in place, memory (B, S, 2C) -> (N, C)."""
+        qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
+        q, kv = qkv.split([x.size(-1), 2 * x.size(-1)], dim=-1)
+        _write(cache, kv, window)
+        x = x + self.own_out(self.attend(q, cache[:, : window.end], own_mask, window))
+        if not self.pre_norm:
+            x = self.own_norm(x)
+        q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
+        x = x + self.cross_out(self.attend(q, memory, memory_mask, window))
+        if not self.pre_norm:
+            x = self.cross_norm(x)
+        return self.feed_forward(x)
+
+
+def _write(cache: Tensor, kv: Tensor, window: Window) -> None:
+    """Stores the window's keys and values (N, 2C) at their positions of the cache (B, capacity, 2C)."""
+    if window.level and window.dense:
+        cache[:, window.starts[0] : window.end] = kv.view(window.rows, window.width, -1)
+    else:
+        cache[window.row_of, window.positions] = kv
+
+
+class CachedDecoder:
+    """A stock Transformer decoder with its own key/value cache, ragged rows and packed weights.
+
+    Args:
+        decoder: a decoder for which :func:`decoder_gap` is None; its weights are read, never changed.
+        pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
+    """
+
+    def __init__(self, decoder: TransformerDecoderBase, pack: bool):
+        self.decoder = decoder
+        self.layers = [_Layer(layer, pack) for layer in decoder.layers]
+        self.project_in = _optional_linear(decoder.project_in_dim, pack)
+        self.project_out = _optional_linear(decoder.project_out_dim, pack)
+        self.embed_norm = _optional_norm(decoder.layernorm_embedding)
+        self.norm = _optional_norm(decoder.layer_norm)
+        self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
+        self.position_table: Tensor | None = None
+
+    def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
+        """Forgets all rows and takes up a new batch.
+
+        Args:
+            encoder_out: fairseq's encoder output, ``encoder_out[0]`` of shape (S, B, C_enc).
+            rows: B, the number of sentences.
+            capacity: how many positions per row to make room for at first (it grows when needed).
+        """
+        states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
+        padding = encoder_out["encoder_padding_mask"]
+        self.memory = [layer.cross_kv(states) for layer in self.layers]
+        self.memory_mask = None
+        if len(padding) > 0 and bool(padding[0].any()):
+            mask = torch.zeros_like(padding[0], dtype=states.dtype)
+            self.memory_mask = mask.masked_fill_(padding[0], float("-inf"))[:, None, None, :]
+        width = 2 * self.decoder.embed_dim
+        # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
+        self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
+
+    def features(self, window: Window) -> Tensor:
+        """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
+        self._reserve(window.end)
+        x = self._embed(window)
+        own_mask = window.causal_mask(x.dtype)
+        for layer, cache, memory in zip(self.layers, self.cache, self.memory, strict=True):
+            x = layer(x, window, cache, own_mask, memory, self.memory_mask)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.project_out is None else self.project_out(x)
+
+    def logits(self, features: Tensor, temperature: float) -> Tensor:
+        """(N, C_out) -> (N, V), divided by the temperature."""
+        logits = self.project_vocabulary(features)
+        return logits if temperature == 1.0 else logits.div_(temperature)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows in the given order; what stands already in its place is not moved."""
+        moved = [(new, old) for new, old in enumerate(rows) if new != old]
+        if moved:
+            new, old = torch.tensor(moved, device=self.cache.device).unbind(1)
+            self.cache[:, new] = self.cache[:, old]
+            for memory in self.memory:
+                memory[new] = memory[old]
+            if self.memory_mask is not None:
+                self.memory_mask[new] = self.memory_mask[old]
+        self.cache = self.cache[:, : len(rows)]
+        self.memory = [memory[: len(rows)] for memory in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = self.memory_mask[: len(rows)]
+
+    def _reserve(self, positions: int) -> None:
+        capacity = self.cache.size(2)
+        if positions > capacity:
+            extra = max(positions, capacity + capacity // 2) - capacity
+            self.cache = F.pad(self.cache, (0, 0, 0, extra))
+
+    def _embed(self, window: Window) -> Tensor:
+        x = self.decoder.embed_tokens(window.tokens) * self.decoder.embed_scale
+        if self.project_in is not None:
+            x = self.project_in(x)
+        if self.decoder.embed_positions is not None:
+            x = x + self._position_table(window.end).index_select(0, window.positions)
+        return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _position_table(self, positions: int) -> Tensor:
+        """Position embeddings (>= ``positions``, C) as the model's own module gives them to an unpadded sentence."""
+        table = self.position_table
+        if table is None or table.size(0) < positions:
+            size = min(max(64, 2 * positions), self.decoder.max_positions())
+            dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
+            self.position_table = table = self.decoder.embed_positions(dummy)[0].detach()
+        return table
+
+
+class PrefixDecoder:
+    """Any fairseq decoder, by recomputing the whole prefix of every row: slow, general, the same interface.
+
+    It keeps tokens where :class:`CachedDecoder` keeps keys and values. The decoder must be causal: what stands right of
+    a position (rejected drafts of an earlier window) must not change it.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
+        self.encoder_out = encoder_out
+        self.pad = self.model.decoder.dictionary.pad()
+        device = next(self.model.parameters()).device
+        self.tokens = torch.full((rows, capacity), self.pad, device=device)
+
+    def features(self, window: Window) -> Tensor:
+        """Tokens (N,) -> what the decoder's output layer gives for them, (N, V) logits unless the softmax is adaptive."""
+        if window.end > self.tokens.size(1):
+            self.tokens = F.pad(self.tokens, (0, window.end), value=self.pad)
+        self.tokens[window.row_of, window.positions] = window.tokens
+        output: Any = self.model.decoder(
+            self.tokens[:, : window.end], encoder_out=self.encoder_out
+        )
+        return output[0][window.row_of, window.positions]
+
+    def logits(self, features: Tensor, temperature: float) -> Tensor:
+        """(N, ...) -> (N, V) log-probabilities; the temperature divides the decoder's output, as in stock."""
+        output = ((features / temperature).unsqueeze(0), None)
+        return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        order = torch.tensor(rows, device=self.tokens.device)
+        self.tokens = self.tokens.index_select(0, order)
+        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+
+
+def _optional_linear(module: nn.Module | None, pack: bool) -> FastLinear | None:
+    return None if module is None else FastLinear([module], pack=pack)
+
+
+def _optional_norm(module: nn.Module | None) -> FastNorm | None:
+    return None if module is None else FastNorm(module)

@@ -1,0 +1,120 @@
+"""Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
+
+``F.linear`` on CPU is slow for the few rows that decoding has: one row goes through a matrix-vector product at half the
+memory bandwidth, and two to twenty rows lay the weight out anew on every call. oneDNN lets the layout be made once.
+The operators are private to torch, so they are probed first and everything falls back to ``F.linear``.
+"""
+
+import functools
+import logging
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def packing_available() -> bool:
+    """Whether this torch build has oneDNN's packed linear for fp32 on CPU and computes the right thing with it."""
+    try:
+        x, weight, bias = torch.randn(3, 16), torch.randn(8, 16), torch.randn(8)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
+        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=1e-4)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        logger.info("packed CPU weights are not available in torch %s (%s)", torch.__version__, error)
+        return False
+
+
+class FastLinear:
+    """``activation(x W^T + b)`` for x of shape (N, C_in), several modules side by side counting as one.
+
+    Args:
+        modules: ``nn.Linear`` modules with equal C_in, concatenated along C_out (query, key, value in one product).
+        relu: apply ReLU to the result.
+        pack: lay the weight out once for oneDNN (fp32 on CPU only); a copy of the weight.
+    """
+
+    def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
+        weights = [module.weight.detach() for module in modules]
+        biases = [
+            weight.new_zeros(weight.size(0)) if module.bias is None else module.bias.detach()
+            for module, weight in zip(modules, weights, strict=True)
+        ]
+        single = len(modules) == 1
+        self.weight = weights[0] if single else torch.cat(weights)
+        self.bias = biases[0] if single else torch.cat(biases)
+        if single and modules[0].bias is None:
+            self.bias = None
+        self.relu = relu
+        on_cpu = self.weight.device.type == "cpu" and self.weight.dtype is torch.float32
+        self.packed = None
+        if pack and on_cpu and packing_available():
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+            self.weight = None  # a concatenated copy is not kept beside the packed one
+            self.post = "relu" if relu else "none"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.packed is not None:
+            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.post, [], "")
+        x = F.linear(x, self.weight, self.bias)
+        return x.relu_() if self.relu else x
+
+
+class FastNorm:
+    """Layer norm over the last dimension with the parameters of a fairseq ``LayerNorm`` (shared, not copied)."""
+
+    def __init__(self, module: nn.LayerNorm):
+        self.shape = tuple(module.normalized_shape)
+        self.weight, self.bias, self.eps = module.weight, module.bias, module.eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+class FastFeedForward:
+    """The feed-forward block of a fairseq layer with its residual connection and norm (either placement).
+
+    Dropout is left out: these blocks only ever run in evaluation mode.
+    """
+
+    def __init__(self, layer: nn.Module, pack: bool):
+        relu = layer.activation_fn in (F.relu, torch.relu)
+        self.expand = FastLinear([layer.fc1], relu=relu, pack=pack)
+        self.contract = FastLinear([layer.fc2], pack=pack)
+        self.activation = None if relu else layer.activation_fn
+        self.norm = FastNorm(layer.final_layer_norm)
+        self.pre_norm = bool(layer.normalize_before)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        hidden = self.expand(self.norm(x) if self.pre_norm else x)
+        if self.activation is not None:
+            hidden = self.activation(hidden)
+        x = x + self.contract(hidden)
+        return x if self.pre_norm else self.norm(x)
+
+
+class ParameterWatch:
+    """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
+
+    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address and version
+    one element of every parameter is compared.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.parameters = list(module.parameters())
+        self.probes = [parameter.detach().view(-1)[:1] for parameter in self.parameters if parameter.numel()]
+        self.identity = self._identity()
+        self.values = self._values()
+
+    def _identity(self) -> list[tuple[int, int]]:
+        return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
+
+    def _values(self) -> Tensor:
+        return torch.cat([probe.float() for probe in self.probes])
+
+    def changed(self) -> bool:
+        return self._identity() != self.identity or not torch.equal(self._values(), self.values)

@@ -1,0 +1,119 @@
+"""The loop: draft, verify, accept, commit. Every lossless method is this loop with another drafter."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.acceptance import bifurcations, drafted_next
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.drafters.base import Draft, Drafter
+
+Acceptance = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Verification:
+    """What one iteration found out.
+
+    Attributes:
+        window: the positions that were verified.
+        drafted: number of drafted tokens per row.
+        accepted: number of drafted tokens that stand, per row (the bifurcation).
+        emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
+    """
+
+    window: Window
+    drafted: list[int]
+    accepted: list[int]
+    emitted: list[list[int]]
+
+
+@torch.inference_mode()
+def draft_and_verify(
+    verifier: Verifier,
+    drafter: Drafter,
+    accept: Acceptance,
+    rules: Rules,
+    state: DecodeState,
+    counters: Counters,
+) -> None:
+    """Decodes every row of ``state`` to its end (in place).
+
+    Args:
+        verifier: has been started on the batch.
+        drafter: has been started on the batch.
+        accept: which drafted tokens stand, see :mod:`fairseq_aggdec.decoding.acceptance`.
+        rules: generation options.
+        counters: are added to.
+    """
+    while state.rows:
+        with counters.clock("draft"):
+            draft = drafter.draft(state)
+        with counters.clock("verify"):
+            window = state.window(draft)
+            logits = verifier.logits(window)
+        with counters.clock("other"):
+            choices = rules.choose(logits, window, state)
+            verification = judge(accept, logits, choices, draft, window, rules.eos)
+            commit(verification, rules, logits, state)
+            drafter.observe(verification, state)
+            counters.add(verification)
+            keep = state.release_finished()
+            if keep:
+                verifier.keep_rows(keep)
+                drafter.keep_rows(keep)
+
+
+def judge(
+    accept: Acceptance, logits: Tensor, choices: Tensor, draft: Draft, window: Window, eos: int
+) -> Verification:
+    """Finds each row's bifurcation and what it emits. One transfer to the host, the only one of an iteration."""
+    drafted = drafted_next(window)
+    accepted = accept(logits, choices, drafted)
+    # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.
+    tokens = torch.where(accepted, drafted, choices)
+    host = torch.cat([bifurcations(accepted, window), tokens]).tolist()
+    counts, tokens = host[: window.rows], host[window.rows :]
+    emitted = []
+    first = 0
+    for row, width in enumerate(window.widths):
+        gained = tokens[first : first + counts[row] + 1]
+        if eos in gained:
+            del gained[gained.index(eos) + 1 :]
+            counts[row] = min(counts[row], len(gained))
+        emitted.append(gained)
+        first += width
+    return Verification(window, draft.lengths, counts, emitted)
+
+
+def commit(verification: Verification, rules: Rules, logits: Tensor, state: DecodeState) -> None:
+    """Commits the emitted tokens with their scores."""
+    window, emitted = verification.window, verification.emitted
+    if state.rows[0].history is not None:
+        _remember(window, state)
+    if window.rows == 1:
+        gained = slice(0, len(emitted[0]))
+    else:
+        flat, first = [], 0
+        for tokens, width in zip(emitted, window.widths, strict=True):
+            flat += range(first, first + len(tokens))
+            first += width
+        gained = torch.tensor(flat, device=logits.device)
+    tokens = torch.tensor([token for row in emitted for token in row], device=logits.device)
+    ends = torch.tensor([row.end for row in state.rows], device=logits.device)
+    positions, row_of = window.positions[gained], window.row_of[gained]
+    state.commit(emitted, rules.scores(logits[gained], tokens, positions, ends[row_of]))
+
+
+def _remember(window: Window, state: DecodeState) -> None:
+    """Keeps what the verifier was shown (``--retain-iter-history``): the committed prefix and the draft."""
+    parts = window.tokens.split(window.widths)
+    for row, part in zip(state.rows, parts, strict=True):
+        assert row.history is not None
+        row.history.append(row.tokens[1:] + part[1:].tolist())

@@ -1,0 +1,33 @@
+"""What the fast layers can represent: checks that name the first thing they can not."""
+
+from collections.abc import Sequence
+
+from fairseq.modules import MultiheadAttention
+from torch import nn
+
+
+def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | None:
+    """Names the first of ``methods`` that the class of ``module`` defines anew over ``base``, None if none."""
+    for method in methods:
+        if getattr(type(module), method) is not getattr(base, method):
+            return f"{type(module).__name__} has a {method}() of its own"
+    return None
+
+
+def attention_gap(attention: nn.Module) -> str | None:
+    """What keeps a fairseq attention module from being computed as plain softmax(QK/sqrt(d))V, None if nothing."""
+    if type(attention) is not MultiheadAttention:
+        return f"attention of type {type(attention).__name__}"
+    if attention.bias_k is not None or attention.add_zero_attn:
+        return "attention with extra key positions (add_bias_kv, add_zero_attn)"
+    if getattr(attention, "use_xformers", False):
+        return "xformers attention"
+    for projection in (
+        attention.q_proj,
+        attention.k_proj,
+        attention.v_proj,
+        attention.out_proj,
+    ):
+        if type(projection) is not nn.Linear:
+            return f"attention projections of type {type(projection).__name__}"
+    return None

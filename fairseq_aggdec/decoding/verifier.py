@@ -1,0 +1,88 @@
+"""The verifier: one model or an ensemble whose greedy output counts, behind one window call."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.linear import ParameterWatch
+from fairseq_aggdec.decoding.window import Window
+
+logger = logging.getLogger(__name__)
+
+
+class Member:
+    """One model of the ensemble: its encoder and decoder in the fastest form that represents them.
+
+    The fast forms are made when first used and made anew when the parameters have changed since.
+    """
+
+    def __init__(self, model: nn.Module, pack: bool):
+        self.model, self.pack = model, pack
+        self.watch: ParameterWatch | None = None
+        self._announce()
+
+    def _announce(self) -> None:
+        for part, gap in (
+            ("encoder", encoder_gap(self.model.encoder)),
+            ("decoder", decoder_gap(self.model.decoder)),
+        ):
+            if gap is not None:
+                how = "as it is" if part == "encoder" else "by recomputing the whole prefix"
+                logger.info("%s runs %s: %s", part, how, gap)
+
+    def refresh(self) -> None:
+        if self.watch is not None and not self.watch.changed():
+            return
+        model, pack = self.model, self.pack
+        fast_encoder = encoder_gap(model.encoder) is None
+        fast_decoder = decoder_gap(model.decoder) is None
+        self.encoder = FastEncoder(model.encoder, pack) if fast_encoder else StockEncoder(model.encoder)
+        self.decoder = CachedDecoder(model.decoder, pack) if fast_decoder else PrefixDecoder(model)
+        self.watch = ParameterWatch(model)
+
+    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
+        self.refresh()
+        rows = net_input["src_tokens"].size(0)
+        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+        self.encoder_out = self.encoder(encoder_input)
+        self.decoder.start(self.encoder_out, rows, capacity)
+
+
+class Verifier:
+    """Encodes a batch once, then scores windows of it.
+
+    Args:
+        models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
+        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
+        temperature: divides the logits before the softmax.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], pack: bool = True, temperature: float = 1.0):
+        self.members = [Member(model, pack) for model in models]
+        self.temperature = temperature
+
+    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
+        """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row."""
+        for member in self.members:
+            member.start(net_input, capacity)
+
+    def logits(self, window: Window) -> Tensor:
+        """(N, V) fp32: what ``log_softmax`` turns into the models' (averaged) log-probabilities, NaN nowhere hidden."""
+        outputs = [
+            member.decoder.logits(member.decoder.features(window), self.temperature).float()
+            for member in self.members
+        ]
+        if len(outputs) == 1:
+            return outputs[0]
+        log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
+        return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows of the batch, in this order."""
+        for member in self.members:
+            member.decoder.keep_rows(rows)

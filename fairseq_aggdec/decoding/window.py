@@ -1,0 +1,78 @@
+"""The window: the new decoder positions of one iteration, for every row of a ragged batch.
+
+Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the drafts are ``e f`` and nothing. The window is
+
+    tokens    c e f | d        what the decoder reads: the last committed token and the draft (N = 4)
+    widths    3       1        W = 3 slots in the widest row
+    starts    3       1        position of the first slot = number of keys that the row has in its cache
+    slots     0 1 2 | 3        index into the padded (B, W) grid
+    positions 3 4 5 | 1        position of each token in its sentence; also the output index that its logits predict
+
+Linear layers run over the N real tokens only; attention alone runs over the padded grid.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Window:
+    """N new positions of B rows, W slots in the widest row.
+
+    Args:
+        tokens: (N,) int64, row after row.
+        starts: position of each row's first slot (host numbers, B of them).
+        widths: number of slots of each row (host numbers, B of them, each >= 1).
+    """
+
+    def __init__(self, tokens: Tensor, starts: Sequence[int], widths: Sequence[int]):
+        self.tokens = tokens
+        self.starts, self.widths = starts, widths
+        self.rows, self.width = len(starts), max(widths)
+        self.end = max(start + width for start, width in zip(starts, widths, strict=True))
+        self.level = min(starts) == max(starts)  # all rows start at the same position
+        self.dense = min(widths) == self.width  # the grid has no holes
+        self._place()
+
+    def _place(self) -> None:
+        """Lays out ``slots`` (N,) in the padded grid, ``row_of`` (N,) and ``positions`` (N,), on the tokens' device."""
+        device = self.tokens.device
+        if self.level and self.dense and self.rows == 1:
+            self.slots = torch.arange(self.width, device=device)
+            self.row_of = torch.zeros_like(self.slots)
+            self.positions = self.slots + self.starts[0]
+            return
+        host = torch.tensor([self.starts, self.widths])
+        starts, widths = host[0], host[1]
+        row_of = torch.repeat_interleave(torch.arange(self.rows), widths)
+        first = torch.cumsum(widths, 0) - widths
+        offset = torch.arange(row_of.numel()) - first[row_of]
+        placed = torch.stack([row_of * self.width + offset, row_of, starts[row_of] + offset])
+        self.slots, self.row_of, self.positions = placed.to(device, non_blocking=True).unbind(0)
+
+    def to_grid(self, x: Tensor) -> Tensor:
+        """(N, C) -> (B, W, C), holes filled with zeros."""
+        if self.dense:
+            return x.view(self.rows, self.width, -1)
+        grid = x.new_zeros(self.rows * self.width, x.size(-1))
+        return grid.index_copy_(0, self.slots, x).view(self.rows, self.width, -1)
+
+    def from_grid(self, grid: Tensor) -> Tensor:
+        """(B, W, C) -> (N, C), the inverse of :meth:`to_grid`."""
+        flat = grid.reshape(self.rows * self.width, -1)
+        return flat if self.dense else flat.index_select(0, self.slots)
+
+    def causal_mask(self, dtype: torch.dtype) -> Tensor | None:
+        """Additive mask (B or 1, 1, W, ``end``): a slot sees the committed keys of its row and the slots up to itself.
+
+        None when nothing is hidden (one slot in every row, all rows equally long).
+        """
+        if self.level and self.width == 1:
+            return None
+        device = self.tokens.device
+        starts = self.starts[:1] if self.level else self.starts
+        first = torch.tensor(starts, device=device).view(-1, 1, 1, 1)
+        query = first + torch.arange(self.width, device=device).view(1, 1, -1, 1)
+        hidden = torch.arange(self.end, device=device) > query
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))

@@ -1,0 +1,1 @@
+"""Drafters: whatever proposes the tokens that the verifier checks."""

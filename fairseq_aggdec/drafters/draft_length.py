@@ -1,0 +1,68 @@
+"""How long a draft is worth: learned from what became of the drafts before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A window step costs about as much as this many tokens' arithmetic more than its tokens (reading the weights, host
+# work): the intercept over the slope of step time against window width, measured by `scripts/benchmark.py --step-cost`.
+STEP_COST_IN_TOKENS = {"cpu": 16.0, "cuda": 256.0}
+
+# What is believed before anything was seen, as if so many draft tokens had been checked.
+PRIOR_ACCEPTED, PRIOR_REJECTED = 9.0, 1.0
+PRIOR_WEIGHT_OF_ROW = 10.0
+
+
+@dataclass
+class Tally:
+    """Draft tokens accepted, and drafts ended by a rejection."""
+
+    accepted: float = 0.0
+    rejected: float = 0.0
+
+    def add(self, drafted: int, accepted: int) -> None:
+        self.accepted += accepted
+        self.rejected += accepted < drafted
+
+
+class DraftLength:
+    """Caps drafts so that a heavily edited sentence does not pay for tokens it throws away.
+
+    Each draft token is taken to stand with probability p, estimated per sentence and shrunk towards the mean of all
+    sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is the K with
+    the most tokens per cost.
+    """
+
+    def __init__(self, device_type: str):
+        self.step_cost = STEP_COST_IN_TOKENS.get(device_type, STEP_COST_IN_TOKENS["cuda"])
+        self.total = Tally(PRIOR_ACCEPTED, PRIOR_REJECTED)
+
+    def start(self, rows: int) -> None:
+        self.rows = [Tally() for _ in range(rows)]
+
+    def cap(self, row: int, room: int) -> int:
+        """The best draft length for a row of the batch, at most ``room``."""
+        mean = self.total.accepted / (self.total.accepted + self.total.rejected)
+        own = self.rows[row]
+        seen = own.accepted + own.rejected + PRIOR_WEIGHT_OF_ROW
+        stands = (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / seen
+        return best_length(stands, 1.0 + self.step_cost / len(self.rows), room)
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
+            if proposed:
+                row.add(proposed, stood)
+                self.total.add(proposed, stood)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in rows]
+
+
+def best_length(stands: float, fixed_cost: float, room: int) -> int:
+    """argmax over 0 <= K <= room of expected tokens / (fixed_cost + K); it has one maximum, so the first is taken."""
+    expected, gain = 1.0, 1.0
+    for length in range(room):
+        gain *= stands
+        if gain * (fixed_cost + length) <= expected:
+            return length
+        expected += gain
+    return room

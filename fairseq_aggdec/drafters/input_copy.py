@@ -1,0 +1,153 @@
+"""Input-guided drafting: copy the source (Algorithm 1 of Ge et al., section 3.1).
+
+The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once, what
+follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does, so if any
+suffix is unique the longest is.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.drafters.base import Draft
+from fairseq_aggdec.drafters.draft_length import DraftLength
+from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
+
+NEVER_DRAFTED = -1
+
+
+class CopyText:
+    """One text to copy from, and how far the output has followed it.
+
+    Args:
+        tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
+        start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
+        match: which occurrence counts when the suffix has several (``--iad-match``).
+    """
+
+    def __init__(self, tokens: Sequence[int], start: int, match: str):
+        self.tokens = [start, *tokens]
+        self.match = match
+        self.cursor: int | None = 0  # index of the last token that the output is thought to stand at
+        self.read = 1  # output tokens, start symbol included, that the automaton has been walked with
+        self.automaton: SuffixAutomaton | None = None  # made when the first draft fails: many never do
+        self.state = self.length = 0
+
+    def copy(self, limit: int) -> list[int]:
+        """The text from the cursor on, at most ``limit`` tokens, up to the first that is never drafted."""
+        if self.cursor is None:
+            return []
+        draft = self.tokens[self.cursor + 1 : self.cursor + 1 + limit]
+        if NEVER_DRAFTED in draft:
+            del draft[draft.index(NEVER_DRAFTED) :]
+        return draft
+
+    def follow(self, output: Sequence[int], gained: int) -> None:
+        """Moves the cursor to where the output stands now, None where it stands nowhere.
+
+        Args:
+            output: the committed prefix, start symbol included.
+            gained: how many of its tokens are new.
+        """
+        cursor = self.cursor
+        if cursor is not None and self.tokens[cursor + 1 : cursor + 1 + gained] == output[-gained:]:
+            self.cursor = cursor + gained  # a unique run, grown longer, is still unique
+            return
+        if self.automaton is None:
+            self.automaton = SuffixAutomaton(self.tokens)
+            self.state, self.length = self.automaton.step(0, 0, output[0])
+        for token in output[self.read :]:
+            self.state, self.length = self.automaton.step(self.state, self.length, token)
+        self.read = len(output)
+        self.cursor = self._occurrence()
+
+    def _occurrence(self) -> int | None:
+        assert self.automaton is not None
+        if self.length == 0:
+            return None
+        first = self.automaton.end[self.state]
+        if self.automaton.count[self.state] == 1 or self.match == "longest":
+            return first
+        if self.match == "unique":
+            return None
+        return self._next_occurrence(first)
+
+    def _next_occurrence(self, first: int) -> int:
+        """The first occurrence of the matched suffix after where the output stood before (``--iad-match recent``)."""
+        suffix = self.tokens[first - self.length + 1 : first + 1]
+        after = -1 if self.cursor is None else self.cursor
+        for end in range(max(after + 1, first), len(self.tokens)):
+            if self.tokens[end - self.length + 1 : end + 1] == suffix:
+                return end
+        return first
+
+
+class InputCopyDrafter:
+    """Drafts from the source sentence, whatever the padding side and the dictionaries.
+
+    Args:
+        source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
+        match: see :class:`CopyText`.
+        device_type: ``cpu`` or ``cuda``, for the cost of a window.
+    """
+
+    def __init__(self, source: Dictionary, target: Dictionary, match: str, device_type: str):
+        self.to_target = symbol_map(source, target)
+        self.pad, self.eos = target.pad(), target.eos()
+        self.match = match
+        self.draft_length = DraftLength(device_type)
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        source = sample["net_input"]["src_tokens"].cpu()
+        mapped = self.to_target[source].tolist()
+        self.texts = [
+            CopyText(self._strip(ids, tokens), self.eos, self.match)
+            for ids, tokens in zip(source.tolist(), mapped, strict=True)
+        ]
+        self.draft_length.start(len(self.texts))
+
+    def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
+        """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
+        first, last = 0, len(ids)
+        while last > first and ids[last - 1] == self.pad:
+            last -= 1
+        while first < last and ids[first] == self.pad:
+            first += 1
+        return tokens[first : last - 1] if last > first and ids[last - 1] == self.eos else tokens[first:last]
+
+    def draft(self, state: DecodeState) -> Draft:
+        drafts = []
+        for index, (row, text) in enumerate(zip(state.rows, self.texts, strict=True)):
+            room = min(row.end - row.position, len(text.tokens))
+            drafts.append(text.copy(self.draft_length.cap(index, room)))
+        return Draft(drafts)
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        self.draft_length.observe(verification.drafted, verification.accepted)
+        for row, text, gained in zip(state.rows, self.texts, verification.emitted, strict=True):
+            if row.tokens[-1] != self.eos:
+                text.follow(row.tokens, len(gained))
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.texts = [self.texts[row] for row in rows]
+        self.draft_length.keep_rows(rows)
+
+
+def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
+    """(V_source,) target id of every source id by symbol, ``NEVER_DRAFTED`` for special symbols and missing ones.
+
+    ``unk`` maps to ``unk``: the source's unknown words are often unknown in the output too.
+    """
+    mapped = torch.full((len(source),), NEVER_DRAFTED)
+    for index in range(len(source)):
+        symbol = source[index]
+        if symbol in target.indices:
+            mapped[index] = target.indices[symbol]
+    for special in (source.bos(), source.pad(), source.eos()):
+        mapped[special] = NEVER_DRAFTED
+    return mapped

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Multi30k German-English: from the raw text to an ordinary fairseq Transformer, the model that the equality audit,
+# the drafters and the benchmark use.
+#
+#   scripts/recipes/multi30k.sh DATA          DATA holds {train,val,test_2016_flickr}.{de,en}.gz (github.com/multi30k/dataset,
+#                                             data/task1/raw, and for the test set the same folder)
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), MAX_UPDATE (4500), SEED (1), MODEL_FLAGS, DEVICE_FLAGS (--cpu).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+SOURCE=${SOURCE:-de}
+TARGET=${TARGET:-en}
+WORK=${WORK:-$ROOT/work/multi30k}
+MAX_UPDATE=${MAX_UPDATE:-4500}
+SEED=${SEED:-1}
+VOCABULARY=${VOCABULARY:-8000}
+MODEL_FLAGS=${MODEL_FLAGS:---encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256
+    --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4}
+DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+DATA=${1:?usage: scripts/recipes/multi30k.sh DATA}
+
+for split in train val test_2016_flickr; do
+    for language in de en; do
+        [ -e "$DATA/$split.$language.gz" ] || MISSING="${MISSING:-} $split.$language.gz"
+    done
+done
+[ -z "${MISSING:-}" ] || die "DATA folder $DATA lacks:$MISSING (see github.com/multi30k/dataset, data/task1/raw)"
+
+text() {
+    for language in de en; do
+        gzip -dc "$DATA/train.$language.gz" > "$OUT/train.raw.$language"
+        gzip -dc "$DATA/val.$language.gz" > "$OUT/valid.raw.$language"
+        gzip -dc "$DATA/test_2016_flickr.$language.gz" > "$OUT/test.raw.$language"
+    done
+}
+
+subwords() {
+    "$PYTHON" - "$WORK/text" "$OUT" "$VOCABULARY" <<'PYTHON'
+import sys
+from pathlib import Path
+
+import sentencepiece as spm
+
+text, out, vocabulary = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+inputs = [str(text / f"train.raw.{language}") for language in ("de", "en")]
+spm.SentencePieceTrainer.train(
+    input=inputs, model_prefix=str(out / "spm"), vocab_size=vocabulary, hard_vocab_limit=False, minloglevel=2
+)
+model = spm.SentencePieceProcessor(model_file=str(out / "spm.model"))
+for raw in text.glob("*.raw.*"):
+    lines = raw.read_text(encoding="utf-8").splitlines()
+    pieces = [" ".join(line) for line in model.encode(lines, out_type=str)]
+    (out / raw.name.replace(".raw", "")).write_text("\n".join(pieces) + "\n", encoding="utf-8")
+PYTHON
+}
+
+binarise() {
+    "$BIN/fairseq-preprocess" --source-lang "$SOURCE" --target-lang "$TARGET" --joined-dictionary --workers 2 \
+        --trainpref "$WORK/subwords/train" --validpref "$WORK/subwords/valid" --testpref "$WORK/subwords/test" \
+        --destdir "$OUT"
+}
+
+train() {
+    # shellcheck disable=SC2086  # the flags are lists
+    "$BIN/fairseq-train" "$WORK/data-$SOURCE-$TARGET" --user-dir "$USER_DIR" --task translation $DEVICE_FLAGS --seed "$SEED" \
+        --arch transformer $MODEL_FLAGS --share-all-embeddings --dropout 0.2 \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
+        --lr 0.002 --lr-scheduler inverse_sqrt --warmup-updates 800 \
+        --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" \
+        --save-dir "$OUT" --save-interval-updates 500 --keep-interval-updates 4 --no-epoch-checkpoints \
+        --log-format simple --log-interval 100 2>&1 | tee -a "$OUT/train.log"
+}
+
+average() {
+    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "$WORK/train-$SOURCE-$TARGET"/checkpoint_*_*.pt
+    cp "$WORK/data-$SOURCE-$TARGET"/dict.*.txt "$OUT"
+}
+
+stage text text
+stage subwords subwords
+stage "data-$SOURCE-$TARGET" binarise
+resume "train-$SOURCE-$TARGET" train
+stage "model-$SOURCE-$TARGET" average
