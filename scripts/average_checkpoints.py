@@ -1,0 +1,59 @@
+"""Average fairseq checkpoints into one that only decodes: no optimiser state, optionally half precision.
+
+    python scripts/average_checkpoints.py --output model.pt checkpoint_1.pt checkpoint_2.pt ...
+
+The result loads with plain fairseq-generate (and as --finetune-from-model); training cannot resume from it.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+import fairseq_aggdec  # noqa: F401  (registers what weights-only loading may accept)
+from fairseq_aggdec.compat import load_checkpoint
+
+
+def average(models: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of floating-point entries, computed in fp64; the first model's for all others."""
+    first = models[0]
+    for other in models[1:]:
+        if other.keys() != first.keys():
+            raise SystemExit("error: the checkpoints hold different parameters")
+    return {
+        name: torch.stack([model[name].double() for model in models]).mean(0).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in first.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoints", nargs="+", type=Path)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--half", action="store_true", help="store parameters in fp16")
+    args = parser.parse_args()
+    states = [load_checkpoint(str(path)) for path in args.checkpoints]
+    model = average([state["model"] for state in states])
+    if args.half:
+        model = {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in model.items()
+        }
+    # Plain dictionaries, as fairseq-train writes them: weights-only loading takes nothing else.
+    options = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
+    kept = {"cfg": options, "args": None, "model": model}
+    # fairseq-generate looks at these when it loads; they carry no state.
+    kept |= {"optimizer_history": [], "extra_state": {}, "last_optimizer_state": None}
+    partial = args.output.with_suffix(".partial")
+    torch.save(kept, partial)
+    partial.replace(args.output)
+
+
+if __name__ == "__main__":
+    main()
