@@ -48,8 +48,9 @@ def main() -> None:
     # Plain dictionaries, as fairseq-train writes them: weights-only loading takes nothing else.
     options = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
     kept = {"cfg": options, "args": None, "model": model}
-    # fairseq-generate looks at these when it loads; they carry no state.
-    kept |= {"optimizer_history": [], "extra_state": {}, "last_optimizer_state": None}
+    # Loading looks at these, though only training would use them.
+    kept |= {"optimizer_history": states[-1]["optimizer_history"], "last_optimizer_state": None}
+    kept["extra_state"] = {"train_iterator": states[-1]["extra_state"]["train_iterator"]}
     partial = args.output.with_suffix(".partial")
     torch.save(kept, partial)
     partial.replace(args.output)
