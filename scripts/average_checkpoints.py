@@ -16,16 +16,22 @@ import fairseq_aggdec  # noqa: F401  (registers what weights-only loading may ac
 from fairseq_aggdec.compat import load_checkpoint
 
 
-def average(models: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of floating-point entries, computed in fp64; the first model's for all others."""
+def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
+    """The mean of floating-point entries, computed in fp64; the first model's for all others.
+
+    Entries that share memory (embeddings tied to the output) share it afterwards too: stored once.
+    """
     first = models[0]
     for other in models[1:]:
         if other.keys() != first.keys():
             raise SystemExit("error: the checkpoints hold different parameters")
+    means: dict[int, Tensor] = {}
+    for name, value in first.items():
+        if value.is_floating_point() and value.data_ptr() not in means:
+            stacked = torch.stack([model[name].double() for model in models])
+            means[value.data_ptr()] = stacked.mean(0).to(torch.float16 if half else value.dtype)
     return {
-        name: torch.stack([model[name].double() for model in models]).mean(0).to(value.dtype)
-        if value.is_floating_point()
-        else value
+        name: means[value.data_ptr()] if value.is_floating_point() else value
         for name, value in first.items()
     }
 
@@ -39,12 +45,7 @@ def main() -> None:
     parser.add_argument("--half", action="store_true", help="store parameters in fp16")
     args = parser.parse_args()
     states = [load_checkpoint(str(path)) for path in args.checkpoints]
-    model = average([state["model"] for state in states])
-    if args.half:
-        model = {
-            name: value.half() if value.is_floating_point() else value
-            for name, value in model.items()
-        }
+    model = average([state["model"] for state in states], args.half)
     # Plain dictionaries, as fairseq-train writes them: weights-only loading takes nothing else.
     options = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
     kept = {"cfg": options, "args": None, "model": model}
