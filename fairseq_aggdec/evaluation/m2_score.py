@@ -19,22 +19,29 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from fairseq_aggdec.data.m2 import AnnotatedSentence, Edit, M2Error, read_m2
 
 Vertex = tuple[int, int]
+State = tuple[int, int]  # (first gold edit still free, kept words in the present edit or OUTSIDE)
+Cost = tuple[int, int, int]  # (-gold edits found, steps outside of them, edits outside of them)
+OUTSIDE = -1
 
 
-class Arc(NamedTuple):
-    """A step or a merged phrase edit of the lattice, from one vertex to another."""
+class Lattice(NamedTuple):
+    """All shortest edit paths; ``steps`` has the ends of the steps from each vertex, in order."""
 
-    begin: Vertex
-    end: Vertex
-    n_steps: int  # single-word steps merged in it
-    kept: bool  # one unchanged word
+    source: tuple[str, ...]
+    hypothesis: tuple[str, ...]
+    steps: dict[Vertex, list[Vertex]]
+
+    def keeps(self, begin: Vertex, end: Vertex) -> bool:
+        """Whether a step leaves its word unchanged."""
+        diagonal = end == (begin[0] + 1, begin[1] + 1)
+        return diagonal and self.source[begin[0]] == self.hypothesis[begin[1]]
 
 
 class Counts(NamedTuple):
@@ -66,9 +73,9 @@ def corpus_m2(
     """Score tokenised hypotheses against gold sentences in the same order and tokenisation."""
     total = Counts(0, 0, 0)
     for hypothesis, sentence in zip(hypotheses, gold, strict=True):
-        arcs = edit_lattice(sentence.tokens, hypothesis, max_unchanged)
+        lattice = edit_lattice(sentence.tokens, hypothesis)
         options = [
-            _sum(total, best_counts(arcs, sentence.tokens, hypothesis, edits))
+            _sum(total, best_counts(lattice, edits, max_unchanged))
             for edits in sentence.annotations.values()
         ]
         total = max(options, key=lambda counts: _annotator_rank(counts, beta))
@@ -96,27 +103,14 @@ def _annotator_rank(counts: Counts, beta: float) -> tuple[float, float, float]:
     )
 
 
-def edit_lattice(
-    source: Sequence[str], hypothesis: Sequence[str], max_unchanged: int = 2
-) -> list[Arc]:
-    """All arcs of the edit lattice, each after those that lead to its first vertex."""
+def edit_lattice(source: Sequence[str], hypothesis: Sequence[str]) -> Lattice:
+    """The steps of all shortest paths for replacement cost 1 and for replacement cost 2."""
     source, hypothesis = tuple(source), tuple(hypothesis)
-    steps: dict[Vertex, set[Vertex]] = {}
+    steps: dict[Vertex, set[Vertex]] = {(0, 0): set(), (len(source), len(hypothesis)): set()}
     for replace_cost in (1, 2):
         for begin, end in _shortest_path_steps(source, hypothesis, replace_cost):
             steps.setdefault(begin, set()).add(end)
-
-    def kept(begin: Vertex, end: Vertex) -> bool:
-        diagonal = end == (begin[0] + 1, begin[1] + 1)
-        return diagonal and source[begin[0]] == hypothesis[begin[1]]
-
-    arcs = [
-        arc
-        for vertex in steps
-        for arc in _arcs_from(vertex, steps, kept, max_unchanged)
-        if arc.kept or source[arc.begin[0] : arc.end[0]] != hypothesis[arc.begin[1] : arc.end[1]]
-    ]
-    return sorted(arcs, key=lambda arc: (sum(arc.begin), arc))
+    return Lattice(source, hypothesis, {begin: sorted(steps[begin]) for begin in sorted(steps)})
 
 
 def _shortest_path_steps(
@@ -150,66 +144,86 @@ def _shortest_path_steps(
     return steps
 
 
-def _arcs_from(
-    begin: Vertex,
-    steps: dict[Vertex, set[Vertex]],
-    kept: Callable[[Vertex, Vertex], bool],
-    max_unchanged: int,
-) -> list[Arc]:
-    """Find the arcs from a vertex: steps, and merges with up to ``max_unchanged`` kept words."""
-    # fewest[vertex, kept words] = fewest steps to get there, found breadth first
-    fewest: dict[tuple[Vertex, int], int] = {(begin, 0): 0}
-    frontier = [(begin, 0)]
-    while frontier:
-        following = []
-        for vertex, n_kept in frontier:
-            for end in steps.get(vertex, ()):
-                state = (end, n_kept + kept(vertex, end))
-                if state[1] <= max_unchanged and state not in fewest:
-                    fewest[state] = fewest[vertex, n_kept] + 1
-                    following.append(state)
-        frontier = following
-    ends: dict[Vertex, int] = {}
-    for (end, _), n_steps in fewest.items():
-        ends[end] = min(n_steps, ends.get(end, n_steps))
-    for end in steps.get(begin, ()):
-        ends[end] = 1  # also a kept word where max_unchanged is 0
-    return [
-        Arc(begin, end, n_steps, n_steps == 1 and kept(begin, end))
-        for end, n_steps in ends.items()
-        if end != begin
-    ]
+def best_counts(lattice: Lattice, gold: Sequence[Edit], max_unchanged: int = 2) -> Counts:
+    """Count the edits of the path that agrees best with the gold edits of one annotator.
 
-
-def best_counts(
-    arcs: Sequence[Arc], source: Sequence[str], hypothesis: Sequence[str], gold: Sequence[Edit]
-) -> Counts:
-    """Count the edits of the path through the lattice that agrees best with one annotator.
-
-    A path's state is its vertex and the first gold edit still free: none is found twice.
+    Merged edits are not spelt out, as there can be millions: a path's state says whether it is
+    inside one, and which gold edits are still free (none is found twice).
     """
-    spans: dict[tuple[int, int], list[int]] = {}
-    for index, edit in enumerate(gold):
-        spans.setdefault((edit.start, edit.end), []).append(index)
-    # cost = (-gold edits found, steps outside of them, edits outside of them), in this order
-    best: dict[Vertex, dict[int, tuple[int, int, int]]] = {(0, 0): {0: (0, 0, 0)}}
-    for arc in arcs:
-        matching = [
-            index
-            for index in spans.get((arc.begin[0], arc.end[0]), ())
-            if not arc.kept
-            and tuple(hypothesis[arc.begin[1] : arc.end[1]]) in gold[index].corrections
-        ]
-        arrivals = best.setdefault(arc.end, {})
-        for free, (found, n_steps, n_edits) in best[arc.begin].items():
-            match = next((index for index in matching if index >= free), None)
-            if match is None:
-                state, cost = free, (found, n_steps + arc.n_steps, n_edits + (not arc.kept))
-            else:
-                state, cost = match + 1, (found - 1, n_steps, n_edits)
-            arrivals[state] = min(cost, arrivals.get(state, cost))
-    found, _, n_others = min(best[len(source), len(hypothesis)].values())
+    arcs = _gold_arcs(lattice, gold, max_unchanged)
+    best: dict[Vertex, dict[State, Cost]] = {vertex: {} for vertex in lattice.steps}
+    best[0, 0][0, OUTSIDE] = (0, 0, 0)
+    for vertex in lattice.steps:
+        _close_and_open(best[vertex])
+        _take_steps(lattice, vertex, best, max_unchanged)
+        for index, end in arcs.get(vertex, ()):
+            for (free, inside), (found, n_steps, n_edits) in best[vertex].items():
+                if inside == OUTSIDE and free <= index:
+                    _reach(best[end], (index + 1, OUTSIDE), (found - 1, n_steps, n_edits))
+    final = best[len(lattice.source), len(lattice.hypothesis)]
+    found, _, n_others = min(cost for (_, inside), cost in final.items() if inside == OUTSIDE)
     return Counts(-found, -found + n_others, len(gold))
+
+
+def _reach(states: dict[State, Cost], state: State, cost: Cost) -> None:
+    states[state] = min(cost, states.get(state, cost))
+
+
+def _close_and_open(states: dict[State, Cost]) -> None:
+    """At any vertex an edit may end, and another begin."""
+    for (free, inside), cost in list(states.items()):
+        if inside != OUTSIDE:
+            _reach(states, (free, OUTSIDE), cost)
+    for (free, inside), (found, n_steps, n_edits) in list(states.items()):
+        if inside == OUTSIDE:
+            _reach(states, (free, 0), (found, n_steps, n_edits + 1))
+
+
+def _take_steps(
+    lattice: Lattice, vertex: Vertex, best: dict[Vertex, dict[State, Cost]], max_unchanged: int
+) -> None:
+    """Outside of an edit only kept words; inside all steps, but no more than so many kept words."""
+    for end in lattice.steps[vertex]:
+        kept = lattice.keeps(vertex, end)
+        for (free, inside), (found, n_steps, n_edits) in best[vertex].items():
+            after = inside if inside == OUTSIDE else inside + kept
+            if after <= max_unchanged and (kept or inside != OUTSIDE):
+                _reach(best[end], (free, after), (found, n_steps + 1, n_edits))
+
+
+def _gold_arcs(
+    lattice: Lattice, gold: Sequence[Edit], max_unchanged: int
+) -> dict[Vertex, list[tuple[int, Vertex]]]:
+    """Where the hypothesis makes gold edits: from each vertex, (number of the edit, end)."""
+    arcs: dict[Vertex, list[tuple[int, Vertex]]] = {}
+    for index, edit in enumerate(gold):
+        original = lattice.source[edit.start : edit.end]
+        for correction in set(edit.corrections) - {original}:
+            for j in range(len(lattice.hypothesis) - len(correction) + 1):
+                begin, end = (edit.start, j), (edit.end, j + len(correction))
+                if (
+                    lattice.hypothesis[j : end[1]] == correction
+                    and begin in lattice.steps
+                    and _is_edit(lattice, begin, end, max_unchanged)
+                ):
+                    arcs.setdefault(begin, []).append((index, end))
+    return arcs
+
+
+def _is_edit(lattice: Lattice, begin: Vertex, end: Vertex, max_unchanged: int) -> bool:
+    """Whether steps lead from begin to end with no more than ``max_unchanged`` kept words."""
+    pending, seen = [(begin, 0)], {(begin, 0)}
+    while pending:
+        vertex, n_kept = pending.pop()
+        if vertex == end:
+            return True
+        for following in lattice.steps[vertex]:
+            state = (following, n_kept + lattice.keeps(vertex, following))
+            inside = following[0] <= end[0] and following[1] <= end[1]
+            if inside and state[1] <= max_unchanged and state not in seen:
+                seen.add(state)
+                pending.append(state)
+    return False
 
 
 def main(argv: Sequence[str] | None = None) -> None:
