@@ -33,11 +33,13 @@ TINY = {
 }
 
 
-def run_recipe(name: str, data: Path, work: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a recipe with tiny settings from another folder than the checkout."""
+def run_recipe(
+    name: str, data: Path, work: Path, settings: dict[str, str] = TINY, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a recipe, with tiny settings by default, from another folder than the checkout."""
     return subprocess.run(
         ["bash", str(ROOT / "scripts" / "recipes" / f"{name}.sh"), str(data)],
-        env={**os.environ, "PYTHON": sys.executable, **TINY, "WORK": str(work), **env},
+        env={**os.environ, "PYTHON": sys.executable, **settings, "WORK": str(work), **env},
         cwd=work.parent,
         capture_output=True,
         text=True,
@@ -179,7 +181,8 @@ def test_malformed_data_is_named_by_file_and_line(tmp_path: Path) -> None:
 STAND_INS = {
     "fairseq-preprocess": 'while [ "$1" != --destdir ]; do shift; done; touch "$2/dict.src.txt"',
     # The first call leaves a checkpoint and dies; the second must find it.
-    "fairseq-train": 'while [ "$1" != --save-dir ]; do shift; done\n'
+    "fairseq-train": 'flags="$*"; while [ "$1" != --save-dir ]; do shift; done\n'
+    'echo "$flags" > "$2/flags"\n'
     'if [ -e "$2/checkpoint_last.pt" ]; then echo resumed; touch "$2/checkpoint1.pt"; exit; fi\n'
     'touch "$2/checkpoint_last.pt"; echo "killed"; exit 137',
     # The first call leaves a line that the second must not see; the second copies the source.
@@ -232,6 +235,42 @@ def test_interrupted_stages_are_done_again_and_finished_ones_kept(tmp_path: Path
     assert stages(fourth, "start") == []
     assert fourth.stdout == third.stdout[third.stdout.index("# NLPCC") :]
     assert "| test | 4 | IAD | 2.0 |  |  | 100.00 | 0.00 | 0.00 | 0 |" in fourth.stdout
+
+
+TABLE_11 = (
+    "--max-tokens 5120",
+    "--adam-betas (0.9, 0.98) --adam-eps 1e-8 --weight-decay 0.0",
+    "--lr-scheduler inverse_sqrt",
+    "--criterion label_smoothed_cross_entropy --label-smoothing 0.1",
+)
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "gpus", "expected"),
+    [
+        (False, "4", ["--update-freq 4", "--max-epoch 60", "--warmup-updates 4000"]),
+        (False, "2", ["--update-freq 8", "--arch transformer_vaswani_wmt_en_de_big"]),
+        (True, "1", ["--update-freq 64", "--max-epoch 10", "--lr 0.0003 --warmup-updates 8000"]),
+        (False, "0", ["--update-freq 16", "--cpu"]),
+    ],
+)
+def test_hyper_parameters_of_table_11(
+    synthetic: bool, gpus: str, expected: list[str], tmp_path: Path
+) -> None:
+    """As many tokens an update on any number of GPUs; the stand-in for training dies at once."""
+    make_bea2019(tmp_path / "data")
+    settings = {"PYTHON": stand_ins(tmp_path / "bin"), "GPUS": gpus}
+    if synthetic:
+        settings["SYNTHETIC"] = str(tmp_path / "synthetic")
+        for side in ("src", "tgt"):
+            write(tmp_path / f"synthetic.{side}", ["a b c"])
+    result = run_recipe("bea2019", tmp_path / "data", tmp_path / "work", settings)
+    assert result.returncode == 137, result.stderr
+    stage = "pretrain" if synthetic else "train"
+    flags = (tmp_path / "work" / f"{stage}.partial" / "flags").read_text()
+    for flag in (*TABLE_11, *expected):
+        assert flag in flags
+    assert ("--cpu" in flags) == (gpus == "0")
 
 
 def test_chinese_can_be_scored_over_words(tmp_path: Path) -> None:
