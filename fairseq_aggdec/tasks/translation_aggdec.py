@@ -13,7 +13,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
-from fairseq_aggdec import compat
+from fairseq_aggdec.checkpoints import check_models
 from fairseq_aggdec.decoding.acceptance import exact
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.counters import Counters
@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 class TranslationAggdecConfig(TranslationConfig, DecodingConfig):
     """fairseq's translation options and :class:`DecodingConfig`."""
 
+    # --path, seen from the task; no help text, so that fairseq makes no flag of it.
+    model_paths: str | None = II("common_eval.path")
+
 
 @register_task("translation_aggdec", dataclass=TranslationAggdecConfig)
 class TranslationAggdecTask(TranslationTask):
@@ -47,6 +50,43 @@ class TranslationAggdecTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self.counters = Counters()
         self.summary_at_exit = False
+        self.training = False
+
+    @classmethod
+    def setup_task(cls, cfg: TranslationAggdecConfig, **kwargs: Any) -> "TranslationAggdecTask":
+        task = super().setup_task(cfg, **kwargs)
+        dictionaries = {"source": task.source_dictionary, "target": task.target_dictionary}
+        check_models(cfg.model_paths, dictionaries, cfg.data)
+        return task
+
+    def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
+        self.training = True  # only training and validation ask for a criterion
+        return super().build_criterion(*args, **kwargs)
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stock batching, but no sentence is lost.
+
+        fairseq drops the end of a set that does not fill ``--required-batch-size-multiple`` (default 8), which is
+        harmless in training only.
+        """
+        if not (self.training and dataset is self.datasets.get(self.cfg.train_subset)):
+            kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        tokens, iterations = self.counters.tokens, self.counters.iterations
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.counters.iterations > iterations:
+            logging_output["_emitted"] = self.counters.tokens - tokens
+            logging_output["_iterations"] = self.counters.iterations - iterations
+        return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        iterations = sum(log.get("_iterations", 0) for log in logging_outputs)
+        if iterations:
+            emitted = sum(log.get("_emitted", 0) for log in logging_outputs)
+            metrics.log_scalar("mean_accepted", emitted / iterations, iterations, round=2)
 
     def build_generator(
         self,
