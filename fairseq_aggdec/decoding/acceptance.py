@@ -22,16 +22,3 @@ def drafted_next(window: Window) -> Tensor:
 def exact(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
     """Accepts a drafted token when it is the verifier's own choice: lossless. All (N,); returns bool (N,)."""
     return choices == drafted
-
-
-def bifurcations(accepted: Tensor, window: Window) -> Tensor:
-    """Number of leading accepted tokens of every row: bool (N,) -> int64 (B,).
-
-    The last position of a row drafts nothing and is never accepted, so there always is a bifurcation
-    (the [PAD] of Algorithm 1, Ge et al.).
-    """
-    starts = torch.tensor(window.starts, device=accepted.device)
-    slots = window.positions - starts[window.row_of]
-    misses = slots.masked_fill_(accepted, window.width)
-    first = torch.full((window.rows,), window.width, device=accepted.device)
-    return first.scatter_reduce_(0, window.row_of, misses, "amin")

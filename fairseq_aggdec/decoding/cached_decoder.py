@@ -77,7 +77,7 @@ class _Layer:
         rows, length, _ = kv.shape
         # (B, L, 2C) -> 2 x (B, H, L, D);  (N, C) -> (B, H, W, D)
         k, v = kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        grid = window.to_grid(q).view(rows, window.width, self.heads, -1).transpose(1, 2)
+        grid = window.to_grid(q).unflatten(2, (self.heads, -1)).transpose(1, 2)
         attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
         return window.from_grid(attended.transpose(1, 2))
 
@@ -92,9 +92,9 @@ class _Layer:
     ) -> Tensor:
         """x (N, C), cache (B, capacity, 2C) written in place, memory (B, S, 2C) -> (N, C)."""
         qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
-        q, kv = qkv.split([x.size(-1), 2 * x.size(-1)], dim=-1)
-        _write(cache, kv, window)
-        x = x + self.own_out(self.attend(q, cache[:, : window.end], own_mask, window))
+        width = qkv.size(-1) // 3
+        _write(cache, qkv[:, width:], window)
+        x = x + self.own_out(self.attend(qkv[:, :width], cache[:, : window.end], own_mask, window))
         if not self.pre_norm:
             x = self.own_norm(x)
         q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
@@ -187,11 +187,13 @@ class CachedDecoder:
             self.cache = F.pad(self.cache, (0, 0, 0, extra))
 
     def _embed(self, window: Window) -> Tensor:
-        x = self.decoder.embed_tokens(window.tokens) * self.decoder.embed_scale
+        x = F.embedding(window.tokens, self.decoder.embed_tokens.weight)
+        if self.decoder.embed_scale != 1.0:
+            x = x * self.decoder.embed_scale
         if self.project_in is not None:
             x = self.project_in(x)
         if self.decoder.embed_positions is not None:
-            x = x + self._position_table(window.end).index_select(0, window.positions)
+            x = x + self._position_table(window.end)[window.positions]
         return x if self.embed_norm is None else self.embed_norm(x)
 
     def _position_table(self, positions: int) -> Tensor:

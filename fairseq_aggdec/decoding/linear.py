@@ -56,10 +56,12 @@ class FastLinear:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight)
             self.weight = None  # a concatenated copy is not kept beside the packed one
             self.post = "relu" if relu else "none"
+            # The overload itself: looking it up costs as much as a small product.
+            self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
-            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.post, [], "")
+            return self.product(x, self.packed, self.bias, self.post, [], "")
         x = F.linear(x, self.weight, self.bias)
         return x.relu_() if self.relu else x
 

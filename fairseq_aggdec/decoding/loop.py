@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.acceptance import bifurcations, drafted_next
+from fairseq_aggdec.decoding.acceptance import drafted_next
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
@@ -23,12 +23,14 @@ class Verification:
 
     Attributes:
         window: the positions that were verified.
+        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts.
         drafted: number of drafted tokens per row.
         accepted: number of drafted tokens that stand, per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
     """
 
     window: Window
+    tokens: Tensor
     drafted: list[int]
     accepted: list[int]
     emitted: list[list[int]]
@@ -78,18 +80,19 @@ def judge(
     accepted = accept(logits, choices, drafted)
     # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.
     tokens = torch.where(accepted, drafted, choices)
-    host = torch.cat([bifurcations(accepted, window), tokens]).tolist()
-    counts, tokens = host[: window.rows], host[window.rows :]
-    emitted = []
+    flags, host_tokens = torch.stack([accepted.to(tokens.dtype), tokens]).tolist()
+    counts, emitted = [], []
     first = 0
-    for row, width in enumerate(window.widths):
-        gained = tokens[first : first + counts[row] + 1]
+    for width in window.widths:
+        # A row's last position drafts nothing and is never accepted: the bifurcation exists ([PAD] in Algorithm 1).
+        bifurcation = flags.index(0, first, first + width)
+        gained = host_tokens[first : bifurcation + 1]
         if eos in gained:
             del gained[gained.index(eos) + 1 :]
-            counts[row] = min(counts[row], len(gained))
+        counts.append(min(bifurcation - first, len(gained)))
         emitted.append(gained)
         first += width
-    return Verification(window, draft.lengths, counts, emitted)
+    return Verification(window, tokens, draft.lengths, counts, emitted)
 
 
 def commit(verification: Verification, rules: Rules, logits: Tensor, state: DecodeState) -> None:
@@ -97,6 +100,7 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
     window, emitted = verification.window, verification.emitted
     if state.rows[0].history is not None:
         _remember(window, state)
+    gained: slice | Tensor
     if window.rows == 1:
         gained = slice(0, len(emitted[0]))
     else:
@@ -105,10 +109,8 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
             flat += range(first, first + len(tokens))
             first += width
         gained = torch.tensor(flat, device=logits.device)
-    tokens = torch.tensor([token for row in emitted for token in row], device=logits.device)
-    ends = torch.tensor([row.end for row in state.rows], device=logits.device)
-    positions, row_of = window.positions[gained], window.row_of[gained]
-    state.commit(emitted, rules.scores(logits[gained], tokens, positions, ends[row_of]))
+    scores = rules.scores(logits[gained], verification.tokens[gained])
+    state.commit(emitted, rules.free_forced_ends(scores, emitted, state))
 
 
 def _remember(window: Window, state: DecodeState) -> None:

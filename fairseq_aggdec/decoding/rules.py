@@ -56,20 +56,23 @@ class Rules:
             choices[at] = tokens
         return choices
 
-    def scores(self, logits: Tensor, tokens: Tensor, positions: Tensor, ends: Tensor) -> Tensor:
-        """Log-probabilities, in nats, of emitted tokens.
-
-        Args:
-            logits: (M, V) of the positions that emitted.
-            tokens: (M,) what they emitted.
-            positions: (M,) their output indices.
-            ends: (M,) the output index at which ``</s>`` is forced in their row.
-        """
-        scores = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(-1)
+    def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """Log-probabilities, in nats, of emitted tokens: logits (M, V), tokens (M,) -> (M,)."""
+        scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
         if self.unk_penalty:
             scores = scores - self.unk_penalty * (tokens == self.unk)
+        return scores
+
+    def free_forced_ends(
+        self, scores: Tensor, emitted: Sequence[Sequence[int]], state: DecodeState
+    ) -> Tensor:
+        """With ``free_end``, sets the scores (M,) of ``</s>`` to 0 where the length forced it; before the commit."""
         if self.free_end:
-            scores = scores.masked_fill((tokens == self.eos) & (positions >= ends), 0.0)
+            last = -1
+            for row, tokens in zip(state.rows, emitted, strict=True):
+                last += len(tokens)
+                if row.position + len(tokens) > row.end:
+                    scores[last] = 0.0
         return scores
 
     def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:

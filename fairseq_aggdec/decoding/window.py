@@ -71,8 +71,22 @@ class Window:
         if self.level and self.width == 1:
             return None
         device = self.tokens.device
-        starts = self.starts[:1] if self.level else self.starts
-        first = torch.tensor(starts, device=device).view(-1, 1, 1, 1)
+        if self.level:
+            return _triangle(dtype, device, self.end)[None, None, self.starts[0] : self.end, : self.end]
+        first = torch.tensor(self.starts, device=device).view(-1, 1, 1, 1)
         query = first + torch.arange(self.width, device=device).view(1, 1, -1, 1)
         hidden = torch.arange(self.end, device=device) > query
-        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+
+
+_triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+
+def _triangle(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
+    """Causal mask (>= ``size``, >= ``size``), kept from call to call."""
+    mask = _triangles.get((dtype, device))
+    if mask is None or mask.size(0) < size:
+        side = max(128, 2 * size)
+        mask = torch.full((side, side), -torch.inf, dtype=dtype, device=device).triu_(1)
+        _triangles[dtype, device] = mask
+    return mask
