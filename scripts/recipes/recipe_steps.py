@@ -232,10 +232,13 @@ def timing(decoded: Path) -> dict[str, float]:
     """
     logged = (decoded / "log.txt").read_text(encoding="utf-8")
     logged += (decoded / "generate.txt").read_text(encoding="utf-8")
-    match = re.search(r"Translated [\d,]+ sentences \([\d,]+ tokens\) in ([\d.]+)s", logged)
+    message = r"Translated ([\d,]+) sentences \(.*\) in ([\d.]+)s \(([\d.]+) sentences/s"
+    match = re.search(message, logged)
     if match is None:
         raise StepError(f"{decoded} has no line 'Translated ... sentences'")
-    found = {"seconds": float(match[1])}
+    n_sentences, spent, rate = (float(number.replace(",", "")) for number in match.groups())
+    # The message rounds seconds to tenths, which is too coarse for a few sentences.
+    found = {"seconds": spent if spent >= 10 else n_sentences / rate}
     accepted = re.search(r"decoding summary: .* mean accepted tokens ([\d.]+)", logged)
     if accepted:
         found["tokens per iteration"] = float(accepted[1])
@@ -307,8 +310,7 @@ def _score_set(args: argparse.Namespace, name: str, score: Any) -> list[dict[str
         row: dict[str, Any] = {"set": name, "sentences": len(lines[system]), "system": system}
         row |= times[system]
         if BASELINE_SYSTEM in times:
-            ours = max(row["seconds"], 0.1)  # the resolution of fairseq's message
-            row["speed-up"] = times[BASELINE_SYSTEM]["seconds"] / ours
+            row["speed-up"] = times[BASELINE_SYSTEM]["seconds"] / row["seconds"]
         if REFERENCE_SYSTEM in lines:
             pairs = zip(lines[system], lines[REFERENCE_SYSTEM], strict=True)
             row["different"] = sum(a != b for a, b in pairs)
@@ -337,7 +339,7 @@ COLUMNS = {
     "set": ("set", "{}"),
     "sentences": ("sentences", "{}"),
     "decoding": ("system", "{}"),
-    "time (s)": ("seconds", "{:.1f}"),
+    "time (s)": ("seconds", "{:.2f}"),
     "speed-up": ("speed-up", "{:.1f}x"),
     "tokens per iteration": ("tokens per iteration", "{:.2f}"),
 }

@@ -189,7 +189,7 @@ STAND_INS = {
     "fairseq-generate": 'data=$1; if [ ! -e "$data/called" ]; then\n'
     'touch "$data/called"; printf "H-99\\t0\\tstale\\n"; echo "out of memory" >&2; exit 1; fi\n'
     'awk \'{ printf "H-%d\\t-0.5\\t%s\\n", NR - 1, $0 }\' "${data%/data}/subwords/test.src"\n'
-    'echo "INFO:fairseq_cli.generate:Translated 4 sentences (40 tokens) in 2.0s (2.00 s/s)" >&2',
+    'echo "INFO:Translated 4 sentences (40 tokens) in 2.0s (2.00 sentences/s)" >&2',
     "python": 'case $1 in *average_checkpoints.py) touch "$3" ;; *) exec PYTHON "$@" ;; esac',
 }
 
@@ -234,7 +234,7 @@ def test_interrupted_stages_are_done_again_and_finished_ones_kept(tmp_path: Path
     assert fourth.returncode == 0, fourth.stderr
     assert stages(fourth, "start") == []
     assert fourth.stdout == third.stdout[third.stdout.index("# NLPCC") :]
-    assert "| test | 4 | IAD | 2.0 |  |  | 100.00 | 0.00 | 0.00 | 0 |" in fourth.stdout
+    assert "| test | 4 | IAD | 2.00 |  |  | 100.00 | 0.00 | 0.00 | 0 |" in fourth.stdout
 
 
 TABLE_11 = (
@@ -327,10 +327,10 @@ def test_bea2019_with_pretraining(tmp_path: Path) -> None:
 def test_nlpcc18(tmp_path: Path) -> None:
     data, work = tmp_path / "data", tmp_path / "work"
     n_test = make_nlpcc18(data)
-    result = run_recipe("nlpcc18", data, work, VALID_SIZE="4")
+    result = run_recipe("nlpcc18", data, work, VALID_SIZE="4", SYSTEMS="beam1 greedy iad")
     assert result.returncode == 0, result.stderr[-3000:]
     assert "1 training lines with another number" in result.stdout
-    check_results(work, {"test": n_test}, ("beam5", "beam1", "greedy", "iad"))
+    check_results(work, {"test": n_test}, ("beam1", "greedy", "iad"))
 
 
 def test_wikilarge(tmp_path: Path) -> None:
