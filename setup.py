@@ -87,7 +87,7 @@ setup(
     author="fairseq_aggdec authors",
     license="MIT",
     license_files=["LICENSE"],
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]),
     package_data={"fairseq_aggdec": ["evaluation/templates/*"]},
     install_requires=REQUIREMENTS,

@@ -2,7 +2,7 @@
 # Makes or updates .venv/ with everything fairseq_aggdec needs; over at once when nothing changed.
 #
 # Variables that a user may set:
-#   BASE_PYTHON   the Python to build on, 3.10 to 3.12 (default: the first found, 3.11 preferred)
+#   BASE_PYTHON   the Python to build on, 3.11 or 3.12 (default: the first found)
 #   AGGDEC_TORCH  the PyTorch to take, as pip spells it: torch==2.12.1 (default: see choose_torch)
 #   REDO_VENV=1   make .venv/ afresh
 set -euo pipefail
@@ -22,40 +22,39 @@ die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
-supported() {
-    case "$(version_of "$1")" in
-        3.10 | 3.11 | 3.12) "$1" -c 'import ensurepip, venv' 2>/dev/null ;;
-        *) false ;;
-    esac
-}
+supported() { case "$(version_of "$1")" in 3.11 | 3.12) ;; *) false ;; esac; }
 
 choose_python() {
     local candidate
-    for candidate in ${BASE_PYTHON:-python3.11 python3.12 python3.10 python3}; do
-        if supported "$candidate"; then echo "$candidate"; return; fi
+    for candidate in ${BASE_PYTHON:-python3.11 python3.12 python3}; do
+        if supported "$candidate" && "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
     done
-    die "found no ${BASE_PYTHON:-Python} of version 3.10 to 3.12 with venv; name one in BASE_PYTHON."
+    die "found no ${BASE_PYTHON:-Python} of version 3.11 or 3.12 with venv; name one in BASE_PYTHON."
 }
 
-# All that the environment depends on; the folder too, because an environment cannot be moved.
+# All that the environment depends on; its folder, which stands in its commands, comes last.
 wanted_stamp() {
     printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
 }
 
 right_python() { # the Python in .venv runs and is of the version asked for
-    local have
-    have=$(version_of "$PYTHON")
-    [ -n "$have" ] && { [ -z "${BASE_PYTHON:-}" ] || [ "$have" = "$(version_of "$BASE_PYTHON")" ]; }
+    supported "$PYTHON" &&
+        { [ -z "${BASE_PYTHON:-}" ] || [ "$(version_of "$PYTHON")" = "$(version_of "$BASE_PYTHON")" ]; }
 }
 
-usable() { [ -d .venv ] && [ ! -e "$UNFINISHED" ] && [ -z "${REDO_VENV:-}" ] && right_python; }
+moved() { [ -e "$STAMP" ] && [ "$(tail -n 1 "$STAMP")" != "$PWD" ]; }
+
+usable() { [ ! -e "$UNFINISHED" ] && [ -z "${REDO_VENV:-}" ] && right_python && ! moved; }
 
 up_to_date() { [ -e "$STAMP" ] && [ "$(cat "$STAMP")" = "$(wanted_stamp)" ]; }
 
 make_venv() {
     local python
     python=$(choose_python)
-    if [ -d .venv ]; then say "removing .venv: unfinished, of another Python, or REDO_VENV is set"; fi
+    if [ -d .venv ]; then say "removing .venv: unfinished, moved, of another Python, or REDO_VENV is set"; fi
     rm -rf .venv
     mkdir .venv
     touch "$UNFINISHED"
@@ -109,7 +108,8 @@ main() {
     if ! install; then
         rm "$UNFINISHED" # failed, not killed: pip left things in order, the next run may go on
         tail -n 40 "$LOG" >&2
-        die "the installation failed: see above, the whole log is $LOG."
+        die "the installation of $torch and the rest failed: see above, the whole log is $LOG." \
+            "(A build with +cpu is wanted where there is no GPU; AGGDEC_TORCH names another.)"
     fi
     wanted_stamp >"$STAMP"
     rm "$UNFINISHED"
