@@ -81,7 +81,7 @@ choose_torch() {
     if [ -n "${AGGDEC_TORCH:-}" ] || [ "$(uname -s)" != Linux ]; then return; fi
     if nvidia-smi -L >/dev/null 2>&1; then return; fi
     torch="torch==$TORCH_VERSION+cpu"
-    "$PYTHON" -m pip index versions torch 2>/dev/null | grep -qF " $TORCH_VERSION+cpu," ||
+    grep -qE " ${TORCH_VERSION//./\\.}\+cpu(,|$)" <<<"$("$PYTHON" -m pip index versions torch 2>/dev/null)" ||
         index=(--extra-index-url "$TORCH_CPU_INDEX")
 }
 
@@ -101,9 +101,9 @@ install() {
 main() {
     if usable && up_to_date; then return; fi
     usable || make_venv
-    touch "$UNFINISHED"
     check_compiler
     choose_torch
+    touch "$UNFINISHED"
     say "installing $torch, fairseq and the rest into .venv (minutes the first time; log: $LOG)"
     if ! install; then
         rm "$UNFINISHED" # failed, not killed: pip left things in order, the next run may go on
