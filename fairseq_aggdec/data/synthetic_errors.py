@@ -1,8 +1,10 @@
 """Synthetic errors: clean text -> text with mistakes, to pre-train a corrector (section 4.1 of Ge et al. does so too).
 
-    python -m fairseq_aggdec.data.synthetic_errors --clean train.tgt --pairs train.src train.tgt --copies 4 --output DIR/train
+    python -m fairseq_aggdec.data.synthetic_errors --clean train.tgt --pairs train.src train.tgt --copies 4
+    --output DIR/train
 
-writes ``DIR/train.src`` (with errors) and ``DIR/train.tgt`` (clean). Errors are spelling slips inside words, endings and
+writes ``DIR/train.src`` (with errors) and ``DIR/train.tgt`` (clean). Errors are spelling slips inside words,
+endings and
 words that the given pairs show to be confused, dropped, doubled and swapped words, punctuation and capitals.
 """
 
@@ -21,7 +23,9 @@ Confusions = Mapping[str, Sequence[str]]
 PUNCTUATION = frozenset(",.;:!?-–—\"'«»“”()")
 
 
-def learn_confusions(sources: Sequence[str], targets: Sequence[str], least: int = 1) -> dict[str, list[str]]:
+def learn_confusions(
+    sources: Sequence[str], targets: Sequence[str], least: int = 1
+) -> dict[str, list[str]]:
     """Corrected word -> the wrong forms seen in its place, each as often as it was seen (sampling follows frequency).
 
     A wrong form may be the empty string: the word was missing. Only replacements of one word by one and single missing
@@ -31,8 +35,15 @@ def learn_confusions(sources: Sequence[str], targets: Sequence[str], least: int 
     for source, target in zip(sources, targets, strict=True):
         wrong, right = source.split(), target.split()
         for edit in Levenshtein.opcodes(wrong, right):
-            if edit.tag == "replace" and edit.src_end - edit.src_start == edit.dest_end - edit.dest_start:
-                for old, new in zip(wrong[edit.src_start : edit.src_end], right[edit.dest_start : edit.dest_end], strict=True):
+            if (
+                edit.tag == "replace"
+                and edit.src_end - edit.src_start == edit.dest_end - edit.dest_start
+            ):
+                for old, new in zip(
+                    wrong[edit.src_start : edit.src_end],
+                    right[edit.dest_start : edit.dest_end],
+                    strict=True,
+                ):
                     seen[new][old] += 1
             elif edit.tag == "insert" and edit.dest_end - edit.dest_start == 1:
                 seen[right[edit.dest_start]][""] += 1
@@ -55,7 +66,9 @@ def misspell(word: str, letters: str, rng: random.Random) -> str:
     return word[:at] + rng.choice(letters) + word[at + 1 :]
 
 
-def corrupt(sentence: str, rate: float, confusions: Confusions, letters: str, rng: random.Random) -> str:
+def corrupt(
+    sentence: str, rate: float, confusions: Confusions, letters: str, rng: random.Random
+) -> str:
     """A sentence with errors in about ``rate`` of its words (whitespace tokens); never empty."""
     words = sentence.split()
     output: list[str] = []
@@ -85,24 +98,46 @@ def _corrupt_word(word: str, confusions: Confusions, letters: str, rng: random.R
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clean", type=Path, required=True, help="text without errors, tokenised, one sentence a line")
-    parser.add_argument("--pairs", type=Path, nargs=2, metavar=("SRC", "TGT"), help="real errors to learn confusions from")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--clean",
+        type=Path,
+        required=True,
+        help="text without errors, tokenised, one sentence a line",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        nargs=2,
+        metavar=("SRC", "TGT"),
+        help="real errors to learn confusions from",
+    )
     parser.add_argument("--copies", type=int, default=1, help="noised copies of the text")
     parser.add_argument("--rate", type=float, default=0.1, help="share of words with an error")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", required=True, help="prefix of the two files to write, .src and .tgt")
+    parser.add_argument(
+        "--output", required=True, help="prefix of the two files to write, .src and .tgt"
+    )
     args = parser.parse_args(arguments)
     clean = args.clean.read_text(encoding="utf-8").splitlines()
     confusions: Confusions = {}
     if args.pairs:
         sources, targets = (path.read_text(encoding="utf-8").splitlines() for path in args.pairs)
         if len(sources) != len(targets):
-            raise SystemExit(f"error: --pairs have {len(sources)} and {len(targets)} lines, they must match")
+            raise SystemExit(
+                f"error: --pairs have {len(sources)} and {len(targets)} lines, they must match"
+            )
         confusions = learn_confusions(sources, targets)
-    letters = "".join(sorted({letter for line in clean for letter in line.lower() if letter.isalpha()}))
+    letters = "".join(
+        sorted({letter for line in clean for letter in line.lower() if letter.isalpha()})
+    )
     rng = random.Random(args.seed)
-    with open(f"{args.output}.src", "w", encoding="utf-8") as noisy, open(f"{args.output}.tgt", "w", encoding="utf-8") as right:
+    with (
+        open(f"{args.output}.src", "w", encoding="utf-8") as noisy,
+        open(f"{args.output}.tgt", "w", encoding="utf-8") as right,
+    ):
         for _ in range(args.copies):
             for sentence in clean:
                 # The rate itself varies, so that the model meets nearly clean and badly broken sentences.

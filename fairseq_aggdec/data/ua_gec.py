@@ -22,7 +22,9 @@ def load_documents(partition: str, layer: str) -> list[Any]:
     try:
         from ua_gec import AnnotationLayer, Corpus
     except ImportError as error:
-        raise SystemExit("error: the package ua-gec is not installed: pip install 'fairseq_aggdec[gec]'") from error
+        raise SystemExit(
+            "error: the package ua-gec is not installed: pip install 'fairseq_aggdec[gec]'"
+        ) from error
     return list(Corpus(partition, AnnotationLayer(layer)))
 
 
@@ -31,18 +33,28 @@ def sentence_pairs(document: Any) -> list[Pair]:
     sources = document.source_sentences_tokenized
     targets = document.target_sentences_tokenized
     if len(sources) != len(targets):
-        raise ValueError(f"document {document.doc_id}: {len(sources)} source but {len(targets)} corrected sentences")
-    stripped = ((source.strip(), target.strip()) for source, target in zip(sources, targets, strict=True))
+        raise ValueError(
+            f"document {document.doc_id}: {len(sources)} source but {len(targets)} corrected sentences"
+        )
+    stripped = (
+        (source.strip(), target.strip()) for source, target in zip(sources, targets, strict=True)
+    )
     return [(source, target) for source, target in stripped if source and target]
 
 
-def split_documents(documents: Sequence[Any], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:
+def split_documents(
+    documents: Sequence[Any], held_out: int, seed: int
+) -> tuple[list[Any], list[Any]]:
     """(train, validation): ``held_out`` document ids drawn at random, all annotations of a document on one side."""
     ids = sorted({document.doc_id for document in documents})
     chosen = set(random.Random(seed).sample(ids, held_out))
     return (
         [document for document in documents if document.doc_id not in chosen],
-        [document for document in documents if document.doc_id in chosen and document.meta.annotator_id == 1],
+        [
+            document
+            for document in documents
+            if document.doc_id in chosen and document.meta.annotator_id == 1
+        ],
     )
 
 
@@ -63,13 +75,23 @@ def aligned_annotations(documents: Sequence[Any]) -> list[tuple[str, str, str]]:
         )
         for source, corrected, other_source, other in rows:
             if source != other_source:
-                raise ValueError(f"document {doc_id}: the annotators saw different sources: {source!r}, {other_source!r}")
+                raise ValueError(
+                    f"document {doc_id}: the annotators saw different sources: {source!r}, {other_source!r}"
+                )
             if source.strip():
-                triples.append((source.strip(), corrected.strip() or source.strip(), other.strip() or source.strip()))
+                triples.append(
+                    (
+                        source.strip(),
+                        corrected.strip() or source.strip(),
+                        other.strip() or source.strip(),
+                    )
+                )
     return triples
 
 
-def write_columns(folder: Path, split: str, suffixes: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+def write_columns(
+    folder: Path, split: str, suffixes: Sequence[str], rows: Iterable[Sequence[str]]
+) -> int:
     """One file per column, one row a line; returns the number of rows."""
     columns = list(zip(*rows, strict=True))
     for suffix, lines in zip(suffixes, columns, strict=True):
@@ -78,14 +100,20 @@ def write_columns(folder: Path, split: str, suffixes: Sequence[str], rows: Itera
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to write to")
     parser.add_argument("--layer", choices=["gec-only", "gec-fluency"], default="gec-only")
-    parser.add_argument("--valid-documents", type=int, default=60, help="documents held out for validation")
+    parser.add_argument(
+        "--valid-documents", type=int, default=60, help="documents held out for validation"
+    )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     args.output.mkdir(parents=True, exist_ok=True)
-    train, valid = split_documents(load_documents("train", args.layer), args.valid_documents, args.seed)
+    train, valid = split_documents(
+        load_documents("train", args.layer), args.valid_documents, args.seed
+    )
     for split, documents in (("train", train), ("valid", valid)):
         pairs = [pair for document in documents for pair in sentence_pairs(document)]
         print(split, write_columns(args.output, split, ("src", "tgt"), pairs), "sentences")

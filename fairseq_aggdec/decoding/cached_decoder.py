@@ -24,7 +24,7 @@ from fairseq_aggdec.decoding.window import Window
 logger = logging.getLogger(__name__)
 
 
-def decoder_gap(decoder: nn.Module) -> str | None:
+def decoder_gap(decoder: Any) -> str | None:
     """What keeps :class:`CachedDecoder` from representing ``decoder``, or None when nothing does."""
     if not isinstance(decoder, TransformerDecoderBase):
         return f"{type(decoder).__name__} is not a Transformer decoder"
@@ -43,7 +43,7 @@ def decoder_gap(decoder: nn.Module) -> str | None:
     return None
 
 
-def _layer_gap(layer: nn.Module) -> str | None:
+def _layer_gap(layer: Any) -> str | None:
     if not isinstance(layer, TransformerDecoderLayerBase):
         return f"layers of type {type(layer).__name__}"
     if gap := overridden(layer, TransformerDecoderLayerBase, ("forward", "residual_connection")):
@@ -59,7 +59,7 @@ def _layer_gap(layer: nn.Module) -> str | None:
 class _Layer:
     """One decoder layer over the N tokens of a window."""
 
-    def __init__(self, layer: nn.Module, pack: bool):
+    def __init__(self, layer: Any, pack: bool):
         own, cross = layer.self_attn, layer.encoder_attn
         self.heads = own.num_heads
         self.pre_norm = bool(layer.normalize_before)
@@ -213,7 +213,7 @@ class PrefixDecoder:
     a position (rejected drafts of an earlier window) must not change it.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         self.model = model
 
     def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
@@ -223,13 +223,12 @@ class PrefixDecoder:
         self.tokens = torch.full((rows, capacity), self.pad, device=device)
 
     def features(self, window: Window) -> Tensor:
-        """Tokens (N,) -> what the decoder's output layer gives for them, (N, V) logits unless the softmax is adaptive."""
+        """Tokens (N,) -> what the decoder's output layer gives for them, (N, V) logits unless the softmax is
+        adaptive."""
         if window.end > self.tokens.size(1):
             self.tokens = F.pad(self.tokens, (0, window.end), value=self.pad)
         self.tokens[window.row_of, window.positions] = window.tokens
-        output: Any = self.model.decoder(
-            self.tokens[:, : window.end], encoder_out=self.encoder_out
-        )
+        output: Any = self.model.decoder(self.tokens[:, : window.end], encoder_out=self.encoder_out)
         return output[0][window.row_of, window.positions]
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
@@ -243,9 +242,9 @@ class PrefixDecoder:
         self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
 
 
-def _optional_linear(module: nn.Module | None, pack: bool) -> FastLinear | None:
+def _optional_linear(module: nn.Linear | None, pack: bool) -> FastLinear | None:
     return None if module is None else FastLinear([module], pack=pack)
 
 
-def _optional_norm(module: nn.Module | None) -> FastNorm | None:
+def _optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
     return None if module is None else FastNorm(module)

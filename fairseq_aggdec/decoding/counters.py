@@ -83,9 +83,17 @@ class Counters:
         parts = []
         for low, high in zip(bins, (*bins[1:], None), strict=True):
             rounds = sum(
-                n for length, n in self.emitted.items() if length >= low and (high is None or length < high)
+                n
+                for length, n in self.emitted.items()
+                if length >= low and (high is None or length < high)
             )
             if rounds:
-                name = f"{low}+" if high is None else f"{low}" if high == low + 1 else f"{low}-{high - 1}"
+                name = (
+                    f"{low}+"
+                    if high is None
+                    else f"{low}"
+                    if high == low + 1
+                    else f"{low}-{high - 1}"
+                )
                 parts.append(f"{name}: {100 * rounds / max(1, self.iterations):.0f} %")
         return ", ".join(parts)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm
 from fairseq_aggdec.decoding.support import attention_gap, overridden
@@ -14,7 +14,7 @@ from fairseq_aggdec.decoding.support import attention_gap, overridden
 EncoderOut = dict[str, Any]
 
 
-def encoder_gap(encoder: nn.Module) -> str | None:
+def encoder_gap(encoder: Any) -> str | None:
     """What keeps :class:`FastEncoder` from representing ``encoder``, or None when nothing does."""
     if not isinstance(encoder, TransformerEncoderBase):
         return f"{type(encoder).__name__} is not a Transformer encoder"
@@ -37,7 +37,7 @@ def encoder_gap(encoder: nn.Module) -> str | None:
 class _Layer:
     """One encoder layer over (B, S, C)."""
 
-    def __init__(self, layer: nn.Module, pack: bool):
+    def __init__(self, layer: Any, pack: bool):
         attention = layer.self_attn
         self.heads = attention.num_heads
         self.qkv = FastLinear([attention.q_proj, attention.k_proj, attention.v_proj], pack=pack)
@@ -93,7 +93,7 @@ class FastEncoder:
 class StockEncoder:
     """Any fairseq encoder, called as stock generation calls it."""
 
-    def __init__(self, encoder: nn.Module):
+    def __init__(self, encoder: Any):
         self.encoder = encoder
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:

@@ -4,7 +4,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -74,8 +74,10 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         """Decodes a batch; the contract of ``SequenceGenerator._generate`` with one hypothesis per sentence.
 
         Returns:
-            per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens (T,) with
-            the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``), ``steps`` the number of
+            per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens
+            (T,) with
+            the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``),
+            ``steps`` the number of
             iterations, ``history`` the drafts (empty unless asked for).
         """
         if constraints is not None:
@@ -109,7 +111,8 @@ class DraftAndVerifyGenerator(SequenceGenerator):
             limit = max(lengths)
         if self.min_len > limit:
             raise ValueError(
-                f"--min-len {self.min_len} is larger than the maximum length {limit}, which --max-len-a and --max-len-b set"
+                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
+                "which --max-len-a and --max-len-b set"
             )
         prefixes = [()] * batch if prefix_tokens is None else prefix_tokens.tolist()
         history = self.retain_history
@@ -149,10 +152,13 @@ class DraftAndVerifyGenerator(SequenceGenerator):
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, DraftAndVerifyGenerator):
-    """``--print-alignment``: stock extracts the alignment, from the attention of one forced pass over our hypotheses."""
+    """``--print-alignment``: stock extracts the alignment, from the attention of one forced pass over our
+    hypotheses."""
 
-    def _generate(self, sample: dict[str, Any], **kwargs: Any) -> list[list[Hypothesis]]:
-        hypotheses = DraftAndVerifyGenerator._generate(self, sample, **kwargs)
+    def _generate(
+        self, sample: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> list[list[Hypothesis]]:
+        hypotheses = DraftAndVerifyGenerator._generate(self, sample, *args, **kwargs)
         # (B, T, S): the attention of the last layer, as stock has gathered it one step at a time.
         src_tokens, src_lengths, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
         attention = self.model.forward_align(src_tokens, src_lengths, previous)
@@ -160,6 +166,3 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, DraftAndVerifyGenerator):
             length = len(hypothesis["tokens"])
             hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
         return hypotheses
-
-
-GeneratorClass = Callable[..., DraftAndVerifyGenerator]

@@ -8,6 +8,7 @@ The operators are private to torch, so they are probed first and everything fall
 import functools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,9 @@ def packing_available() -> bool:
         y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
         return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=1e-4)
     except (AttributeError, RuntimeError, TypeError) as error:
-        logger.info("packed CPU weights are not available in torch %s (%s)", torch.__version__, error)
+        logger.info(
+            "packed CPU weights are not available in torch %s (%s)", torch.__version__, error
+        )
         return False
 
 
@@ -39,21 +42,14 @@ class FastLinear:
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
-        weights = [module.weight.detach() for module in modules]
-        biases = [
-            weight.new_zeros(weight.size(0)) if module.bias is None else module.bias.detach()
-            for module, weight in zip(modules, weights, strict=True)
-        ]
-        single = len(modules) == 1
-        self.weight = weights[0] if single else torch.cat(weights)
-        self.bias = biases[0] if single else torch.cat(biases)
-        if single and modules[0].bias is None:
-            self.bias = None
+        weight = _joined([module.weight for module in modules])
+        self.bias = _joined_bias(modules)
         self.relu = relu
-        on_cpu = self.weight.device.type == "cpu" and self.weight.dtype is torch.float32
-        self.packed = None
+        self.weight: Tensor | None = weight
+        self.packed: Tensor | None = None
+        on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
         if pack and on_cpu and packing_available():
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             self.weight = None  # a concatenated copy is not kept beside the packed one
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
@@ -62,8 +58,26 @@ class FastLinear:
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
             return self.product(x, self.packed, self.bias, self.post, [], "")
+        assert self.weight is not None
         x = F.linear(x, self.weight, self.bias)
         return x.relu_() if self.relu else x
+
+
+def _joined(parameters: Sequence[Tensor]) -> Tensor:
+    """Parameters side by side along the first dimension; one alone is not copied."""
+    tensors = [parameter.detach() for parameter in parameters]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _joined_bias(modules: Sequence[Any]) -> Tensor | None:
+    if all(module.bias is None for module in modules):
+        return None
+    return _joined(
+        [
+            module.weight.new_zeros(module.out_features) if module.bias is None else module.bias
+            for module in modules
+        ]
+    )
 
 
 class FastNorm:
@@ -83,7 +97,7 @@ class FastFeedForward:
     Dropout is left out: these blocks only ever run in evaluation mode.
     """
 
-    def __init__(self, layer: nn.Module, pack: bool):
+    def __init__(self, layer: Any, pack: bool):
         relu = layer.activation_fn in (F.relu, torch.relu)
         self.expand = FastLinear([layer.fc1], relu=relu, pack=pack)
         self.contract = FastLinear([layer.fc2], pack=pack)
@@ -102,13 +116,16 @@ class FastFeedForward:
 class ParameterWatch:
     """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
 
-    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address and version
+    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address
+    and version
     one element of every parameter is compared.
     """
 
     def __init__(self, module: nn.Module):
         self.parameters = list(module.parameters())
-        self.probes = [parameter.detach().view(-1)[:1] for parameter in self.parameters if parameter.numel()]
+        self.probes = [
+            parameter.detach().view(-1)[:1] for parameter in self.parameters if parameter.numel()
+        ]
         self.identity = self._identity()
         self.values = self._values()
 

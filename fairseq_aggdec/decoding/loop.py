@@ -104,7 +104,8 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
     if window.rows == 1:
         gained = slice(0, len(emitted[0]))
     else:
-        flat, first = [], 0
+        flat: list[int] = []
+        first = 0
         for tokens, width in zip(emitted, window.widths, strict=True):
             flat += range(first, first + len(tokens))
             first += width

@@ -32,7 +32,8 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
     for option, wanted in refused.items():
         if wanted:
             raise ValueError(
-                f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: use --decoding beam"
+                f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: "
+                "use --decoding beam"
             )
 
 
@@ -48,7 +49,7 @@ def announce_ngram_blocking(args: Any) -> None:
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size > 0:
         logger.info(
-            "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, so outputs "
-            "may differ from --decoding beam",
+            "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, "
+            "so outputs may differ from --decoding beam",
             size,
         )

@@ -1,6 +1,7 @@
 """The generation options of stock fairseq, applied to every position of a window as stock applies them to one.
 
-Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>`` is forced at
+Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>``
+is forced at
 the maximum length, prefix tokens are forced before it, else ``</s>`` is banned before the minimum length, and repeated
 n-grams are banned last.
 """
@@ -41,12 +42,12 @@ class Rules:
         if self.unk_penalty:
             logits[:, self.unk] -= self.unk_penalty
         if banned:
-            at = tuple(torch.tensor(banned, device=logits.device).unbind(1))
-            hidden = logits[at]
-            logits[at] = -torch.inf
+            where = torch.tensor(banned, device=logits.device).unbind(1)
+            hidden = logits[where]
+            logits[where] = -torch.inf
         choices = logits.argmax(-1)
         if banned:
-            logits[at] = hidden
+            logits[where] = hidden
         if self.unk_penalty:
             logits[:, self.unk] += self.unk_penalty
         logits[:, self.pad] = pad_logits
@@ -125,7 +126,8 @@ def repeats(output: Sequence[int], first: int, size: int) -> list[tuple[int, int
         size: the n of the n-grams.
 
     Returns:
-        (output index i, token) for every token that must not stand at i after ``output[:i]``, first <= i <= len(output).
+        (output index i, token) for every token that must not stand at i after ``output[:i]``, first <= i <=
+        len(output).
     """
     seen: dict[tuple[int, ...], set[int]] = {}
     found = []

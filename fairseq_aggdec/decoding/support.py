@@ -1,6 +1,7 @@
 """What the fast layers can represent: checks that name the first thing they can not."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from fairseq.modules import MultiheadAttention
 from torch import nn
@@ -14,7 +15,7 @@ def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | N
     return None
 
 
-def attention_gap(attention: nn.Module) -> str | None:
+def attention_gap(attention: Any) -> str | None:
     """What keeps a fairseq attention module from being computed as plain softmax(QK/sqrt(d))V, None if nothing."""
     if type(attention) is not MultiheadAttention:
         return f"attention of type {type(attention).__name__}"

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ class Member:
     The fast forms are made when first used and made anew when the parameters have changed since.
     """
 
-    def __init__(self, model: nn.Module, pack: bool):
+    def __init__(self, model: Any, pack: bool):
         self.model, self.pack = model, pack
         self.watch: ParameterWatch | None = None
         self._announce()
@@ -41,7 +42,9 @@ class Member:
         model, pack = self.model, self.pack
         fast_encoder = encoder_gap(model.encoder) is None
         fast_decoder = decoder_gap(model.decoder) is None
-        self.encoder = FastEncoder(model.encoder, pack) if fast_encoder else StockEncoder(model.encoder)
+        self.encoder = (
+            FastEncoder(model.encoder, pack) if fast_encoder else StockEncoder(model.encoder)
+        )
         self.decoder = CachedDecoder(model.decoder, pack) if fast_decoder else PrefixDecoder(model)
         self.watch = ParameterWatch(model)
 

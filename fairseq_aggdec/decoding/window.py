@@ -72,11 +72,15 @@ class Window:
             return None
         device = self.tokens.device
         if self.level:
-            return _triangle(dtype, device, self.end)[None, None, self.starts[0] : self.end, : self.end]
+            return _triangle(dtype, device, self.end)[
+                None, None, self.starts[0] : self.end, : self.end
+            ]
         first = torch.tensor(self.starts, device=device).view(-1, 1, 1, 1)
         query = first + torch.arange(self.width, device=device).view(1, 1, -1, 1)
         hidden = torch.arange(self.end, device=device) > query
-        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
+            hidden, -torch.inf
+        )
 
 
 _triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}

@@ -27,7 +27,9 @@ class Draft:
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor:
         """The last committed token of each row and then its draft, flat: (B + sum of lengths,) int64."""
-        flat = [token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)]
+        flat = [
+            token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)
+        ]
         return torch.tensor(flat, device=device)
 
 

@@ -28,7 +28,8 @@ class DraftLength:
     """Caps drafts so that a heavily edited sentence does not pay for tokens it throws away.
 
     Each draft token is taken to stand with probability p, estimated per sentence and shrunk towards the mean of all
-    sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is the K with
+    sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is
+    the K with
     the most tokens per cost.
     """
 

@@ -1,7 +1,9 @@
 """Input-guided drafting: copy the source (Algorithm 1 of Ge et al., section 3.1).
 
-The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once, what
-follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does, so if any
+The output is followed through the source. As long as its longest suffix that occurs in the source occurs there
+once, what
+follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer
+does, so if any
 suffix is unique the longest is.
 """
 
@@ -33,9 +35,15 @@ class CopyText:
     def __init__(self, tokens: Sequence[int], start: int, match: str):
         self.tokens = [start, *tokens]
         self.match = match
-        self.cursor: int | None = 0  # index of the last token that the output is thought to stand at
-        self.read = 1  # output tokens, start symbol included, that the automaton has been walked with
-        self.automaton: SuffixAutomaton | None = None  # made when the first draft fails: many never do
+        self.cursor: int | None = (
+            0  # index of the last token that the output is thought to stand at
+        )
+        self.read = (
+            1  # output tokens, start symbol included, that the automaton has been walked with
+        )
+        self.automaton: SuffixAutomaton | None = (
+            None  # made when the first draft fails: many never do
+        )
         self.state = self.length = 0
 
     def copy(self, limit: int) -> list[int]:
@@ -118,7 +126,11 @@ class InputCopyDrafter:
             last -= 1
         while first < last and ids[first] == self.pad:
             first += 1
-        return tokens[first : last - 1] if last > first and ids[last - 1] == self.eos else tokens[first:last]
+        return (
+            tokens[first : last - 1]
+            if last > first and ids[last - 1] == self.eos
+            else tokens[first:last]
+        )
 
     def draft(self, state: DecodeState) -> Draft:
         drafts = []

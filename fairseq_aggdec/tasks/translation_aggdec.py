@@ -5,7 +5,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from fairseq.logging import metrics
@@ -34,7 +34,7 @@ class TranslationAggdecConfig(TranslationConfig, DecodingConfig):
     """fairseq's translation options and :class:`DecodingConfig`."""
 
     # --path, seen from the task; no help text, so that fairseq makes no flag of it.
-    model_paths: str | None = II("common_eval.path")
+    model_paths: Optional[str] = II("common_eval.path")
 
 
 @register_task("translation_aggdec", dataclass=TranslationAggdecConfig)
