@@ -36,7 +36,10 @@ def _parameters(path: str) -> Mapping[str, Any] | None:
     """Parameters of a checkpoint, mapped and not read; None where there is no such file or it cannot be mapped."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (FileNotFoundError, RuntimeError):  # written before torch 1.6: loadable, but not in pieces
+    except (
+        FileNotFoundError,
+        RuntimeError,
+    ):  # written before torch 1.6: loadable, but not in pieces
         return None
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
         raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
