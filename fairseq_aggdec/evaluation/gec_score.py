@@ -146,6 +146,20 @@ def apply_edits(source: Sequence[str], edits: Iterable[TokenEdit]) -> list[str]:
     return result + list(source[position:])
 
 
+def m2_block(source: str, references: Sequence[str]) -> str:
+    """A sentence and its annotators' corrections in the format of `fairseq_aggdec.data.m2`."""
+    words = source.split()
+    lines = ["S " + " ".join(words)]
+    for annotator, reference in enumerate(references):
+        edits = extract_edits(words, reference.split())
+        spans = [(f"{start} {end}", "edit", " ".join(text)) for start, end, text in edits]
+        for span, kind, text in spans or [("-1 -1", "noop", "-NONE-")]:
+            if "||" in text:
+                raise ScoreError(f"M2 cannot hold a correction with '||': {text!r}")
+            lines.append(f"A {span}|||{kind}|||{text}|||REQUIRED|||-NONE-|||{annotator}")
+    return "\n".join(lines) + "\n\n"
+
+
 def corpus_counts(
     sources: Iterable[Sequence[str]],
     hypotheses: Iterable[Sequence[str]],
@@ -266,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--references", required=True, nargs="+", metavar="FILE", help="one for each annotator"
     )
     parser.add_argument("--subword-model", help="sentencepiece model: count copied runs in pieces")
+    parser.add_argument("--write-m2", type=Path, metavar="FILE", help="the references as M2 gold")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(arguments)
     named = [entry.split("=", 1) if "=" in entry else (entry, entry) for entry in args.hypothesis]
@@ -285,6 +300,9 @@ def _score_files(args: argparse.Namespace, hypotheses: dict[str, str]) -> dict[s
     files = {path: read_sentences(path) for path in paths}
     check_lengths(files)
     references = [files[path] for path in args.references]
+    if args.write_m2 is not None:
+        rows = zip(files[args.source], *references, strict=True)
+        args.write_m2.write_text("".join(m2_block(s, r) for s, *r in rows), encoding="utf-8")
     return {
         name: score_sentences(files[args.source], files[path], references, args.subword_model)
         for name, path in hypotheses.items()

@@ -21,13 +21,14 @@ MODEL_FLAGS=${MODEL_FLAGS:---encoder-embed-dim 256 --decoder-embed-dim 256 --enc
 MAX_TOKENS=${MAX_TOKENS:-3000}
 UPDATE_FREQ=${UPDATE_FREQ:-1}
 DROPOUT=${DROPOUT:-0.1}
+LAYER=${LAYER:-gec-only}
 COPIES=${COPIES:-4}
 MAX_UPDATE=${MAX_UPDATE:-250}
 PRETRAIN_UPDATES=${PRETRAIN_UPDATES:-1100}
 defaults
 
 text() {
-    "$PYTHON" -m fairseq_aggdec.data.ua_gec --output "$OUT" --layer "${LAYER:-gec-only}"
+    "$PYTHON" -m fairseq_aggdec.data.ua_gec --output "$OUT" --layer "$LAYER"
 }
 
 synthetic() {
@@ -46,11 +47,25 @@ train_on_errors() {
         --clip-norm 1.0 --save-interval-updates 50 --keep-interval-updates 3 --no-epoch-checkpoints
 }
 
+# The mean of the last checkpoints in half precision: what is shipped is what is scored.
 average() {
     local checkpoints
     mapfile -t checkpoints < <(find "$WORK/train" -name 'checkpoint_*_*.pt' | sort -V)
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/checkpoint.pt" "${checkpoints[@]}"
+    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --half --output "$OUT/checkpoint.pt" "${checkpoints[@]}"
     cp "$WORK/subwords/spm.model" "$WORK/subwords/dict.txt" "$OUT"
+}
+
+# Strict scores over tokens and what is copied, then MaxMatch with times and differences (results.md).
+scores() {
+    local text="$WORK/text" pieces="$WORK/subwords/spm.model" system hypotheses=()
+    for system in $SYSTEMS; do hypotheses+=("$system=$WORK/decode-test-$system/hypotheses.txt"); done
+    "$PYTHON" -m fairseq_aggdec.evaluation.gec_score --source "$text/valid.src" --references "$text/valid.tgt" \
+        --hypothesis "iad=$WORK/decode-valid-iad/hypotheses.txt" --subword-model "$pieces" > "$WORK/tokens-valid.md"
+    "$PYTHON" -m fairseq_aggdec.evaluation.gec_score --source "$text/test.src" \
+        --references "$text/test.tgt" "$text/test.tgt2" --hypothesis "${hypotheses[@]}" --subword-model "$pieces" \
+        --write-m2 "$WORK/test.m2" > "$WORK/tokens-test.md"
+    cat "$WORK/tokens-valid.md" "$WORK/tokens-test.md"
+    report --title "UA-GEC ($LAYER), test set, two annotators" --metric m2 --set "test=$WORK/test.m2"
 }
 
 stage text text
@@ -66,3 +81,5 @@ stage model average
 for system in $SYSTEMS; do
     stage "decode-test-$system" decode "$system" test test
 done
+stage decode-valid-iad decode iad valid valid
+scores

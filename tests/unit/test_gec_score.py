@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.data.m2 import read_m2
 from fairseq_aggdec.evaluation.gec_score import (
     EditCounts,
     TokenEdit,
@@ -158,6 +159,19 @@ def test_command_prints_a_row_for_each_file(
     assert source.startswith(f"| {files['src']} | 100.00 | 0.00 | 0.00 |")
     main([*arguments, f"mine={files['out']}", "--json"])
     assert json.loads(capsys.readouterr().out)["mine"]["recall"] == 0.5
+
+
+def test_references_as_m2(tmp_path: Path) -> None:
+    texts = {"src": "a b c\nd\n", "one": "a c\nd\n", "two": "a b X c\nY\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    source, one, two, gold = (str(tmp_path / name) for name in ("src", "one", "two", "gold"))
+    references = ["--references", one, two, "--write-m2", gold]
+    main(["--source", source, "--hypothesis", source, *references])
+    sentences = list(read_m2(gold))
+    assert [" ".join(s.tokens) for s in sentences] == ["a b c", "d"]
+    assert [" ".join(s.corrected(0)) for s in sentences] == ["a c", "d"]
+    assert [" ".join(s.corrected(1)) for s in sentences] == ["a b X c", "Y"]
 
 
 def test_command_refuses_files_of_other_length(
