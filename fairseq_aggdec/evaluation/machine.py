@@ -1,0 +1,80 @@
+"""What a measurement was made on: machine, versions, commit. Written beside every number."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "fairseq_aggdec")
+
+
+def describe() -> dict[str, object]:
+    """Processor, cores, threads, memory (GiB), GPU, versions and commit, ready for JSON."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "commit": _commit(),
+    }
+
+
+def sentence(machine: dict[str, object]) -> str:
+    """The same in one line for a Markdown file."""
+    versions = machine["versions"]
+    assert isinstance(versions, dict)
+    gpu = f", {machine['gpu']}" if machine["gpu"] else ""
+    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}; "
+        f"Python {machine['python']}, {packages}; commit {machine['commit']}"
+    )
+
+
+def _processor() -> str:
+    """Model name and the vector instructions that matter, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    return f"{fields.get('model name', platform.machine())} ({vectors})"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """Short commit, with ``+`` when files that git tracks were changed since; ``unknown`` outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        commit = _git(folder, "rev-parse", "--short", "HEAD")
+        return commit + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,101 @@
+"""A data set and models loaded as ``fairseq-generate`` loads them, to be decoded by several methods in one process."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
+
+from fairseq_aggdec.decoding.counters import Counters
+
+TASK = "translation_aggdec"
+Hypothesis = dict[str, Any]
+
+
+def generation_parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of ``fairseq-generate`` for our task: every flag of fairseq and of the plugin."""
+    parser = options.get_generation_parser(default_task=TASK)
+    parser.description = description
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser
+
+
+class Session:
+    """Loaded task, models and data set.
+
+    Args:
+        parser: from :func:`generation_parser`, with options of the caller's own added.
+        arguments: the command line.
+
+    Attributes:
+        args: parsed arguments. cfg: the same as fairseq's configuration.
+        task, models, dataset: loaded, moved to the device, in evaluation mode.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None):
+        given = list(arguments) if arguments is not None else None
+        self.args = options.parse_args_and_arch(parser, input_args=given)
+        if self.args.task != TASK:
+            raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
+        self.cfg = convert_namespace_to_omegaconf(self.args)
+        self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
+        self.task = tasks.setup_task(self.cfg.task)
+        self.models, saved = checkpoint_utils.load_model_ensemble(
+            utils.split_paths(self.cfg.common_eval.path), task=self.task
+        )
+        for model in self.models:
+            self._prepare(model)
+        self.task.load_dataset(self.cfg.dataset.gen_subset, task_cfg=saved.task)
+        self.dataset = self.task.dataset(self.cfg.dataset.gen_subset)
+        # Taken once: sets other than "test" are shuffled anew at each call.
+        self.order: list[int] = self.dataset.ordered_indices().tolist()
+
+    def _prepare(self, model: Any) -> None:
+        if self.cfg.common.fp16:
+            model.half()
+        if getattr(self.cfg.common, "bf16", False):
+            model.bfloat16()
+        if self.cuda:
+            model.cuda()
+        model.eval()
+        model.prepare_for_inference_(self.cfg)
+
+    @property
+    def precision(self) -> str:
+        """``fp32``, ``fp16`` or ``bf16``."""
+        names = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+        return names.get(next(self.models[0].parameters()).dtype, "fp32")
+
+    def generator(self, decoding: str, beam: int = 1) -> tuple[Any, Counters]:
+        """A generator of this method with all of the command line's generation options, and its counters."""
+        generation = Namespace(**dict(self.cfg.generation))
+        generation.beam = beam
+        chosen, self.task.cfg.decoding = self.task.cfg.decoding, decoding
+        self.task.counters = Counters()
+        try:
+            return self.task.build_generator(self.models, generation), self.task.counters
+        finally:
+            self.task.cfg.decoding = chosen
+
+    def batches(self, batch_size: int, limit: int | None = None) -> list[dict[str, Any]]:
+        """Collated samples, sentences of like length together, on the device; ``limit`` sentences at most."""
+        order = self.order
+        # A sample of all lengths, not the shortest: what is left out is spread over the order.
+        if limit is not None and limit < len(order):
+            order = [order[i * len(order) // limit] for i in range(limit)]
+        chunks = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        samples = [self.dataset.collater([self.dataset[i] for i in chunk]) for chunk in chunks]
+        return [utils.move_to_cuda(sample) for sample in samples] if self.cuda else samples
+
+    def decode(self, generator: Any, sample: dict[str, Any]) -> list[Hypothesis]:
+        """The best hypothesis of each sentence of a sample."""
+        prefix_size = self.cfg.generation.prefix_size
+        prefix: Tensor | None = sample["target"][:, :prefix_size] if prefix_size > 0 else None
+        found = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
+        return [hypotheses[0] for hypotheses in found]
