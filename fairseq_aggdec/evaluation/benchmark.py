@@ -1,0 +1,123 @@
+"""From measurements to tables: ratios, equality beside every speed, JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rapidfuzz.distance import Levenshtein
+
+from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation.systems import LABELS
+from fairseq_aggdec.evaluation.timing import Measurement, different
+
+COLUMNS = (
+    "system",
+    "ms / sentence",
+    "p50 ms",
+    "p95 ms",
+    "sentences / s",
+    "tokens / s",
+    "x beam 5",
+    "x beam 1",
+    "x our greedy",
+    "mean accepted",
+    "differ from beam 1",
+)
+
+
+@dataclass
+class Line:
+    """One system at one batch size and thread count. Times in seconds; p50 and p95 are of batches."""
+
+    system: str
+    batch_size: int
+    threads: int
+    sentences: int
+    tokens: int
+    seconds: float
+    p50: float
+    p95: float
+    mean_accepted: float | None
+    differ_from_beam1: int | None
+    speedup: dict[str, float]
+
+
+def lines(measurements: Sequence[Measurement], batch_size: int, threads: int) -> list[Line]:
+    """Puts the systems of one run beside each other."""
+    by_name = {measurement.name: measurement for measurement in measurements}
+    oracle = by_name.get("beam1")
+    result = []
+    for m in measurements:
+        speedup: dict[str, float] = {
+            base: by_name[base].total / m.total
+            for base in ("beam5", "beam1", "greedy")
+            if base in by_name
+        }
+        result.append(
+            Line(
+                m.name,
+                batch_size,
+                threads,
+                len(m.outputs),
+                m.tokens,
+                m.total,
+                m.percentile(0.5),
+                m.percentile(0.95),
+                m.mean_accepted,
+                None if oracle is None or m.name.startswith("beam5") else different(m, oracle),
+                speedup,
+            )
+        )
+    return result
+
+
+def markdown(rows: Sequence[Line]) -> str:
+    """One table per batch size and thread count."""
+    parts = []
+    for key in dict.fromkeys((row.batch_size, row.threads) for row in rows):
+        parts.append(f"**batch {key[0]}, {key[1]} thread{'s' if key[1] > 1 else ''}**\n")
+        parts.append("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+        parts += [_row(row) for row in rows if (row.batch_size, row.threads) == key]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _row(row: Line) -> str:
+    def ratio(base: str) -> str:
+        return f"{row.speedup[base]:.1f}" if base in row.speedup else ""
+
+    cells = (
+        LABELS.get(row.system, row.system),
+        f"{1e3 * row.seconds / row.sentences:.1f}",
+        f"{1e3 * row.p50:.1f}",
+        f"{1e3 * row.p95:.1f}",
+        f"{row.sentences / row.seconds:.1f}",
+        f"{row.tokens / row.seconds:.0f}",
+        ratio("beam5"),
+        ratio("beam1"),
+        ratio("greedy"),
+        "" if row.mean_accepted is None else f"{row.mean_accepted:.2f}",
+        "" if row.differ_from_beam1 is None else f"{row.differ_from_beam1} of {row.sentences}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def edit_ratio(source: Sequence[int], output: Sequence[int]) -> float:
+    """Edit distance between input and output tokens over input length (both without ``</s>``)."""
+    return Levenshtein.distance(source, output) / max(1, len(source))
+
+
+def write(
+    output: Path, title: str, command: str, rows: Sequence[Line], extra: dict[str, object]
+) -> None:
+    """OUTPUT.json and OUTPUT.md with machine, versions, commit and command."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    here = machine.describe()
+    record = {"title": title, "command": command, "machine": here, **extra}
+    record["results"] = [asdict(row) for row in rows]
+    output.with_suffix(".json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    text = f"# {title}\n\n`{command}`\n\n{machine.sentence(here)}\n\n{markdown(rows)}"
+    output.with_suffix(".md").write_text(text)
