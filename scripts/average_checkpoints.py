@@ -7,6 +7,7 @@ The result loads with plain fairseq-generate (and as --finetune-from-model); tra
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -36,6 +37,20 @@ def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
     }
 
 
+def without_folders(options: Any) -> Any:
+    """Options in plain containers, absolute paths cut to their last part: a file to give away."""
+    if isinstance(options, argparse.Namespace):
+        return argparse.Namespace(**without_folders(vars(options)))
+    if isinstance(options, dict):
+        return {name: without_folders(value) for name, value in options.items()}
+    if isinstance(options, list):
+        return [without_folders(value) for value in options]
+    # fairseq joins several paths by colons
+    if isinstance(options, str) and options.startswith("/"):
+        return ":".join(Path(part).name for part in options.split(":"))
+    return options
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -48,7 +63,7 @@ def main() -> None:
     model = average([state["model"] for state in states], args.half)
     # Plain dictionaries, as fairseq-train writes them: weights-only loading takes nothing else.
     options = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
-    kept = {"cfg": options, "args": None, "model": model}
+    kept = {"cfg": without_folders(options), "args": None, "model": model}
     # Loading looks at these, though only training would use them.
     kept |= {"optimizer_history": states[-1]["optimizer_history"], "last_optimizer_state": None}
     kept["extra_state"] = {"train_iterator": states[-1]["extra_state"]["train_iterator"]}

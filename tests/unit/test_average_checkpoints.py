@@ -1,0 +1,43 @@
+"""Averaging: means, shared storage, half precision, and no folders of the training machine."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"))
+average, without_folders = SCRIPT["average"], SCRIPT["without_folders"]
+
+
+def _model(value: float) -> dict[str, torch.Tensor]:
+    shared = torch.full((2, 3), value)
+    return {"embed": shared, "output": shared, "version": torch.tensor(3)}
+
+
+def test_mean_of_models_keeps_sharing_and_integers() -> None:
+    mean = average([_model(1.0), _model(2.0)], half=False)
+    assert torch.equal(mean["embed"], torch.full((2, 3), 1.5))
+    assert mean["embed"].data_ptr() == mean["output"].data_ptr()
+    assert mean["version"] == 3
+
+
+def test_half_precision() -> None:
+    mean = average([_model(1.0)], half=True)
+    assert (mean["embed"].dtype, mean["version"].dtype) == (torch.float16, torch.int64)
+
+
+def test_other_parameters_are_refused() -> None:
+    with pytest.raises(SystemExit, match="different parameters"):
+        average([_model(1.0), {"embed": torch.zeros(1)}], half=False)
+
+
+def test_folders_of_the_machine_are_left_out() -> None:
+    model = argparse.Namespace(data="/home/me/a:/home/me/b", arch="transformer", layers=[3, "/x/y"])
+    cleaned = without_folders({"model": model, "common": {"user_dir": "/home/me/plugin"}})
+    assert vars(cleaned["model"]) == {"data": "a:b", "arch": "transformer", "layers": [3, "y"]}
+    assert cleaned["common"] == {"user_dir": "plugin"}
+    assert model.data == "/home/me/a:/home/me/b"
