@@ -4,6 +4,9 @@
 
 writes ``{train,valid}.{src,tgt}``, and for the test set ``test.src`` with one reference per annotator,
 ``test.tgt`` (annotator 1) and ``test.tgt2``. Text is the tokenised form that the package ships, one sentence a line.
+
+``--sample 200`` writes ``sample.{src,tgt,tgt2}`` instead: whole test documents up to about that many sentences, none
+of those that the corpus marks as sensitive.
 """
 
 from __future__ import annotations
@@ -89,6 +92,23 @@ def aligned_annotations(documents: Sequence[Any]) -> list[tuple[str, str, str]]:
     return triples
 
 
+def sample_documents(documents: Sequence[Any], sentences: int, seed: int) -> list[Any]:
+    """All annotations of documents drawn at random until they have so many sentences, none marked as sensitive."""
+    lengths = {
+        document.doc_id: len(document.source_sentences_tokenized)
+        for document in documents
+        if not document.meta.is_sensitive
+    }
+    chosen: set[str] = set()
+    found = 0
+    for doc_id in random.Random(seed).sample(sorted(lengths), len(lengths)):
+        # Long documents would leave room for few others.
+        if found < sentences and lengths[doc_id] <= max(sentences // 10, 1):
+            chosen.add(doc_id)
+            found += lengths[doc_id]
+    return [document for document in documents if document.doc_id in chosen]
+
+
 def write_columns(
     folder: Path, split: str, suffixes: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> int:
@@ -108,17 +128,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--valid-documents", type=int, default=60, help="documents held out for validation"
     )
+    parser.add_argument(
+        "--sample", type=int, metavar="SENTENCES", help="write only a sample of the test set"
+    )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     args.output.mkdir(parents=True, exist_ok=True)
+    test, name = load_documents("test", args.layer), "test"
+    if args.sample is not None:
+        test, name = sample_documents(test, args.sample, args.seed), "sample"
+    rows = aligned_annotations(test)
+    print(name, write_columns(args.output, name, ("src", "tgt", "tgt2"), rows), "sentences")
+    if args.sample is not None:
+        return
     train, valid = split_documents(
         load_documents("train", args.layer), args.valid_documents, args.seed
     )
     for split, documents in (("train", train), ("valid", valid)):
         pairs = [pair for document in documents for pair in sentence_pairs(document)]
         print(split, write_columns(args.output, split, ("src", "tgt"), pairs), "sentences")
-    test = aligned_annotations(load_documents("test", args.layer))
-    print("test", write_columns(args.output, "test", ("src", "tgt", "tgt2"), test), "sentences")
 
 
 if __name__ == "__main__":
