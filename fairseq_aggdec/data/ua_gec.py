@@ -6,7 +6,7 @@ writes ``{train,valid}.{src,tgt}``, and for the test set ``test.src`` with one r
 ``test.tgt`` (annotator 1) and ``test.tgt2``. Text is the tokenised form that the package ships, one sentence a line.
 
 ``--sample 200`` writes ``sample.{src,tgt,tgt2}`` instead: whole test documents up to about that many sentences, none
-of those that the corpus marks as sensitive.
+of those that the corpus marks as sensitive. ``--limit 50`` keeps the first 50 sentences of every set, to try things.
 """
 
 from __future__ import annotations
@@ -131,13 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--sample", type=int, metavar="SENTENCES", help="write only a sample of the test set"
     )
+    parser.add_argument(
+        "--limit", type=int, metavar="SENTENCES", help="write no more than these of each set"
+    )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     args.output.mkdir(parents=True, exist_ok=True)
     test, name = load_documents("test", args.layer), "test"
     if args.sample is not None:
         test, name = sample_documents(test, args.sample, args.seed), "sample"
-    rows = aligned_annotations(test)
+    rows = aligned_annotations(test)[: args.limit]
     print(name, write_columns(args.output, name, ("src", "tgt", "tgt2"), rows), "sentences")
     if args.sample is not None:
         return
@@ -145,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         load_documents("train", args.layer), args.valid_documents, args.seed
     )
     for split, documents in (("train", train), ("valid", valid)):
-        pairs = [pair for document in documents for pair in sentence_pairs(document)]
+        pairs = [pair for document in documents for pair in sentence_pairs(document)][: args.limit]
         print(split, write_columns(args.output, split, ("src", "tgt"), pairs), "sentences")
 
 

@@ -31,6 +31,7 @@ SYSTEM_NAMES = {
 REFERENCE_SYSTEM = "beam1"  # what lossless decoding must equal
 BASELINE_SYSTEM = "beam5"  # what the paper's speed-ups are relative to
 ENCODING_BATCH = 10_000  # lines
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class StepError(ValueError):
@@ -268,6 +269,8 @@ def _scorer(args: argparse.Namespace, reference: str) -> Any:
     from fairseq_aggdec.data.m2 import read_m2
 
     gold = list(read_m2(reference))
+    if args.metric == "gec":
+        return _gec_scorer(gold, args.subword_model)
     return _m2_scorer([s.characters() for s in gold] if args.characters else gold, args.characters)
 
 
@@ -278,6 +281,33 @@ def _m2_scorer(gold: list[AnnotatedSentence], characters: bool) -> Any:
         tokens = [list("".join(line.split())) if characters else line.split() for line in lines]
         result = corpus_m2(tokens, gold)
         return {"P": 100 * result.precision, "R": 100 * result.recall, "F0.5": 100 * result.f}
+
+    return score
+
+
+def _gec_scorer(gold: list[AnnotatedSentence], subword_model: str | None) -> Any:
+    """Exact edits against the better annotator and against each alone, MaxMatch, and copying."""
+    from fairseq_aggdec.evaluation.gec_score import score_sentences
+
+    sources = [" ".join(sentence.tokens) for sentence in gold]
+    annotators = sorted({annotator for sentence in gold for annotator in sentence.annotations})
+    references = [[" ".join(s.corrected(a)) for s in gold] for a in annotators]
+    max_match = _m2_scorer(gold, characters=False)
+
+    def score(lines: list[str]) -> dict[str, float]:
+        best = score_sentences(sources, lines, references, subword_model)
+        views = {"": best}
+        for number, reference in enumerate(references, start=1):
+            if len(references) > 1:
+                views[f" ({number})"] = score_sentences(sources, lines, [reference])
+        scores = {}
+        for suffix, view in views.items():
+            scores |= {f"P{suffix}": 100 * view.precision, f"R{suffix}": 100 * view.recall}
+            scores[f"F0.5{suffix}"] = 100 * view.f
+        scores["MaxMatch F0.5"] = max_match(lines)["F0.5"]
+        unit = "words" if subword_model is None else "pieces"
+        scores[f"copied {unit} (%)"] = 100 * best.copied_share
+        return scores | {f"mean copied run ({unit})": best.mean_copied_run}
 
     return score
 
@@ -309,6 +339,8 @@ def _score_set(args: argparse.Namespace, name: str, score: Any) -> list[dict[str
     for system, path in decoded.items():
         row: dict[str, Any] = {"set": name, "sentences": len(lines[system]), "system": system}
         row |= times[system]
+        if args.metric == "gec":
+            row["sentences/s"] = row["sentences"] / row["seconds"]
         if BASELINE_SYSTEM in times:
             row["speed-up"] = times[BASELINE_SYSTEM]["seconds"] / row["seconds"]
         if REFERENCE_SYSTEM in lines:
@@ -317,7 +349,8 @@ def _score_set(args: argparse.Namespace, name: str, score: Any) -> list[dict[str
         scored = lines[system]
         if args.hypotheses is not None:
             scored = read_lines(Path(args.hypotheses) / f"{name}-{system}.txt")
-        rows.append(row | score(scored) | {"command": (path / "command.txt").read_text().strip()})
+        command = (path / "command.txt").read_text().strip().replace(f"{ROOT}/", "")
+        rows.append(row | score(scored) | {"command": command})
     return rows
 
 
@@ -411,9 +444,10 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--work", required=True)
     command.add_argument("--title", required=True)
     command.add_argument("--systems", nargs="+", required=True)
-    command.add_argument("--metric", choices=("m2", "simplification"), required=True)
+    command.add_argument("--metric", choices=("m2", "gec", "simplification"), required=True)
     command.add_argument("--set", dest="sets", action="append", required=True, metavar="NAME=FILE")
     command.add_argument("--characters", action="store_true", help="M2 over characters")
+    command.add_argument("--subword-model", help="gec: count what is copied in its pieces")
     command.add_argument("--references", nargs="+", default=[], help="simplification references")
     command.add_argument("--hypotheses", help="folder of NAME-SYSTEM.txt to score instead")
     return parser
