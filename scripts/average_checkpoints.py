@@ -38,9 +38,13 @@ def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
 
 
 def without_folders(options: Any) -> Any:
-    """Options in plain containers, absolute paths cut to their last part: a file to give away."""
+    """Options in plain containers, absolute paths cut to their last part: a file to give away.
+
+    Stock fairseq loads it under every PyTorch, without a plugin: a weights-only load takes a
+    dictionary, but not the namespace that fairseq-train writes for most models.
+    """
     if isinstance(options, argparse.Namespace):
-        return argparse.Namespace(**without_folders(vars(options)))
+        return without_folders(vars(options))
     if isinstance(options, dict):
         return {name: without_folders(value) for name, value in options.items()}
     if isinstance(options, list):
