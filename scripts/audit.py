@@ -2,9 +2,8 @@
 
     python scripts/audit.py DATA --path model.pt --gen-subset test --decoding iad --batch-sizes 1 8 32
 
-takes every flag of fairseq-generate, decodes the set with stock fairseq (one sentence at a time) and with the method
-at each batch size, and reports how many sentences are equal and how the others differ. Exit status 1 on any BUG, a
-missing sentence included.
+takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
+reports how many sentences are equal and how the others differ. Exit status 1 on any BUG, a missing sentence included.
 """
 
 import json
@@ -23,7 +22,10 @@ def build_parser():
     group = parser.add_argument_group("audit")
     group.add_argument("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
     group.add_argument(
-        "--stock-batch-size", type=int, default=1, metavar="B", help="of the reference"
+        "--stock-batch-size",
+        type=int,
+        metavar="B",
+        help="of the reference (default: as the method's)",
     )
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument(
@@ -68,11 +70,16 @@ def main() -> int:
     args, decoding = session.args, str(session.cfg.task.decoding)
     tie_margin = args.tie_margin or equality.TIE_MARGIN[session.precision]
     tolerance = equality.SCORE_TOLERANCE[session.precision]
-    expected = equality.decode_all(session, "beam", args.stock_batch_size, args.limit)
-    rows, results = [], {}
+    rows, results, references = [], {}, {}
     for batch_size in args.batch_sizes:
+        stock_size = args.stock_batch_size or batch_size
+        if stock_size not in references:
+            references[stock_size] = equality.decode_all(session, "beam", stock_size, args.limit)
+        expected = references[stock_size]
         found = equality.decode_all(session, decoding, batch_size, args.limit)
-        result = equality.audit(session, expected, found, tie_margin, tolerance)
+        result = equality.audit(
+            session, session.sentences(args.limit), expected, found, tie_margin, tolerance
+        )
         name = f"{decoding}, batch {batch_size}, {session.precision}"
         results[name] = asdict(result) | {"bugs": result.bugs, "ties": result.ties}
         rows.append(report(name, result))

@@ -7,6 +7,8 @@ it is a *BUG*.
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,7 +56,7 @@ class Audit:
         sentences: in the data set.
         equal: token for token.
         differences: the others that both decoded.
-        missing: sentences that the method did not decode exactly once.
+        missing: sentences that stock or the method did not decode exactly once.
         score_error: largest difference of a positional score among equal sentences, nats.
         score_errors: equal sentences with a positional score off by more than the tolerance.
     """
@@ -91,7 +93,10 @@ def decode_all(
     """Sentence -> its hypotheses (one, if all is well)."""
     generator, _ = session.generator(decoding)
     found: dict[int, list[Hypothesis]] = {}
-    batches = session.batches(batch_size, limit)
+    # The whole set goes through the task's own batching, so that a sentence it loses is missed.
+    batches = (
+        session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
+    )
     for sample in tqdm(batches, desc=f"{decoding}, batch {batch_size}", unit="batch", leave=False):
         hypotheses = session.decode(generator, sample)
         for sentence, hypothesis in zip(sample["id"].tolist(), hypotheses, strict=True):
@@ -102,18 +107,23 @@ def decode_all(
 
 def audit(
     session: Session,
+    sentences: Sequence[int],
     expected: dict[int, list[Hypothesis]],
     found: dict[int, list[Hypothesis]],
     tie_margin: float,
     score_tolerance: float,
 ) -> Audit:
-    """Compares a method's hypotheses with those of stock fairseq."""
-    result = Audit(sentences=len(expected))
-    for sentence, (reference, *_) in sorted(expected.items()):
-        if len(found.get(sentence, ())) != 1:
+    """Compares a method's hypotheses with those of stock fairseq.
+
+    Args:
+        sentences: every sentence that both had to decode, exactly once.
+    """
+    result = Audit(sentences=len(sentences))
+    for sentence in sorted({*sentences, *expected, *found}):
+        if not len(expected.get(sentence, ())) == len(found.get(sentence, ())) == 1:
             result.missing.append(sentence)
             continue
-        hypothesis = found[sentence][0]
+        reference, hypothesis = expected[sentence][0], found[sentence][0]
         left, right = reference["tokens"].tolist(), hypothesis["tokens"].tolist()
         position = first_difference(left, right)
         if position is None:
@@ -147,9 +157,8 @@ def explain(
         return Difference(sentence, position, "", "", math.inf, BUG)
     a, b = stock[position], method[position]
     log_probs = next_log_probs(session, sentence, stock[:position])
+    log_probs[symbols.unk()] -= session.cfg.generation.unkpen
     margin = abs(log_probs[a] - log_probs[b]).item()
-    if symbols.unk() in (a, b):
-        margin = abs(margin - abs(session.cfg.generation.unkpen)) if margin else margin
     verdict = TIE if margin < tie_margin else BUG
     return Difference(sentence, position, symbols[a], symbols[b], margin, verdict)
 
@@ -170,11 +179,10 @@ def next_log_probs(session: Session, sentence: int, prefix: Sequence[int]) -> Te
     return torch.logsumexp(torch.stack(outputs), 0) - math.log(len(outputs))
 
 
+@functools.lru_cache(maxsize=8)
 def _in_fp32(model: Any) -> Any:
     """The model itself where it is fp32 on CPU, else a copy that is."""
     parameter = next(model.parameters())
     if parameter.dtype is torch.float32 and parameter.device.type == "cpu":
         return model
-    import copy
-
     return copy.deepcopy(model).float().cpu()

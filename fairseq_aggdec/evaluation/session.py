@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -85,13 +85,33 @@ class Session:
 
     def batches(self, batch_size: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Collated samples, sentences of like length together, on the device; ``limit`` sentences at most."""
-        order = self.order
-        # A sample of all lengths, not the shortest: what is left out is spread over the order.
-        if limit is not None and limit < len(order):
-            order = [order[i * len(order) // limit] for i in range(limit)]
+        order = self.sentences(limit)
         chunks = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         samples = [self.dataset.collater([self.dataset[i] for i in chunk]) for chunk in chunks]
         return [utils.move_to_cuda(sample) for sample in samples] if self.cuda else samples
+
+    def sentences(self, limit: int | None = None) -> list[int]:
+        """The data set's indices, shortest first; of ``limit`` of them, all lengths have their share."""
+        if limit is None or limit >= len(self.order):
+            return self.order
+        return [self.order[i * len(self.order) // limit] for i in range(limit)]
+
+    def task_batches(self, batch_size: int) -> Iterator[dict[str, Any]]:
+        """Samples as ``fairseq-generate`` gets them from the task, on the device."""
+        dataset = self.cfg.dataset
+        batches = self.task.get_batch_iterator(
+            dataset=self.dataset,
+            max_tokens=dataset.max_tokens,
+            max_sentences=batch_size,
+            max_positions=utils.resolve_max_positions(
+                self.task.max_positions(), *(model.max_positions() for model in self.models)
+            ),
+            ignore_invalid_inputs=dataset.skip_invalid_size_inputs_valid_test,
+            required_batch_size_multiple=dataset.required_batch_size_multiple,
+            seed=self.cfg.common.seed,
+        ).next_epoch_itr(shuffle=False)
+        for sample in batches:
+            yield utils.move_to_cuda(sample) if self.cuda else sample
 
     def decode(self, generator: Any, sample: dict[str, Any]) -> list[Hypothesis]:
         """The best hypothesis of each sentence of a sample."""

@@ -1,0 +1,101 @@
+"""Two drafters for measurements: one that writes down what another does, one that does the same again elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairseq_aggdec.drafters.base import Draft, Drafter
+from fairseq_aggdec.evaluation.recording import Iteration, Record
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.decoding.loop import Verification
+    from fairseq_aggdec.decoding.state import DecodeState
+    from fairseq_aggdec.decoding.verifier import Verifier
+
+
+class RecordingDrafter:
+    """Lets ``drafter`` propose and keeps what was proposed and what became of it.
+
+    Attributes:
+        records: one per sentence, in the order in which decoding began.
+    """
+
+    def __init__(self, drafter: Drafter, pad: int):
+        self.drafter, self.pad = drafter, pad
+        self.records: list[Record] = []
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        self.drafter.start(sample, verifier, state)
+        sources = sample["net_input"]["src_tokens"].tolist()
+        self.open = [
+            Record(sentence, [token for token in source if token != self.pad])
+            for sentence, source in zip(sample["id"].tolist(), sources, strict=True)
+        ]
+        self.records += self.open
+
+    def draft(self, state: DecodeState) -> Draft:
+        return self.drafter.draft(state)
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        window = verification.window
+        read, predicted = window.tokens.tolist(), verification.tokens.tolist()
+        first = 0
+        for row, width, accepted, emitted in zip(
+            state.rows, window.widths, verification.accepted, verification.emitted, strict=True
+        ):
+            last = first + width
+            self.open[row.index].iterations.append(
+                Iteration(read[first + 1 : last], predicted[first:last], accepted, list(emitted))
+            )
+            first = last
+        self.drafter.observe(verification, state)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.drafter.keep_rows(rows)
+
+
+class ReplayDrafter:
+    """Forces the recorded draft lengths and bifurcations on another model, whose output is known.
+
+    Of each draft so many tokens are right as stood in the recording, the next one is wrong. The output is not
+    touched: it stays the model's own, and a verifier that accepted anything else would give another one.
+
+    Args:
+        records: sentence -> recording.
+        outputs: sentence -> the model's greedy output, ``</s>`` included, as long as the recorded one.
+        wrong: two tokens that are not special; one of them differs from any right token.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[int, Record],
+        outputs: Mapping[int, Sequence[int]],
+        wrong: tuple[int, int],
+    ):
+        self.records, self.outputs, self.wrong = records, outputs, wrong
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        self.sentences = sample["id"].tolist()
+
+    def draft(self, state: DecodeState) -> Draft:
+        return Draft([self._draft(self.sentences[row.index], row.iterations) for row in state.rows])
+
+    def _draft(self, sentence: int, round_: int) -> list[int]:
+        iterations = self.records[sentence].iterations
+        if round_ >= len(iterations):  # rounding gave a tie to the other side: finish one by one
+            return []
+        position = sum(len(iteration.emitted) for iteration in iterations[:round_])
+        iteration = iterations[round_]
+        right = self.outputs[sentence][position : position + iteration.accepted]
+        draft = list(right)
+        for offset in range(len(right), len(iteration.drafted)):
+            expected = self.outputs[sentence][position + offset : position + offset + 1]
+            draft.append(self.wrong[list(expected) == [self.wrong[0]]])
+        return draft
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        pass
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        pass
