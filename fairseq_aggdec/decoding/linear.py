@@ -1,7 +1,7 @@
 """Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
 
-``F.linear`` on CPU is slow for the few rows that decoding has: one row goes through a matrix-vector product at half the
-memory bandwidth, and two to twenty rows lay the weight out anew on every call. oneDNN lets the layout be made once.
+``F.linear`` on CPU is slow for the few rows that decoding has: two to twenty rows lay the weight out anew on every call,
+and one row of a large weight goes through a matrix-vector product that misses half the memory bandwidth. oneDNN lets the layout be made once.
 The operators are private to torch, so they are probed first and everything falls back to ``F.linear``.
 """
 
@@ -15,6 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
+
+# Below this many rows of a weight with fewer than so many elements (it stays in a core's own cache), calling oneDNN costs
+# more than it saves.
+FEW_ROWS = 4
+SMALL_WEIGHT = 2**19
 
 
 @functools.cache
@@ -48,15 +53,19 @@ class FastLinear:
         self.weight: Tensor | None = weight
         self.packed: Tensor | None = None
         on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
+        self.least_rows = 0
         if pack and on_cpu and packing_available():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            self.weight = None  # a concatenated copy is not kept beside the packed one
+            if weight.numel() < SMALL_WEIGHT:
+                self.least_rows = FEW_ROWS
+            else:
+                self.weight = None  # a concatenated copy is not kept beside the packed one
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
             self.product = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed is not None:
+        if self.packed is not None and x.size(-2) >= self.least_rows:
             return self.product(x, self.packed, self.bias, self.post, [], "")
         assert self.weight is not None
         x = F.linear(x, self.weight, self.bias)
