@@ -5,26 +5,35 @@
 takes every flag of fairseq-generate. Nothing but decoding is timed: models are loaded and sentences collated before.
 Plots of the first thread count are written beside the tables.
 
-    --record FILE     writes what IAD did (lengths, drafts, bifurcations), for --replay
-    --replay FILE     base and big size with random weights: the recorded iterations forced through (no DATA needed)
-    --step-cost       time of one decoder call against the number of tokens it reads
+    --record FILE     decodes with IAD once and writes what it did (drafts, bifurcations), for --replay; no timing
+    --replay FILE     instead of DATA and --path: base or big size with random weights, the recorded iterations forced
+    --step-cost       instead: time of one decoder call against the number of tokens it reads
+    --overhead        instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
+    --memory          instead: peak memory of stock beam 1 and of IAD with and without packed weights
 """
 
+import argparse
+import json
 import logging
 import sys
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import benchmark, plots, systems
+from fairseq_aggdec.drafters.recording import ReplayDrafter
+from fairseq_aggdec.evaluation import benchmark, memory, plots, profile, recording, replay
+from fairseq_aggdec.evaluation import systems as all_systems
+from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.timing import Measurement, measure
+from fairseq_aggdec.evaluation.timing import Measurement, System, measure
 
 DEFAULT_SYSTEMS = ["beam5", "beam1", "greedy", "iad"]
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
     group = parser.add_argument_group("benchmark")
     group.add_argument("--systems", nargs="+", default=DEFAULT_SYSTEMS, metavar="NAME")
@@ -39,52 +48,197 @@ def build_parser():
     group.add_argument(
         "--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md, OUTPUT-*.svg"
     )
+    group.add_argument("--record", type=Path, metavar="FILE")
+    group.add_argument("--replay", type=Path, metavar="FILE")
+    group.add_argument("--size", choices=list(replay.ARCHITECTURES), default="base")
+    group.add_argument("--step-cost", action="store_true")
+    group.add_argument("--overhead", action="store_true")
+    group.add_argument("--memory", action="store_true")
+    group.add_argument("--memory-of", metavar="SYSTEM", help=argparse.SUPPRESS)
     return parser
 
 
-def main() -> None:
-    session = Session(build_parser())
-    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
-    args = session.args
-    rows: list[benchmark.Line] = []
-    single: list[Measurement] = []
-    for threads in args.threads:
-        torch.set_num_threads(threads)
-        running = [systems.build(name, session) for name in args.systems]
-        for batch_size in args.batch_sizes:
-            batches = session.batches(batch_size, args.limit)
-            measurements = measure(running, batches, repeats=args.repeats)
-            rows += benchmark.lines(measurements, batch_size, threads)
-            if batch_size == 1 and not single:
-                single = measurements
-            print(benchmark.markdown(rows[-len(running) :]), flush=True)
-    if args.output:
-        title = f"Decoding speed, {session.precision}, {Path(session.cfg.task.data).name}"
-        command = "python scripts/benchmark.py " + " ".join(sys.argv[1:])
-        benchmark.write(args.output, title, command, rows, {"precision": session.precision})
-        draw(args.output, session, rows, single)
+class Bench:
+    """A session and what is to be measured on it.
+
+    Args:
+        arguments: the command line, without what only a replay needs.
+        records: what to replay; None measures the session's own models and data.
+    """
+
+    def __init__(self, arguments: list[str], records: list[Record] | None = None):
+        self.arguments = arguments
+        self.session = Session(build_parser(), arguments)
+        self.args = self.session.args
+        self.records = records
+        self.drafter: ReplayDrafter | None = None
+        self.lengths: dict[int, int] | None = None
+        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        torch.set_num_threads(self.args.threads[0])
+
+    def replay_from(self, records: list[Record]) -> None:
+        self.drafter = replay.replay_drafter(self.session, records)
+        self.lengths = replay.lengths(records)
+
+    def build(self, name: str) -> System:
+        return all_systems.build(name, self.session, self.lengths, self.drafter)
+
+    def title(self, what: str) -> str:
+        """Heading of a result; says so where weights are random and drafts forced."""
+        if self.records is not None:
+            size = self.args.size
+            return f"{what}, replay: Transformer-{size} with random weights, recorded iterations"
+        return f"{what}, {Path(self.session.cfg.task.data).name}, {self.session.precision}"
+
+    def run(self) -> None:
+        args = self.args
+        if self.records is not None and not args.memory_of:
+            self.replay_from(self.records)
+        if args.record:
+            batches = self.session.batches(1, args.limit)
+            recording.save(args.record, all_systems.record("iad", self.session, batches))
+        elif args.step_cost:
+            self.step_cost()
+        elif args.overhead:
+            self.overhead()
+        elif args.memory_of:
+            batches = self.session.batches(args.batch_sizes[0], args.limit)
+            peak = memory.peak_of(self.build(args.memory_of), batches)
+            print(memory.MARK + json.dumps(peak))
+        elif args.memory:
+            self.memory()
+        else:
+            self.speed()
+
+    def speed(self) -> None:
+        """The comparison of all systems."""
+        args = self.args
+        rows: list[benchmark.Line] = []
+        single: list[Measurement] = []
+        for threads in args.threads:
+            torch.set_num_threads(threads)
+            running = [self.build(name) for name in args.systems]
+            for batch_size in [1] if self.records is not None else args.batch_sizes:
+                batches = self.session.batches(batch_size, args.limit)
+                measurements = measure(running, batches, repeats=args.repeats)
+                rows += benchmark.lines(measurements, batch_size, threads)
+                single = single or (measurements if batch_size == 1 else [])
+                print(benchmark.markdown(rows[-len(running) :]), flush=True)
+        if args.output:
+            record = {"precision": self.session.precision, "replay": self.records is not None}
+            benchmark.write(args.output, self.title("Decoding speed"), command(), rows, record)
+            draw(args.output, self.session, rows, single)
+
+    def step_cost(self) -> None:
+        tables, results = [], {}
+        for threads in self.args.threads:
+            torch.set_num_threads(threads)
+            cost = profile.step_cost(self.session)
+            results[threads] = asdict(cost)
+            rows = "\n".join(f"| {w} | {1e3 * s:.2f} |" for w, s in cost.seconds.items())
+            tables.append(
+                f"**{threads} thread(s)**: {1e3 * cost.intercept:.2f} ms + {1e3 * cost.slope:.3f} ms a token; the "
+                f"intercept is worth {cost.intercept_in_tokens:.0f} tokens\n\n"
+                f"| tokens read | ms |\n|---|---|\n{rows}"
+            )
+        self.report("Cost of a decoder call", "\n\n".join(tables), results)
+
+    def overhead(self) -> None:
+        lines = [
+            "| system | threads | iterations | ms / iteration | linear layers | attention | host overhead |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        results = {}
+        batches = self.session.batches(1, self.args.limit)
+        for threads in self.args.threads:
+            torch.set_num_threads(threads)
+            for name in (n for n in self.args.systems if n not in all_systems.OTHERS):
+                system = self.build(name)
+                assert system.counters is not None
+                found = profile.overhead(system, system.counters, batches)
+                results[f"{name}, {threads} threads"] = asdict(found) | {"share": found.share}
+                loop = found.linear + found.attention + found.host
+                shares = [found.linear / loop, found.attention / loop, found.share]
+                cells = [all_systems.LABELS.get(name, name), threads, found.iterations]
+                cells += [f"{1e3 * loop / found.iterations:.2f}"]
+                cells += [f"{100 * share:.1f} %" for share in shares]
+                lines.append("| " + " | ".join(map(str, cells)) + " |")
+        self.report("Time of the loop by part", "\n".join(lines), results)
+
+    def memory(self) -> None:
+        lines = ["| system | batch | MiB | x fairseq beam 1 |", "|---|---|---|---|"]
+        results = {}
+        for batch_size in self.args.batch_sizes:
+            arguments = self.arguments_in_child()
+            peaks = memory.measure_all(__file__, arguments, batch_size)
+            base = next(iter(peaks.values()))
+            lines += [
+                f"| {n} | {batch_size} | {p:.0f} | {p / base:.2f} |" for n, p in peaks.items()
+            ]
+            results[batch_size] = peaks
+        self.report("Peak memory", "\n".join(lines), results)
+
+    def arguments_in_child(self) -> list[str]:
+        """The command line on the folder of the replay, if it is one, with outputs of the mean length."""
+        arguments = [a for a in self.arguments if a != "--memory"]
+        if self.records is not None:
+            at = arguments.index("--replay")
+            del arguments[at : at + 2]
+            tokens = sum(replay.lengths(self.records).values()) // len(self.records)
+            arguments += ["--min-len", str(tokens), "--max-len-b", str(tokens)]
+        return arguments
+
+    def report(self, title: str, table: str, results: dict) -> None:
+        """Prints a table; writes it with machine, versions and commit when --output is given."""
+        print(table)
+        if self.args.output:
+            benchmark.write_table(self.args.output, self.title(title), command(), table, results)
 
 
-def draw(output: Path, session: Session, rows: list, single: list[Measurement]) -> None:
+def command() -> str:
+    return "python scripts/benchmark.py " + " ".join(sys.argv[1:])
+
+
+def draw(
+    output: Path, session: Session, rows: list[benchmark.Line], single: list[Measurement]
+) -> None:
     """The plots: per-sentence ones from the first run at batch 1, latency against batch size from all."""
     by_name = {measurement.name: measurement for measurement in single}
-    methods = [name for name in by_name if not name.startswith(("beam", "ct2", "greedy"))]
-    if "beam5" in by_name and methods:
+    methods = [name for name in by_name if name not in (*all_systems.OTHERS, "greedy")]
+    base = next((name for name in ("beam1", "beam5") if name in by_name), None)
+    if base and methods:
         method = by_name[methods[0]]
-        speedups = [a / b for a, b in zip(by_name["beam5"].seconds, method.seconds, strict=True)]
-        ratios = []
-        for sentence in (sample["id"].item() for sample in session.batches(1, session.args.limit)):
-            source = session.dataset[sentence]["source"].tolist()[:-1]
-            ratios.append(benchmark.edit_ratio(source, method.outputs[sentence][:-1]))
-        plots.speedup_distribution(speedups, "fairseq beam 5", Path(f"{output}-distribution.svg"))
-        plots.speedup_against_edits(ratios, speedups, "fairseq beam 5", Path(f"{output}-edits.svg"))
+        speedups = [a / b for a, b in zip(by_name[base].seconds, method.seconds, strict=True)]
+        ratios = benchmark.edit_ratios(session, method, session.args.limit)
+        label = all_systems.LABELS[base]
+        plots.speedup_distribution(speedups, label, Path(f"{output}-distribution.svg"))
+        plots.speedup_against_edits(ratios, speedups, label, Path(f"{output}-edits.svg"))
     latencies: dict[str, dict[int, float]] = {}
     for row in rows:
         if row.threads == rows[0].threads:
-            name = systems.LABELS.get(row.system, row.system)
+            name = all_systems.LABELS.get(row.system, row.system)
             latencies.setdefault(name, {})[row.batch_size] = row.seconds / row.sentences
     plots.latency_against_batch(latencies, Path(f"{output}-batch.svg"))
 
 
+def main(arguments: list[str]) -> None:
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--replay", type=Path)
+    early.add_argument("--size", default="base")
+    early.add_argument("--limit", type=int)
+    known, _ = early.parse_known_args(arguments)
+    if known.replay is None:
+        Bench(arguments).run()
+        return
+    if known.size not in replay.ARCHITECTURES:
+        raise SystemExit(
+            f"error: --size {known.size}: choose from {', '.join(replay.ARCHITECTURES)}"
+        )
+    records = benchmark.spread(recording.load(known.replay), known.limit)
+    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+        prepared = replay.prepare(Path(folder), known.size, records)
+        Bench([*prepared, *arguments], records).run()
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rapidfuzz.distance import Levenshtein
 
 from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.systems import LABELS
 from fairseq_aggdec.evaluation.timing import Measurement, different
+
+Item = TypeVar("Item")
 
 COLUMNS = (
     "system",
@@ -105,19 +109,51 @@ def _row(row: Line) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def edit_ratio(source: Sequence[int], output: Sequence[int]) -> float:
-    """Edit distance between input and output tokens over input length (both without ``</s>``)."""
+def edit_ratio(source: Sequence[str], output: Sequence[str]) -> float:
+    """Edit distance between input and output symbols over input length (both without ``</s>``)."""
     return Levenshtein.distance(source, output) / max(1, len(source))
+
+
+def edit_ratios(session: Session, measurement: Measurement, limit: int | None) -> list[float]:
+    """The edit ratio of each sentence, in the order in which they were timed."""
+    source, target = session.task.source_dictionary, session.task.target_dictionary
+    return [
+        edit_ratio(
+            [source[token] for token in session.dataset[sentence]["source"].tolist()[:-1]],
+            [target[token] for token in measurement.outputs[sentence][:-1]],
+        )
+        for sentence in session.sentences(limit)
+    ]
+
+
+def spread(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """``limit`` of the items at equal distances, all of them for None."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[i * len(items) // limit] for i in range(limit)]
 
 
 def write(
     output: Path, title: str, command: str, rows: Sequence[Line], extra: dict[str, object]
 ) -> None:
     """OUTPUT.json and OUTPUT.md with machine, versions, commit and command."""
+    results = [asdict(row) for row in rows]
+    write_table(output, title, command, markdown(rows), results, extra)
+
+
+def write_table(
+    output: Path,
+    title: str,
+    command: str,
+    table: str,
+    results: object,
+    extra: Mapping[str, object] | None = None,
+) -> None:
+    """OUTPUT.json and OUTPUT.md of any measurement, with what it was made on."""
     output.parent.mkdir(parents=True, exist_ok=True)
     here = machine.describe()
-    record = {"title": title, "command": command, "machine": here, **extra}
-    record["results"] = [asdict(row) for row in rows]
+    record = {"title": title, "command": command, "machine": here, **(extra or {})}
+    record["results"] = results
     output.with_suffix(".json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    text = f"# {title}\n\n`{command}`\n\n{machine.sentence(here)}\n\n{markdown(rows)}"
+    text = f"# {title}\n\n`{command}`\n\n{machine.sentence(here)}\n\n{table.rstrip()}\n"
     output.with_suffix(".md").write_text(text)

@@ -3,85 +3,123 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 import fairseq_aggdec
+from fairseq_aggdec.drafters.base import Drafter
+from fairseq_aggdec.drafters.recording import RecordingDrafter
+from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.replay import force_length
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import System
 
 STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
 CTRANSLATE2 = {"ct2-float32": "float32", "ct2-int8": "int8"}
+OTHERS = (*STOCK_BEAMS, *CTRANSLATE2)  # not ours: no counters
 LABELS = {
     "beam5": "fairseq beam 5",
     "beam4": "fairseq beam 4",
     "beam1": "fairseq beam 1",
     "ct2-float32": "CTranslate2 float32, greedy",
-    "ct2-int8": "CTranslate2 int8, greedy",
+    "ct2-int8": "CTranslate2 int8, greedy, 1 thread",
     "greedy": "ours, greedy",
     "iad": "ours, IAD",
 }
 
 
-def build(name: str, session: Session) -> System:
+def build(
+    name: str,
+    session: Session,
+    lengths: Mapping[int, int] | None = None,
+    drafter: Drafter | None = None,
+) -> System:
     """A system on the session's models.
 
     Args:
         name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``ct2-float32`` or ``ct2-int8``, else a ``--decoding`` of the
             task.
+        lengths: sentence -> tokens that must be written, for replays (one sentence at a time).
+        drafter: takes the place of the method's own (greedy has none), for replays.
     """
     if name in CTRANSLATE2:
-        return ctranslate2_system(name, session)
+        return ctranslate2_system(name, session, lengths)
+    counters = None
     if name in STOCK_BEAMS:
         generator, _ = session.generator("beam", STOCK_BEAMS[name])
-        return System(name, lambda sample: _tokens(session, generator, sample))
-    generator, counters = session.generator(name)
-    return System(
-        name,
-        lambda sample: _tokens(session, generator, sample),
-        lambda: (counters.tokens, counters.iterations),
-    )
+    else:
+        generator, counters = session.generator(name)
+        if drafter is not None and name != "greedy":
+            generator.drafter = drafter
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        if lengths is not None:
+            force_length(generator, lengths[only(sample)])
+        found = session.decode(generator, sample)
+        return [hypothesis["tokens"].tolist() for hypothesis in found]
+
+    return System(name, decode, counters)
 
 
-def _tokens(session: Session, generator: Any, sample: dict[str, Any]) -> list[list[int]]:
-    return [hypothesis["tokens"].tolist() for hypothesis in session.decode(generator, sample)]
+def only(sample: Mapping[str, Any]) -> int:
+    """The index of the one sentence of a sample."""
+    return sample["id"].item()
 
 
-def ctranslate2_system(name: str, session: Session) -> System:
-    """CTranslate2's greedy search on the same checkpoint, as many threads as torch has now."""
+def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> list[Record]:
+    """Decodes with a method of ours and returns what it did, in the order of the data set."""
+    generator, _ = session.generator(name)
+    recorder = RecordingDrafter(generator.drafter, session.task.source_dictionary.pad())
+    generator.drafter = recorder
+    for sample in batches:
+        session.decode(generator, sample)
+    return sorted(recorder.records, key=lambda record: record.sentence)
+
+
+def ctranslate2_system(
+    name: str, session: Session, lengths: Mapping[int, int] | None = None
+) -> System:
+    """CTranslate2's greedy search on the same checkpoint.
+
+    float32 gets as many threads as torch has now. int8 gets one: with two it has been seen ten times slower.
+    """
     try:
         import ctranslate2
     except ImportError as error:
         raise SystemExit(
             f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
         ) from error
-    folder = tempfile.mkdtemp(prefix="ct2-")
     task = session.task
-    ctranslate2.converters.FairseqConverter(
-        session.cfg.common_eval.path,
-        task.cfg.data,
-        source_lang=task.cfg.source_lang,
-        target_lang=task.cfg.target_lang,
-        user_dir=fairseq_aggdec.__path__[0],
-    ).convert(folder, force=True)
-    translator = ctranslate2.Translator(
-        folder,
-        device="cuda" if session.cuda else "cpu",
-        compute_type=CTRANSLATE2[name],
-        intra_threads=torch.get_num_threads(),
-        inter_threads=1,
-    )
+    with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
+        ctranslate2.converters.FairseqConverter(
+            session.cfg.common_eval.path,
+            task.cfg.data,
+            source_lang=task.cfg.source_lang,
+            target_lang=task.cfg.target_lang,
+            user_dir=fairseq_aggdec.__path__[0],
+        ).convert(folder, force=True)
+        translator = ctranslate2.Translator(
+            folder,
+            device="cuda" if session.cuda else "cpu",
+            compute_type=CTRANSLATE2[name],
+            intra_threads=1 if name == "ct2-int8" else torch.get_num_threads(),
+            inter_threads=1,
+        )
     generation = session.cfg.generation
     source, target = task.source_dictionary, task.target_dictionary
+    special = {source.pad(), source.eos()}
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         rows = sample["net_input"]["src_tokens"].tolist()
-        special = {source.pad(), source.eos()}
         words = [[source[token] for token in row if token not in special] for row in rows]
         limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
+        floor = generation.min_len
+        if lengths is not None:
+            limit = floor = lengths[only(sample)]
         found = translator.translate_batch(
-            words, beam_size=1, max_decoding_length=limit, min_decoding_length=generation.min_len
+            words, beam_size=1, max_decoding_length=limit, min_decoding_length=floor
         )
         return [
             [*(target.index(word) for word in result.hypotheses[0]), target.eos()]

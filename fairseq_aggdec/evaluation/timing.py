@@ -11,17 +11,19 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from fairseq_aggdec.decoding.counters import Counters
+
 # A batch as the session collates it -> the output tokens of each sentence.
 Decode = Callable[[dict[str, Any]], list[list[int]]]
 
 
 @dataclass
 class System:
-    """One system under measurement; ``iterations`` gives (tokens, iterations) so far where it is counted."""
+    """One system under measurement, with its counters where it is one of ours."""
 
     name: str
     decode: Decode
-    iterations: Callable[[], tuple[int, int]] | None = None
+    counters: Counters | None = None
 
 
 @dataclass
@@ -74,7 +76,7 @@ def measure(
     for sample in batches[:warm_up]:
         for system in systems:
             system.decode(sample)
-    before = {s.name: s.iterations() for s in systems if s.iterations is not None}
+    before = {s.name: (s.counters.tokens, s.counters.iterations) for s in systems if s.counters}
     results = {system.name: Measurement(system.name) for system in systems}
     for turn, sample in enumerate(tqdm(batches, desc="timing", unit="batch", leave=False)):
         seconds: dict[str, list[float]] = {system.name: [] for system in systems}
@@ -91,9 +93,12 @@ def measure(
         for name, times in seconds.items():
             results[name].seconds.append(statistics.median(times))
     for system in systems:
-        if system.iterations is not None:
-            (tokens, rounds), (tokens_0, rounds_0) = system.iterations(), before[system.name]
-            results[system.name].mean_accepted = (tokens - tokens_0) / max(1, rounds - rounds_0)
+        if system.counters is not None:
+            tokens, rounds = before[system.name]
+            gained = system.counters.tokens - tokens
+            results[system.name].mean_accepted = gained / max(
+                1, system.counters.iterations - rounds
+            )
     return list(results.values())
 
 

@@ -1,0 +1,102 @@
+"""Replay: the iterations of a recorded run on models of other sizes with random weights.
+
+What costs time in decoding is how many tokens each call reads and how many calls there are, not what the weights are.
+So a model of Transformer-base or -big size gets sources of the recorded lengths, every system writes as many tokens as
+the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+from fairseq_aggdec.drafters.recording import ReplayDrafter
+from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.session import Session
+
+SOURCE, TARGET, SPLIT = "source", "target", "test"
+WORDS = 32_000
+ARCHITECTURES = {
+    "tiny": "transformer_tiny",  # for tests
+    "base": "transformer_wmt_en_de",  # 512 / 2048, 8 heads, 6 + 6 layers
+    "big": "transformer_vaswani_wmt_en_de_big",  # 1024 / 4096, 16 heads, 6 + 6 layers
+}
+
+
+def prepare(folder: Path, size: str, records: Sequence[Record], words: int = WORDS) -> list[str]:
+    """Writes dictionaries, sources and a random checkpoint; returns the arguments by which fairseq finds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dictionary = Dictionary()
+    for index in range(words):
+        dictionary.add_symbol(f"w{index}")
+    for side in (SOURCE, TARGET):
+        dictionary.save(str(folder / f"dict.{side}.txt"))
+    generator = random.Random(1)
+    lines = (
+        " ".join(f"w{generator.randrange(words)}" for _ in record.source[:-1]) for record in records
+    )
+    source = folder / f"{SPLIT}.{SOURCE}-{TARGET}.{SOURCE}"
+    source.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    checkpoint = folder / f"{size}.pt"
+    write_checkpoint(checkpoint, folder, ARCHITECTURES[size])
+    return data_arguments(folder, checkpoint)
+
+
+def data_arguments(folder: Path, checkpoint: Path) -> list[str]:
+    """Command line for a folder of text lines that are tokenised already."""
+    return [
+        str(folder),
+        *("--source-lang", SOURCE, "--target-lang", TARGET, "--gen-subset", SPLIT),
+        *("--path", str(checkpoint), "--dataset-impl", "raw"),
+    ]
+
+
+def write_checkpoint(path: Path, data: Path, arch: str, seed: int = 1) -> None:
+    """A freshly initialised model in a file as fairseq-train would write it, without the optimiser."""
+    parser = options.get_training_parser(default_task="translation")
+    args = options.parse_args_and_arch(
+        parser,
+        input_args=[
+            str(data),
+            *("--arch", arch, "--share-all-embeddings"),
+            *("--source-lang", SOURCE, "--target-lang", TARGET),
+        ],
+    )
+    config = convert_namespace_to_omegaconf(args)
+    torch.manual_seed(seed)
+    model = tasks.setup_task(config.task).build_model(config.model)
+    container: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
+    state = {"args": None, "cfg": container, "model": model.state_dict()}
+    torch.save(state, path)
+
+
+def lengths(records: Sequence[Record]) -> dict[int, int]:
+    """Sentence of the replayed set -> tokens to write, ``</s>`` not counted."""
+    return {index: len(record.output) - 1 for index, record in enumerate(records)}
+
+
+def replay_drafter(session: Session, records: Sequence[Record]) -> ReplayDrafter:
+    """The drafter for a session on a prepared folder; decodes the set once with our greedy to know what is right."""
+    generator, _ = session.generator("greedy")
+    to_write = lengths(records)
+    outputs: dict[int, list[int]] = {}
+    for sample in session.batches(1):
+        sentence = sample["id"].item()
+        force_length(generator, to_write[sentence])
+        outputs[sentence] = session.decode(generator, sample)[0]["tokens"].tolist()
+    first = session.task.target_dictionary.nspecial
+    return ReplayDrafter(dict(enumerate(records)), outputs, (first, first + 1))
+
+
+def force_length(generator: Any, tokens: int) -> None:
+    """Makes a generator, stock or ours, write exactly so many tokens and ``</s>``."""
+    generator.min_len = generator.max_len_b = tokens
+    generator.max_len_a = 0
