@@ -90,3 +90,25 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "sample.tgt",
         "sample.tgt2",
     }
+
+
+def test_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ua_gec, "load_documents", lambda *_: [_document("1", a, n=9) for a in (1, 2)]
+    )
+    monkeypatch.setattr(ua_gec, "split_documents", lambda documents, *_: (documents, documents))
+    ua_gec.main(["--output", str(tmp_path), "--limit", "4"])
+    assert {len(path.read_text("utf-8").splitlines()) for path in tmp_path.iterdir()} == {4}
+
+
+def test_the_real_test_set() -> None:
+    pytest.importorskip("ua_gec")
+    documents = ua_gec.load_documents("test", "gec-only")
+    rows = ua_gec.aligned_annotations(documents)
+    assert len(rows) == 2696
+    assert all(text == text.strip() and text for row in rows for text in row)
+    assert not any("\n" in text for row in rows for text in row)
+    assert 0.3 < sum(source != first for source, first, _ in rows) / len(rows) < 0.7
+    sample = ua_gec.aligned_annotations(ua_gec.sample_documents(documents, 200, seed=1))
+    assert set(sample) <= set(rows)
+    assert 150 < len(sample) < 250
