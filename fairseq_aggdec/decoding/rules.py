@@ -40,6 +40,7 @@ class Rules:
         pad_logits = logits[:, self.pad].clone()
         logits[:, self.pad] = -torch.inf
         if self.unk_penalty:
+            unk_logits = logits[:, self.unk].clone()
             logits[:, self.unk] -= self.unk_penalty
         if banned:
             where = torch.tensor(banned, device=logits.device).unbind(1)
@@ -49,7 +50,7 @@ class Rules:
         if banned:
             logits[where] = hidden
         if self.unk_penalty:
-            logits[:, self.unk] += self.unk_penalty
+            logits[:, self.unk] = unk_logits
         logits[:, self.pad] = pad_logits
         forced = self._forced(window, state)
         if forced:
