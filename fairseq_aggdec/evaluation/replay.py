@@ -75,6 +75,12 @@ def write_checkpoint(path: Path, data: Path, arch: str, seed: int = 1) -> None:
     model = tasks.setup_task(config.task).build_model(config.model)
     container: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
     state = {"args": None, "cfg": container, "model": model.state_dict()}
+    # Loading looks at these too.
+    state |= {
+        "optimizer_history": [{"best_loss": 0.0, "lr_scheduler_state": {}}],
+        "last_optimizer_state": None,
+    }
+    state["extra_state"] = {"train_iterator": {"epoch": 1}}
     torch.save(state, path)
 
 

@@ -36,6 +36,7 @@ class Session:
     Attributes:
         args: parsed arguments. cfg: the same as fairseq's configuration.
         task, models, dataset: loaded, moved to the device, in evaluation mode.
+        saved: the configuration in the checkpoint.
     """
 
     def __init__(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None):
@@ -46,12 +47,12 @@ class Session:
         self.cfg = convert_namespace_to_omegaconf(self.args)
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
         self.task = tasks.setup_task(self.cfg.task)
-        self.models, saved = checkpoint_utils.load_model_ensemble(
+        self.models, self.saved = checkpoint_utils.load_model_ensemble(
             utils.split_paths(self.cfg.common_eval.path), task=self.task
         )
         for model in self.models:
             self._prepare(model)
-        self.task.load_dataset(self.cfg.dataset.gen_subset, task_cfg=saved.task)
+        self.task.load_dataset(self.cfg.dataset.gen_subset, task_cfg=self.saved.task)
         self.dataset = self.task.dataset(self.cfg.dataset.gen_subset)
         # Taken once: sets other than "test" are shuffled anew at each call.
         self.order: list[int] = self.dataset.ordered_indices().tolist()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
 from fairseq_aggdec.drafters.base import Drafter
@@ -93,15 +96,18 @@ def ctranslate2_system(
         ) from error
     task = session.task
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
+        checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
+        write_for_ctranslate2(session, checkpoint)
         ctranslate2.converters.FairseqConverter(
-            session.cfg.common_eval.path,
+            str(checkpoint),
             task.cfg.data,
             source_lang=task.cfg.source_lang,
             target_lang=task.cfg.target_lang,
             user_dir=fairseq_aggdec.__path__[0],
-        ).convert(folder, force=True)
+        ).convert(converted)
+        checkpoint.unlink()
         translator = ctranslate2.Translator(
-            folder,
+            converted,
             device="cuda" if session.cuda else "cpu",
             compute_type=CTRANSLATE2[name],
             intra_threads=1 if name == "ct2-int8" else torch.get_num_threads(),
@@ -127,3 +133,21 @@ def ctranslate2_system(
         ]
 
     return System(name, decode)
+
+
+def write_for_ctranslate2(session: Session, path: Path) -> None:
+    """The session's model as the converter reads it: options of model and task flat in one Namespace."""
+    if len(session.models) > 1:
+        raise SystemExit("error: CTranslate2 decodes with one model, --path names several")
+    options: dict[str, Any] = {}
+    for part in (session.saved.task, session.saved.model):
+        plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)
+        assert isinstance(plain, dict)
+        options.pop("_name", None)
+        options |= plain
+    options["task"] = "translation"
+    parameters = {
+        name: value.float().cpu() if value.is_floating_point() else value.cpu()
+        for name, value in session.models[0].state_dict().items()
+    }
+    torch.save({"args": Namespace(**options), "model": parameters}, path)

@@ -1,0 +1,146 @@
+"""audit.py and benchmark.py as a user calls them, on a tiny random model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fairseq_aggdec.evaluation import equality, memory, replay
+from fairseq_aggdec.evaluation.recording import Record, load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """fairseq's arguments for 11 sentences, which no batch size divides, and a tiny model."""
+    records = [Record(i, list(range(4, 8 + i))) for i in range(11)]
+    prepared = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records, words=40)
+    return [*prepared, "--cpu", "--max-len-b", "15"]
+
+
+def run_audit(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["audit.py", *arguments])
+    return script("audit").main()
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+def test_audit_passes(
+    decoding: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "audit"
+    more = ["--decoding", decoding, "--batch-sizes", "1", "4", "--output", str(output)]
+    assert run_audit([*arguments, *more], monkeypatch) == 0
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert record["data_set_size"] == 11
+    for result in record["results"].values():
+        assert result["sentences"] == 11
+        assert result["equal"] + result["ties"] == 11
+    assert record["machine"]["versions"]["torch"]
+    assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
+
+
+def doctored(fault: str) -> Any:
+    """Decoding that is wrong in one way for one sentence."""
+    real = equality.decode_all
+
+    def decode_all(session: Any, decoding: str, *rest: Any) -> Any:
+        found = real(session, decoding, *rest)
+        if decoding != "beam":
+            if fault == "lost":
+                del found[3]
+            elif fault == "twice":
+                found[3] *= 2
+            elif fault == "score":
+                found[3][0]["positional_scores"][0] += 0.1
+            else:
+                tokens = found[3][0]["tokens"]
+                worst = equality.next_log_probs(session, 3, []).argmin()
+                tokens[0] = worst
+        return found
+
+    return decode_all
+
+
+@pytest.mark.parametrize("fault", ["lost", "twice", "score", "token"])
+def test_audit_finds_faults(
+    fault: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(equality, "decode_all", doctored(fault))
+    assert run_audit([*arguments, "--decoding", "iad"], monkeypatch) == 1
+    assert "BUG" in capsys.readouterr().out
+
+
+def test_benchmark_writes_everything(arguments: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "results" / "speed"
+    more = ["--batch-sizes", "1", "4", "--threads", "1", "--output", str(output)]
+    script("benchmark").main([*arguments, *more])
+    record = json.loads(output.with_suffix(".json").read_text())
+    systems = {row["system"]: row for row in record["results"] if row["batch_size"] == 4}
+    assert set(systems) == {"beam5", "beam1", "greedy", "iad"}
+    assert systems["iad"]["sentences"] == 11
+    assert systems["iad"]["differ_from_beam1"] == 0
+    assert systems["greedy"]["mean_accepted"] == 1.0
+    assert output.with_suffix(".md").read_text().count("| ours, IAD |") == 2
+    for plot in ("distribution", "edits", "batch"):
+        assert "<svg" in Path(f"{output}-{plot}.svg").read_text()
+
+
+def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
+    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
+    benchmark = script("benchmark")
+    benchmark.main([*arguments, "--record", str(recorded)])
+    records = load(recorded)
+    assert [record.sentence for record in records] == list(range(11))
+    more = ["--size", "tiny", "--threads", "1", "--cpu", "--output", str(output)]
+    benchmark.main(["--replay", str(recorded), *more])
+    result = json.loads(output.with_suffix(".json").read_text())
+    assert result["replay"] and "random weights" in result["title"]
+    tokens = sum(len(record.output) for record in records)
+    rounds = sum(len(record.iterations) for record in records)
+    for row in result["results"]:
+        assert row["tokens"] == tokens
+        if row["system"] == "iad":
+            assert row["differ_from_beam1"] == 0
+            assert row["mean_accepted"] == pytest.approx(tokens / rounds)
+
+
+@pytest.mark.parametrize("what", ["step-cost", "overhead"])
+def test_profiles(what: str, arguments: list[str], tmp_path: Path) -> None:
+    output = tmp_path / what
+    more = ["--limit", "3", "--threads", "1", "--output", str(output)]
+    script("benchmark").main([*arguments, f"--{what}", *more])
+    results = json.loads(output.with_suffix(".json").read_text())["results"]
+    if what == "overhead":
+        assert set(results) == {"greedy, 1 threads", "iad, 1 threads"}
+        assert all(0 < result["share"] < 1 for result in results.values())
+    else:
+        assert results["1"]["seconds"]["1"] > 0
+
+
+def test_memory_of_one_system(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--memory-of", "iad", "--batch-sizes", "4", "--threads", "1"]
+    script("benchmark").main([*arguments, *more])
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith(memory.MARK))
+    assert float(line.removeprefix(memory.MARK)) > 10
+
+
+def test_a_wrong_size_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--size huge"):
+        script("benchmark").main(["--replay", str(tmp_path / "x"), "--size", "huge"])

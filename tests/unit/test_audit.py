@@ -1,0 +1,116 @@
+"""The audit's verdicts, on a tiny random model that is asked what it prefers."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_aggdec.evaluation import equality, replay
+from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
+    arguments = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records, words=30)
+    return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "8"])
+
+
+def hypothesis(tokens: Sequence[int], score: float = -1.0) -> list[equality.Hypothesis]:
+    return [
+        {
+            "tokens": torch.tensor(tokens),
+            "positional_scores": torch.full((len(tokens),), score),
+        }
+    ]
+
+
+def compare(
+    session: Session,
+    expected: dict[int, list[equality.Hypothesis]],
+    found: dict[int, list[equality.Hypothesis]],
+    sentences: Sequence[int] = (0,),
+) -> equality.Audit:
+    return equality.audit(session, sentences, expected, found, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "position"),
+    [([5, 6, 2], [5, 6, 2], None), ([5, 6, 2], [5, 7, 2], 1), ([5, 6, 2], [5, 6], 2), ([], [2], 0)],
+)
+def test_first_difference(left: list[int], right: list[int], position: int | None) -> None:
+    assert equality.first_difference(left, right) == position
+
+
+def test_equal_output_is_no_bug(session: Session) -> None:
+    result = compare(session, {0: hypothesis([5, 2])}, {0: hypothesis([5, 2])})
+    assert (result.equal, result.bugs) == (1, 0)
+
+
+@pytest.mark.parametrize("score", [-1.01, math.nan])
+def test_wrong_scores_are_bugs(session: Session, score: float) -> None:
+    result = compare(session, {0: hypothesis([5, 2])}, {0: hypothesis([5, 2], score)})
+    assert (result.equal, result.score_errors, result.bugs) == (1, 1, 1)
+
+
+def test_a_clear_preference_is_a_bug(session: Session) -> None:
+    log_probs = equality.next_log_probs(session, 0, [5])
+    best, worst = int(log_probs.argmax()), int(log_probs.argmin())
+    result = compare(session, {0: hypothesis([5, best, 2])}, {0: hypothesis([5, worst, 2])})
+    (difference,) = result.differences
+    assert (difference.position, difference.verdict, result.bugs) == (1, equality.BUG, 1)
+    assert difference.margin == pytest.approx((log_probs.max() - log_probs.min()).item(), abs=1e-6)
+
+
+def test_no_preference_is_a_tie(session: Session) -> None:
+    model = session.models[0]
+    weight = model.decoder.output_projection.weight
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight[11] = weight[10]
+    result = compare(session, {0: hypothesis([5, 10, 2])}, {0: hypothesis([5, 11, 2])})
+    with torch.no_grad():
+        weight.copy_(before)
+    assert (result.ties, result.bugs) == (1, 0)
+
+
+def test_the_unknown_word_penalty_counts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    unk = session.task.target_dictionary.unk()
+    log_probs = equality.next_log_probs(session, 0, [5])
+    penalty = (log_probs[unk] - log_probs[10]).item()
+    result = compare(session, {0: hypothesis([5, unk, 2])}, {0: hypothesis([5, 10, 2])})
+    assert result.bugs == 1
+    monkeypatch.setattr(
+        session, "cfg", Namespace(generation=Namespace(unkpen=penalty, temperature=1.0))
+    )
+    result = compare(session, {0: hypothesis([5, unk, 2])}, {0: hypothesis([5, 10, 2])})
+    assert result.ties == 1
+
+
+def test_a_shorter_output_is_a_bug(session: Session) -> None:
+    result = compare(session, {0: hypothesis([5, 6, 2])}, {0: hypothesis([5, 6])})
+    assert result.bugs == 1
+
+
+def test_every_sentence_counts_exactly_once(session: Session) -> None:
+    one = hypothesis([5, 2])
+    both = {0: one, 1: one, 2: one}
+    assert compare(session, both, both, range(3)).missing == []
+    assert compare(session, both, {0: one, 2: one}, range(3)).missing == [1]
+    assert compare(session, {0: one, 2: one}, both, range(3)).missing == [1]
+    assert compare(session, both, both | {2: one + one}, range(3)).missing == [2]
+    assert compare(session, both, both, range(4)).missing == [3]
+    assert compare(session, both, both, range(2)).missing == []
+
+
+def test_the_real_thing(session: Session, tmp_path: Path) -> None:
+    expected = equality.decode_all(session, "beam", 1, None)
+    found = equality.decode_all(session, "iad", 2, None)
+    result = equality.audit(session, session.sentences(), expected, found, 1e-4, 1e-4)
+    assert (result.sentences, result.bugs) == (3, 0)

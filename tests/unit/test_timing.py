@@ -1,0 +1,132 @@
+"""Turns, ratios and tables of the benchmark; nothing here depends on how fast anything is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.evaluation import benchmark, recording, timing
+from fairseq_aggdec.evaluation.recording import Iteration, Record
+from fairseq_aggdec.evaluation.timing import Measurement, System
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that advances by one second whenever somebody looks."""
+    seconds = itertools.count()
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(seconds)))
+
+
+def system(name: str, calls: list[str], output: Sequence[int] = (5, 2)) -> System:
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        calls.append(name)
+        return [list(output) for _ in sample["id"]]
+
+    return System(name, decode)
+
+
+def batches(*sizes: int) -> list[dict[str, Any]]:
+    ids = itertools.count()
+    return [{"id": torch.tensor([next(ids) for _ in range(size)])} for size in sizes]
+
+
+def test_every_system_has_every_turn() -> None:
+    calls: list[str] = []
+    timing.measure([system(n, calls) for n in "abc"], batches(1, 1, 1), warm_up=0)
+    assert "".join(calls) == "abc" + "bca" + "cab"
+
+
+def test_warm_up_is_not_timed() -> None:
+    calls: list[str] = []
+    (result,) = timing.measure([system("a", calls)], batches(2, 3), warm_up=1)
+    assert len(calls) == 3
+    assert result.seconds == [1.0, 1.0]
+    assert sorted(result.outputs) == [0, 1, 2, 3, 4]
+    assert result.tokens == 10
+
+
+def test_repeats_count_once() -> None:
+    (result,) = timing.measure([system("a", [])], batches(1, 1), repeats=3)
+    assert result.seconds == [1.0, 1.0]
+
+
+def test_mean_accepted_leaves_the_warm_up_out() -> None:
+    counters = Counters()
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        counters.emitted[4] += 1
+        counters.iterations += 1
+        return [[5, 6, 7, 2]]
+
+    counters.emitted[1] = counters.iterations = 100
+    (result,) = timing.measure([System("iad", decode, counters)], batches(1, 1), warm_up=1)
+    assert result.mean_accepted == 4.0
+
+
+def test_percentiles() -> None:
+    result = Measurement("a", seconds=[float(i) for i in range(1, 101)])
+    assert (result.percentile(0.5), result.percentile(0.95)) == (51.0, 96.0)
+    assert Measurement("a", seconds=[3.0]).percentile(0.95) == 3.0
+
+
+def test_a_sentence_that_one_lacks_differs() -> None:
+    left = Measurement("a", outputs={0: [5, 2], 1: [6, 2], 2: [7, 2]})
+    right = Measurement("b", outputs={0: [5, 2], 1: [7, 2]})
+    assert timing.different(left, right) == 2
+
+
+def test_ratios_and_equality_stand_beside_the_speed() -> None:
+    outputs = {0: [5, 2], 1: [6, 2]}
+    measured = [
+        Measurement("beam5", [6.0, 6.0], outputs),
+        Measurement("beam1", [3.0, 3.0], outputs),
+        Measurement("greedy", [2.0, 2.0], outputs, 1.0),
+        Measurement("iad", [1.0, 1.0], outputs | {1: [7, 2]}, 5.0),
+    ]
+    lines = benchmark.lines(measured, 1, 2)
+    assert lines[3].speedup == {"beam5": 6.0, "beam1": 3.0, "greedy": 2.0}
+    assert [line.differ_from_beam1 for line in lines] == [None, 0, 0, 1]
+    table = benchmark.markdown(lines).splitlines()
+    assert table[0] == "**batch 1, 2 threads**"
+    assert len({row.count("|") for row in table[2:]}) == 1
+    assert (
+        "| ours, IAD | 1000.0 | 1000.0 | 1000.0 | 1.0 | 2 | 6.0 | 3.0 | 2.0 | 5.00 | 1 of 2 |"
+        in table
+    )
+
+
+def test_edit_ratio() -> None:
+    assert benchmark.edit_ratio("abcd", "abcd") == 0
+    assert benchmark.edit_ratio("abcd", "axcde") == 0.5
+    assert benchmark.edit_ratio("", "") == 0
+
+
+def test_a_limit_is_spread() -> None:
+    assert benchmark.spread(range(10), 3) == [0, 3, 6]
+    assert benchmark.spread(range(2), 3) == [0, 1] == benchmark.spread(range(2), None)
+
+
+def test_recordings_come_back(tmp_path: Path) -> None:
+    records = [
+        Record(7, [4, 5, 2], [Iteration([6, 5], [6, 7, 8], 1, [6, 7]), Iteration([], [2], 0, [2])])
+    ]
+    recording.save(tmp_path / "r.jsonl", records)
+    assert recording.load(tmp_path / "r.jsonl") == records
+    assert records[0].output == [6, 7, 2]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}\n", "no json\n", '{"sentence": 1, "source": [], "iterations": [{}]}\n']
+)
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(SystemExit, match="is not a recording"):
+        recording.load(tmp_path / "r")
+    with pytest.raises(SystemExit, match="cannot be read"):
+        recording.load(tmp_path / "none")

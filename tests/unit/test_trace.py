@@ -1,0 +1,71 @@
+"""Traces and the report, from a record made by hand."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary
+from rich.console import Console
+
+from fairseq_aggdec.evaluation import report, trace
+from fairseq_aggdec.evaluation.recording import Iteration, Record
+from fairseq_aggdec.evaluation.trace import ACCEPTED, DISCARDED, OWN, Piece
+
+WORDS = ("▁the", "▁cat", "s", "▁sit", "▁<here>")  # ids 4 to 8
+RECORD = Record(
+    0,
+    [4, 5, 7, 8, 2],
+    [Iteration([4, 5, 7, 8], [4, 5, 6, 2], 2, [4, 5, 6]), Iteration([], [2], 0, [2])],
+)
+
+
+@pytest.fixture
+def words() -> Dictionary:
+    dictionary = Dictionary()
+    for word in WORDS:
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+@pytest.fixture
+def shown(words: Dictionary) -> trace.Trace:
+    return trace.trace(RECORD, words, words)
+
+
+def test_pieces(shown: trace.Trace) -> None:
+    assert shown.iterations == [
+        [Piece("the cat", ACCEPTED), Piece("s", OWN), Piece("sit <here>", DISCARDED)],
+        [Piece("</s>", OWN)],
+    ]
+    assert (shown.source, shown.output, shown.tokens) == ("the cat sit <here>", "the cats", 4)
+
+
+def test_terminal(shown: trace.Trace) -> None:
+    stream = io.StringIO()
+    trace.show(Console(file=stream, force_terminal=True, width=120), [shown])
+    text = stream.getvalue()
+    assert "\x1b[32mthe cat" in text  # green
+    assert "4 tokens in 2 iterations" in text
+
+
+def test_report_needs_no_other_file(shown: trace.Trace, tmp_path: Path) -> None:
+    (tmp_path / "plot.svg").write_text("<?xml version='1.0'?>\n<svg>plot</svg>\n")
+    page = tmp_path / "report.html"
+    plots = {"Edits": tmp_path / "plot.svg"}
+    report.write(page, "Title", "Words.", ["a", "b"], [["1", "2"]], [shown], plots)
+    html = page.read_text()
+    assert '<span class="discarded">sit &lt;here&gt;</span>' in html
+    assert "<svg>plot</svg>" in html and "<?xml" not in html
+    assert "src=" not in html and "href=" not in html
+
+
+def test_choice_is_of_middling_length_and_varied() -> None:
+    records = [
+        Record(n, [2], [Iteration([], [2], 0, [5] * length)] * rounds)
+        for n, (length, rounds) in enumerate([(1, 1), (20, 1), (10, 2), (7, 3), (30, 9), (50, 1)])
+    ]
+    chosen = trace.choose(records)
+    assert len({record.sentence for record in chosen}) == len(chosen) > 0
+    assert all(1 < len(record.output) < 270 for record in chosen)
