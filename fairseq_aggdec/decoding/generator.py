@@ -151,18 +151,19 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         }
 
 
-class AlignedGenerator(SequenceGeneratorWithAlignment, DraftAndVerifyGenerator):
-    """``--print-alignment``: stock extracts the alignment, from the attention of one forced pass over our
-    hypotheses."""
+class AttentiveGenerator(DraftAndVerifyGenerator):
+    """Adds the attention that stock gathers step by step, from one forced pass over the hypotheses."""
 
-    def _generate(
-        self, sample: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> list[list[Hypothesis]]:
-        hypotheses = DraftAndVerifyGenerator._generate(self, sample, *args, **kwargs)
-        # (B, T, S): the attention of the last layer, as stock has gathered it one step at a time.
+    def _generate(self, sample: dict[str, Any], *args: Any, **kwargs: Any) -> list[list[Hypothesis]]:
+        hypotheses = super()._generate(sample, *args, **kwargs)
         src_tokens, src_lengths, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
+        # (B, T, S): the last layer's, averaged over heads.
         attention = self.model.forward_align(src_tokens, src_lengths, previous)
         for (hypothesis,), weights in zip(hypotheses, attention, strict=True):
             length = len(hypothesis["tokens"])
             hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
         return hypotheses
+
+
+class AlignedGenerator(SequenceGeneratorWithAlignment, AttentiveGenerator):
+    """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""

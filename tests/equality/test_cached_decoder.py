@@ -1,0 +1,193 @@
+"""The cached decoder against the model's own full-prefix forward: any windows, ragged rows, rollbacks, removed rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.support import make_batch, make_model, make_task, random_sources
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window import Window
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "norm on embeddings": {"layernorm_embedding": True},
+    "shared embeddings": {"share_all_embeddings": True},
+    "unscaled embeddings": {"no_scale_embedding": True},
+    "gelu": {"activation_fn": "gelu"},
+    "wider encoder": {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40},
+    "other input and output width": {"decoder_input_dim": 8, "decoder_output_dim": 12},
+    "bart": {"arch": "bart_base"},
+}
+# What runs by recomputing the prefix.
+OTHERS: dict[str, dict[str, Any]] = {
+    "scaled heads": {"scale_heads": True, "scale_fc": True},
+    "adaptive softmax": {"adaptive_softmax_cutoff": "10,20", "adaptive_softmax_dropout": 0.0},
+    "lstm": {
+        "arch": "lstm",
+        "encoder_hidden_size": 16,
+        "decoder_hidden_size": 16,
+        "decoder_out_embed_dim": 16,
+        "criterion": "",
+    },
+}
+TOLERANCE = 1e-5  # of the largest log-probability; fairseq's own incremental mode is as far from its full forward
+
+
+def full_log_probs(
+    model: Any, net_input: dict[str, Any], prefixes: list[list[int]]
+) -> list[torch.Tensor]:
+    """Per row (T, V) log-probabilities of the model's own forward over its whole prefix, one row at a time."""
+    result = []
+    for row, prefix in enumerate(prefixes):
+        one = {name: value[row : row + 1] for name, value in net_input.items()}
+        output = model(**one, prev_output_tokens=torch.tensor([prefix]))
+        result.append(model.get_normalized_probs(output, log_probs=True)[0])
+    return result
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(
+        found, expected, atol=TOLERANCE * expected.abs().max().item(), rtol=0
+    )
+
+
+def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> None:
+    """Random windows over random prefixes with random rollbacks, compared at every position; rows leave on the way."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (1,), generator=generator))
+
+    sources = sorted(random_sources(seed, 4), key=len, reverse=True)  # as fairseq's LSTM wants them
+    net_input = make_batch(sources, left_pad)["net_input"]
+    verifier = Verifier([model], pack)
+    verifier.start(net_input, capacity=3)
+    committed: list[list[int]] = [
+        [2] for _ in sources
+    ]  # what each row has read so far, start symbol first
+    starts = [0] * len(sources)
+    alive = list(range(len(sources)))
+    for step in range(steps):
+        windows = []
+        for row in range(len(alive)):
+            fresh = [draw(4, 40) for _ in range(draw(1, 6))]
+            kept = committed[row][: starts[row]]
+            window = ([2] if starts[row] == 0 else []) + fresh
+            committed[row] = kept + window
+            windows.append(window)
+        flat = torch.tensor([token for window in windows for token in window])
+        logits = verifier.logits(Window(flat, list(starts), [len(window) for window in windows]))
+        rows = {name: value[torch.tensor(alive)] for name, value in net_input.items()}
+        expected = full_log_probs(model, rows, committed)
+        found = logits.log_softmax(-1).split([len(window) for window in windows])
+        for row, ours in enumerate(found):
+            assert_close(ours, expected[row][starts[row] :])
+        # Keep a part of each window: the next one overwrites the rest.
+        starts = [
+            draw(start, len(tokens)) + 1 for start, tokens in zip(starts, committed, strict=True)
+        ]
+        if step == 2:
+            keep = [0, 3, 2]
+            verifier.keep_rows(keep)
+            alive, starts = [alive[i] for i in keep], [starts[i] for i in keep]
+            committed = [committed[i] for i in keep]
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("pack", [True, False])
+def test_logits_equal_the_full_forward(name: str, pack: bool) -> None:
+    model = make_model(make_task(), 1, **VARIANTS[name])
+    assert decoder_gap(model.decoder) is None
+    assert encoder_gap(model.encoder) is None
+    walk(model, seed=2, pack=pack, left_pad=True)
+    walk(model, seed=3, pack=pack, left_pad=False)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures_recompute_the_prefix(name: str) -> None:
+    model = make_model(make_task(), 1, **OTHERS[name])
+    assert decoder_gap(model.decoder) is not None
+    walk(model, seed=2, pack=True, left_pad=True)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_encoder_output_equals_stock(name: str) -> None:
+    model = make_model(make_task(), 4, **VARIANTS[name])
+    for left_pad in (True, False):
+        net_input = make_batch(random_sources(5, 4), left_pad)["net_input"]
+        found, expected = (
+            FastEncoder(model.encoder, pack=True)(net_input),
+            model.encoder(**net_input),
+        )
+        real = ~expected["encoder_padding_mask"][0].t()
+        assert_close(found["encoder_out"][0][real], expected["encoder_out"][0][real])
+        assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_close(dtype: torch.dtype) -> None:
+    model = make_model(make_task(), 1)
+    net_input = make_batch(random_sources(5, 3))["net_input"]
+    window = Window(torch.tensor([2, 5, 6, 2, 7, 2]), [0, 0, 0], [3, 2, 1])
+    outputs = []
+    for precision in (torch.float32, dtype):
+        verifier = Verifier([model.to(precision)])
+        verifier.start(net_input, capacity=8)
+        outputs.append(verifier.logits(window))
+    error = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()
+    assert outputs[1].dtype is torch.float32
+    assert error < (0.01 if dtype is torch.float16 else 0.08)
+
+
+def test_ensemble_averages_probabilities() -> None:
+    task = make_task()
+    models = [make_model(task, seed) for seed in (1, 2)]
+    net_input = make_batch(random_sources(5, 2))["net_input"]
+    verifier = Verifier(models)
+    verifier.start(net_input, capacity=4)
+    log_probs = verifier.logits(Window(torch.tensor([2, 9, 2]), [0, 0], [2, 1]))
+    for row, first, prefix in ((0, 0, [2, 9]), (1, 2, [2])):
+        members = [full_log_probs(model, net_input, [prefix] * 2)[row].exp() for model in models]
+        expected = (sum(members) / 2).log()
+        assert_close(log_probs[first : first + len(prefix)], expected)
+
+
+def test_verifier_notices_changed_weights() -> None:
+    """fairseq's optimisers write through .data, which autograd's version counter does not see."""
+    model = make_model(make_task(), 1)
+    net_input = make_batch(random_sources(5, 1))["net_input"]
+    verifier = Verifier([model])
+    window = Window(torch.tensor([2]), [0], [1])
+    verifier.start(net_input, capacity=4)
+    before = verifier.logits(window)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+    verifier.start(net_input, capacity=4)
+    after = verifier.logits(window).log_softmax(-1)
+    assert not torch.allclose(after, before.log_softmax(-1), atol=1e-3)
+    assert_close(after, full_log_probs(model, net_input, [[2]])[0])
+
+
+def test_the_right_decoder_is_chosen() -> None:
+    task = make_task()
+    for options, kind in (
+        (VARIANTS["pre-norm"], CachedDecoder),
+        (OTHERS["scaled heads"], PrefixDecoder),
+    ):
+        verifier = Verifier([make_model(task, 1, **options)])
+        verifier.start(make_batch([[5]])["net_input"], capacity=4)
+        assert type(verifier.members[0].decoder) is kind

@@ -1,0 +1,195 @@
+"""fairseq's generation options under speculation: each equal to stock --beam 1 with the same flags, or refused."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import (
+    assert_same,
+    generate,
+    generation_options,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+    trained_copier,
+)
+
+METHODS = ["greedy", "iad"]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "short": {"max_len_b": 4},
+    "very short": {"max_len_b": 1},
+    "length by source": {"max_len_a": 0.5, "max_len_b": 1},
+    "long minimum": {"min_len": 12, "max_len_b": 15},
+    "minimum is maximum": {"min_len": 9, "max_len_b": 9},
+    "fewer unknowns": {"unkpen": 3.0},
+    "more unknowns": {"unkpen": -4.0},
+    "length penalty": {"lenpen": 0.3},
+    "unnormalized": {"unnormalized": True},
+    "hot": {"temperature": 2.5},
+    "cold": {"temperature": 0.3},
+    "source length": {"match_source_len": True},
+}
+PREFIXES: dict[str, list[list[int]]] = {
+    "one token": [[9], [10], [11], [12]],
+    "several, some free": [[9, 8, 7], [10, 1, 1], [5, 6, 1], [3, 3, 3]],
+    "with an end": [[9, 2, 1], [5, 5, 2], [2, 1, 1], [7, 8, 9]],
+    "longer than allowed": [[9] * 30, [5] * 30, [6, 2] + [1] * 28, [8] * 30],
+}
+
+
+@pytest.fixture(scope="module")
+def copier() -> Any:
+    return trained_copier()[1]
+
+
+def sample() -> dict[str, Any]:
+    return make_batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [20, 24, 26, 30, 20, 21], [3, 9, 3]])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_option(copier: Any, name: str, method: str) -> None:
+    found = generate(make_task(method), [copier], sample(), **OPTIONS[name])
+    assert_same(found, stock([copier], sample(), **OPTIONS[name]))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+@pytest.mark.parametrize("options", [{}, {"min_len": 6}, {"max_len_b": 5}], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_prefix(copier: Any, name: str, options: dict[str, Any], method: str) -> None:
+    prefix = torch.tensor(PREFIXES[name])
+    found = generate(make_task(method), [copier], sample(), prefix, **options)
+    assert_same(found, stock([copier], sample(), prefix, **options))
+
+
+@settings(max_examples=40)
+@given(
+    method=st.sampled_from(METHODS),
+    seed=st.integers(0, 5),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "min_len": st.integers(1, 8),
+            "unkpen": st.floats(-3, 3),
+            "lenpen": st.floats(0, 2),
+            "unnormalized": st.booleans(),
+            "temperature": st.floats(0.5, 3),
+            "max_len_b": st.integers(8, 14),
+        },
+    ),
+)
+def test_options_together(copier: Any, method: str, seed: int, options: dict[str, Any]) -> None:
+    batch = make_batch(random_sources(seed, 3))
+    assert_same(
+        generate(make_task(method), [copier], batch, **options), stock([copier], batch, **options)
+    )
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("method", METHODS)
+def test_alignment(copier: Any, kind: str, method: str) -> None:
+    found = generate(make_task(method), [copier], sample(), print_alignment=kind)
+    expected = stock([copier], sample(), print_alignment=kind)
+    assert_same(found, expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        # hard: (source, target) pairs; soft: probabilities, spelt with six digits
+        left, right = (
+            torch.tensor([[float(item) for item in row] for row in hypothesis["alignment"]])
+            for hypothesis in (ours, theirs)
+        )
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+def greedy_without_repeats(
+    model: Any, batch: dict[str, Any], size: int, max_len: int
+) -> list[list[int]]:
+    """A slow plain reference: one token at a time, the whole prefix anew, no n-gram of the output twice."""
+    outputs = []
+    for row in range(len(batch["id"])):
+        net_input = {name: value[row : row + 1] for name, value in batch["net_input"].items()}
+        output: list[int] = []
+        while not output or output[-1] != 2:
+            previous = torch.tensor([[2, *output]])
+            scores = model(**net_input, prev_output_tokens=previous)[0][0, -1]
+            scores[1] = -torch.inf
+            if not output:
+                scores[2] = -torch.inf
+            ngrams = {tuple(output[i : i + size]) for i in range(len(output) - size + 1)}
+            for token in range(len(scores)):
+                if len(output) >= size - 1 and (*output[len(output) - size + 1 :], token) in ngrams:
+                    scores[token] = -torch.inf
+            output.append(2 if len(output) == max_len else int(scores.argmax()))
+        outputs.append(output)
+    return outputs
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("method", METHODS)
+@torch.no_grad()
+def test_no_repeated_ngrams(copier: Any, size: int, method: str) -> None:
+    batch = make_batch([[5, 6, 5, 6, 5, 6, 5, 6], [7, 7, 7, 7, 7], [8, 9, 10, 8, 9, 11]])
+    found = generate(make_task(method), [copier], batch, no_repeat_ngram_size=size)
+    assert [h["tokens"].tolist() for h in found] == greedy_without_repeats(copier, batch, size, 20)
+    random = make_model(make_task(), 2)
+    found = generate(make_task(method), [random], batch, no_repeat_ngram_size=size)
+    assert [h["tokens"].tolist() for h in found] == greedy_without_repeats(random, batch, size, 20)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "--nbest": {"nbest": 2},
+    "--sampling": {"sampling": True},
+    "--diverse-beam-groups": {"diverse_beam_groups": 2},
+    "--diversity-rate": {"diversity_rate": 0.5},
+    "--constraints": {"constraints": "ordered"},
+    "--lm-path": {"lm_path": "lm.pt"},
+    "--retain-dropout": {"retain_dropout": True},
+}
+
+
+@pytest.mark.parametrize("option", REFUSED)
+@pytest.mark.parametrize("method", METHODS)
+def test_refused_before_decoding(copier: Any, option: str, method: str) -> None:
+    with pytest.raises(ValueError, match=option):
+        make_task(method).build_generator([copier], generation_options(**REFUSED[option]))
+
+
+def test_minimum_above_maximum_is_refused(copier: Any) -> None:
+    with pytest.raises(ValueError, match="--min-len 30"):
+        generate(make_task("iad"), [copier], sample(), min_len=30, max_len_b=20)
+
+
+def _messages(caplog: pytest.LogCaptureFixture, part: str) -> Sequence[str]:
+    return [record.getMessage() for record in caplog.records if part in record.getMessage()]
+
+
+def test_beam_is_set_to_one_and_said_once(copier: Any, caplog: pytest.LogCaptureFixture) -> None:
+    args = Namespace(beam=5)
+    with caplog.at_level(logging.INFO, logger="fairseq_aggdec"):
+        make_task("iad").build_generator([copier], args)
+    assert args.beam == 1
+    assert len(_messages(caplog, "--beam 5 is taken as --beam 1")) == 1
+
+
+def test_score_reference_goes_to_stock(copier: Any) -> None:
+    generator = make_task("iad").build_generator([copier], generation_options(score_reference=True))
+    assert type(generator).__name__ == "SequenceScorer"
+
+
+def test_steps_and_history(copier: Any) -> None:
+    (found,) = generate(
+        make_task("iad"), [copier], make_batch([[5, 8, 9, 10]]), retain_iter_history=True
+    )
+    assert found["steps"] == len(found["history"])
+    shown = [item["tokens"].tolist() for item in found["history"]]
+    assert shown[0] == [5, 8, 9, 10][: len(shown[0])]  # nothing committed, the source drafted
+    (plain,) = generate(make_task("iad"), [copier], make_batch([[5, 8, 9, 10]]))
+    assert plain["history"] == []
