@@ -35,15 +35,13 @@ class CopyText:
     def __init__(self, tokens: Sequence[int], start: int, match: str):
         self.tokens = [start, *tokens]
         self.match = match
-        self.cursor: int | None = (
-            0  # index of the last token that the output is thought to stand at
-        )
+        # Index of the token that the output is thought to stand at, and of the last one that it has copied.
+        self.cursor: int | None = 0
+        self.copied = 0
         self.read = (
             1  # output tokens, start symbol included, that the automaton has been walked with
         )
-        self.automaton: SuffixAutomaton | None = (
-            None  # made when the first draft fails: many never do
-        )
+        self.automaton: SuffixAutomaton | None = None  # made when a draft fails: many never do
         self.state = self.length = 0
 
     def copy(self, limit: int) -> list[int]:
@@ -63,9 +61,12 @@ class CopyText:
             gained: how many of its tokens are new.
         """
         cursor = self.cursor
-        if cursor is not None and self.tokens[cursor + 1 : cursor + 1 + gained] == output[-gained:]:
-            self.cursor = cursor + gained  # a unique run, grown longer, is still unique
-            return
+        if cursor is not None:
+            following = self.tokens[cursor + 1 : cursor + 1 + gained]
+            if following == output[-gained:]:
+                self.cursor = cursor + gained  # a unique run, grown longer, is still unique
+                return
+            self.copied = cursor + common_prefix(following, output[-gained:])
         if self.automaton is None:
             self.automaton = SuffixAutomaton(self.tokens)
             self.state, self.length = self.automaton.step(0, 0, output[0])
@@ -86,13 +87,20 @@ class CopyText:
         return self._next_occurrence(first)
 
     def _next_occurrence(self, first: int) -> int:
-        """The first occurrence of the matched suffix after where the output stood before (``--iad-match recent``)."""
+        """The first occurrence of the matched suffix after the last copied token (``--iad-match recent``)."""
         suffix = self.tokens[first - self.length + 1 : first + 1]
-        after = -1 if self.cursor is None else self.cursor
-        for end in range(max(after + 1, first), len(self.tokens)):
+        for end in range(max(self.copied + 1, first), len(self.tokens)):
             if self.tokens[end - self.length + 1 : end + 1] == suffix:
                 return end
         return first
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    alike = 0
+    while alike < min(len(first), len(second)) and first[alike] == second[alike]:
+        alike += 1
+    return alike
 
 
 class InputCopyDrafter:
@@ -106,7 +114,8 @@ class InputCopyDrafter:
 
     def __init__(self, source: Dictionary, target: Dictionary, match: str, device_type: str):
         self.to_target = symbol_map(source, target)
-        self.pad, self.eos = target.pad(), target.eos()
+        self.source_pad, self.source_eos = source.pad(), source.eos()
+        self.eos = target.eos()
         self.match = match
         self.draft_length = DraftLength(device_type)
 
@@ -122,13 +131,13 @@ class InputCopyDrafter:
     def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
         """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
         first, last = 0, len(ids)
-        while last > first and ids[last - 1] == self.pad:
+        while last > first and ids[last - 1] == self.source_pad:
             last -= 1
-        while first < last and ids[first] == self.pad:
+        while first < last and ids[first] == self.source_pad:
             first += 1
         return (
             tokens[first : last - 1]
-            if last > first and ids[last - 1] == self.eos
+            if last > first and ids[last - 1] == self.source_eos
             else tokens[first:last]
         )
 
