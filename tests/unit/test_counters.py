@@ -1,0 +1,76 @@
+"""Counters: a trace worked by hand, the line for the log, and clocks that survive an exception."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.counters import PARTS, Counters
+from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.window import Window
+
+
+def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verification:
+    window = Window(
+        torch.zeros(sum(drafted) + len(drafted)).long(),
+        [0] * len(drafted),
+        [n + 1 for n in drafted],
+    )
+    return Verification(window, window.tokens, drafted, accepted, emitted)
+
+
+def worked_trace() -> Counters:
+    """Two sentences: the first needs two rounds for 5 tokens, the second three rounds for 4 tokens."""
+    counters = Counters(sentences=2)
+    counters.add(iteration([4, 3], [3, 0], [[5, 6, 7, 8], [4]]))
+    counters.add(
+        iteration([2, 0], [1, 0], [[2], [9]])
+    )  # </s> drafted and accepted ends the first sentence
+    counters.add(iteration([1], [1], [[7, 2]]))
+    return counters
+
+
+def test_worked_trace() -> None:
+    counters = worked_trace()
+    assert (counters.sentences, counters.calls, counters.iterations) == (2, 3, 5)
+    assert (counters.drafted, counters.accepted) == (10, 5)
+    assert counters.tokens == 9
+    assert dict(counters.emitted) == {4: 1, 1: 3, 2: 1}
+    assert counters.mean_accepted_tokens == pytest.approx(9 / 5)
+    assert counters.acceptance_rate == pytest.approx(0.5)
+
+
+def test_summary_says_it_in_one_line() -> None:
+    summary = worked_trace().summary()
+    assert summary.startswith("2 sentences, 9 tokens, 5 iterations, mean accepted tokens 1.80, ")
+    assert "acceptance rate 50.0 %, " in summary
+    assert "tokens per iteration 1: 60 %, 2: 20 %, 3-4: 20 %" in summary
+    assert "\n" not in summary
+    assert all(f"{part} 0.00" in summary for part in PARTS)
+
+
+def test_nothing_decoded_divides_by_nothing() -> None:
+    counters = Counters()
+    assert counters.mean_accepted_tokens == counters.acceptance_rate == 0.0
+    assert counters.summary().startswith("0 sentences, 0 tokens")
+
+
+def test_last_bin_is_open() -> None:
+    counters = Counters()
+    counters.add(iteration([40], [40], [[5] * 41]))
+    assert counters.histogram() == "33+: 100 %"
+
+
+def test_clock_counts_a_block_that_raises() -> None:
+    counters = Counters()
+    with pytest.raises(ValueError, match="stop"), counters.clock("draft"):
+        raise ValueError("stop")
+    assert counters.seconds["draft"] > 0
+    assert counters.seconds["verify"] == 0
+
+
+def test_counters_share_nothing() -> None:
+    first, second = Counters(), Counters()
+    first.add(iteration([0], [0], [[5]]))
+    assert second.tokens == 0
+    assert not second.emitted

@@ -1,0 +1,77 @@
+"""Draft length: best_length against trying every length, and what the estimate learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.drafters.draft_length import DraftLength, best_length
+
+
+def tokens_per_cost(stands: float, fixed_cost: float, length: int) -> float:
+    """A draft of ``length`` emits 1 + p + p^2 + ... + p^length tokens."""
+    return sum(stands**k for k in range(length + 1)) / (fixed_cost + length)
+
+
+@given(st.floats(0, 1), st.floats(1, 300), st.integers(0, 80))
+def test_best_length_is_the_argmax(stands: float, fixed_cost: float, room: int) -> None:
+    rates = [tokens_per_cost(stands, fixed_cost, length) for length in range(room + 1)]
+    length = best_length(stands, fixed_cost, room)
+    assert 0 <= length <= room
+    assert rates[length] >= max(rates) * (1 - 1e-9)
+
+
+def test_extremes() -> None:
+    assert best_length(1.0, 17.0, 40) == 40
+    assert best_length(0.0, 17.0, 40) == 0
+    assert best_length(0.9, 17.0, 0) == 0
+
+
+def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> DraftLength:
+    """What is known after the same round has been seen several times."""
+    draft_length = DraftLength("cpu")
+    draft_length.start(len(drafted))
+    for _ in range(rounds):
+        draft_length.observe(drafted, accepted)
+    return draft_length
+
+
+def test_rejections_shorten_and_acceptance_lengthens_the_drafts_of_that_row() -> None:
+    before = capped([10, 10], [10, 0], 0)
+    after = capped([10, 10], [10, 0], 6)
+    assert before.cap(0, 60) == before.cap(1, 60)
+    assert after.cap(1, 60) < after.cap(0, 60)
+    assert after.cap(1, 60) < before.cap(1, 60)
+
+
+def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
+    seen = capped([10], [0], 50)
+    seen.start(1)
+    fresh = DraftLength("cpu")
+    fresh.start(1)
+    assert seen.cap(0, 60) < fresh.cap(0, 60)
+
+
+def test_rounds_without_a_draft_teach_nothing() -> None:
+    assert capped([0], [0], 20).cap(0, 60) == capped([0], [0], 0).cap(0, 60)
+
+
+def test_keep_rows_moves_what_is_known() -> None:
+    known = capped([10, 10, 10], [10, 10, 0], 6)
+    shy, bold = known.cap(2, 60), known.cap(0, 60)
+    assert shy != bold
+    known.keep_rows([2, 0, 1])
+    assert (known.cap(0, 60), known.cap(1, 60)) == (shy, bold)
+
+
+def test_room_is_never_exceeded() -> None:
+    known = capped([10], [10], 30)
+    assert [known.cap(0, room) for room in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
+    cpu, other = DraftLength("cpu"), DraftLength("mps")
+    cpu.start(1), other.start(1)
+    assert other.cap(0, 200) > cpu.cap(0, 200)

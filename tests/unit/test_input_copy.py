@@ -1,0 +1,243 @@
+"""Drafting from the source: CopyText against a plain reading of the rule, and what the drafter makes of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import Dictionary, data_utils
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.drafters.input_copy import (
+    NEVER_DRAFTED,
+    CopyText,
+    InputCopyDrafter,
+    symbol_map,
+)
+
+PAD, EOS, UNK = 1, 2, 3
+WORDS = st.integers(4, 7)
+MATCHES = ["unique", "longest", "recent"]
+
+
+def occurrences(text: Sequence[int], part: Sequence[int]) -> list[int]:
+    """Index of the last token of every occurrence."""
+    size = len(part)
+    return [i for i in range(size - 1, len(text)) if list(text[i - size + 1 : i + 1]) == list(part)]
+
+
+def paper_draft(source: Sequence[int], output: Sequence[int]) -> list[int]:
+    """Section 3.1 as it is written: if some suffix of the output is a unique substring of the source, what follows it.
+
+    Both begin with the start symbol.
+    """
+    text = [EOS, *source]
+    for start in range(len(output)):
+        found = occurrences(text, output[start:])
+        if len(found) == 1:
+            return text[found[0] + 1 :]
+    return []
+
+
+def longest_draft(source: Sequence[int], output: Sequence[int]) -> list[int]:
+    """``--iad-match longest``: what follows the first occurrence of the longest suffix that occurs."""
+    text = [EOS, *source]
+    for start in range(len(output)):
+        if found := occurrences(text, output[start:]):
+            return text[found[0] + 1 :]
+    return []
+
+
+@given(st.lists(WORDS, max_size=10), st.lists(st.lists(WORDS, min_size=1, max_size=4), max_size=6))
+def test_unique_is_the_rule_of_the_paper(source: list[int], rounds: list[list[int]]) -> None:
+    text = CopyText(source, EOS, "unique")
+    output = [EOS]
+    assert text.copy(99) == source
+    for gained in rounds:
+        output += gained
+        text.follow(output, len(gained))
+        assert text.copy(99) == paper_draft(source, output)
+
+
+@given(st.lists(WORDS, max_size=10), st.lists(st.lists(WORDS, min_size=1, max_size=4), max_size=6))
+def test_longest_takes_the_first_occurrence(source: list[int], rounds: list[list[int]]) -> None:
+    text = CopyText(source, EOS, "longest")
+    output = [EOS]
+    for gained in rounds:
+        output += gained
+        text.follow(output, len(gained))
+        assert text.copy(99) == longest_draft(source, output)
+
+
+@given(st.lists(WORDS, max_size=12), st.data())
+def test_recent_takes_the_next_occurrence_after_the_last_copied_token(
+    source: list[int], data: st.DataObject
+) -> None:
+    """Rounds as the loop makes them: a part of the draft is accepted, then comes another token."""
+    copier = CopyText(source, EOS, "recent")
+    text, output, copied, draft = [EOS, *source], [EOS], 0, list(source)
+    lost = False
+    for _ in range(data.draw(st.integers(0, 6))):
+        accepted = draft[: data.draw(st.integers(0, len(draft)))]
+        gained = [*accepted, data.draw(WORDS)]
+        output += gained
+        if not lost:
+            copied += next(
+                (i for i, token in enumerate(gained) if draft[i : i + 1] != [token]), len(gained)
+            )
+        if lost or len(accepted) == len(draft) or gained != draft[: len(gained)]:
+            ends = (occurrences(text, output[start:]) for start in range(len(output)))
+            found: list[int] = next((found for found in ends if found), [])
+            lost = not found
+            if found:
+                copied = next((end for end in found if end > copied), found[0])
+        draft = [] if lost else text[copied + 1 :]
+        copier.follow(output, len(gained))
+        assert copier.copy(99) == draft
+
+
+def test_worked_example_of_an_edit() -> None:
+    """Of "want go to school", "to" is inserted: it leads to "school", and "go" leads back."""
+    i, want, go, to, school, stop = range(10, 16)
+    text = CopyText([i, want, go, to, school, stop], EOS, "unique")
+    assert text.copy(99) == [i, want, go, to, school, stop]
+    text.follow([EOS, i, want, to], 3)  # "i want" stands, "to" is the correction
+    assert text.copy(99) == [school, stop]
+    text.follow([EOS, i, want, to, go], 1)
+    assert text.copy(99) == [to, school, stop]
+
+
+def test_a_repeated_word_waits_for_its_context() -> None:
+    a, b, c, new = 10, 11, 12, 13
+    output = [EOS, new, a]
+    drafts = {}
+    for match in MATCHES:
+        text = CopyText([a, b, a, c], EOS, match)
+        text.follow(output, 2)
+        drafts[match] = text.copy(99)
+    assert drafts == {"unique": [], "longest": [b, a, c], "recent": [b, a, c]}
+
+
+@pytest.mark.parametrize("match", MATCHES)
+def test_copies_stop_at_the_limit_and_at_what_is_never_drafted(match: str) -> None:
+    text = CopyText([5, 6, NEVER_DRAFTED, 7], EOS, match)
+    assert text.copy(99) == [5, 6]
+    assert text.copy(1) == [5]
+    assert text.copy(0) == []
+    text.follow([EOS, 5, 6, 7], 3)
+    assert text.copy(99) == []
+
+
+# The drafter
+
+
+def make_dictionary(words: str) -> Dictionary:
+    dictionary = Dictionary()
+    for word in words.split():
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+LETTERS = make_dictionary("a b c d e f")
+A, B, C, D = (LETTERS.index(letter) for letter in "abcd")
+
+
+def started(
+    sources: Sequence[Sequence[int]],
+    left_pad: bool = True,
+    end: int = 50,
+    target: Dictionary = LETTERS,
+) -> tuple[InputCopyDrafter, DecodeState]:
+    """A drafter that has taken up a batch of sources (without their ``</s>``)."""
+    drafter = InputCopyDrafter(LETTERS, target, "unique", "cuda")
+    tokens = [torch.tensor([*source, EOS]) for source in sources]
+    source = data_utils.collate_tokens(tokens, PAD, EOS, left_pad=left_pad)
+    state = DecodeState(
+        [Row(i, [EOS], end=end, floor=1) for i in range(len(sources))], EOS, source.device
+    )
+    unused: Any = None
+    drafter.start({"net_input": {"src_tokens": source}}, unused, state)
+    return drafter, state
+
+
+def emit(drafter: InputCopyDrafter, state: DecodeState, emitted: list[list[int]]) -> None:
+    """What the loop does after a round in which nothing else than ``emitted`` was found out."""
+    state.commit(emitted, torch.zeros(sum(map(len, emitted))))
+    drafted = [0] * len(emitted)
+    seen: Any = SimpleNamespace(drafted=drafted, accepted=drafted, emitted=emitted)
+    drafter.observe(seen, state)
+
+
+@pytest.mark.parametrize("left_pad", [True, False])
+def test_first_draft_is_the_source_without_end_and_padding(left_pad: bool) -> None:
+    drafter, state = started([[A, B, C], [D], []], left_pad)
+    assert [list(row) for row in drafter.draft(state).tokens] == [[A, B, C], [D], []]
+
+
+def test_room_limits_the_draft() -> None:
+    drafter, state = started([[A, B, C, D]], end=2)
+    assert [list(row) for row in drafter.draft(state).tokens] == [[A, B]]
+    emit(drafter, state, [[A, B]])
+    assert [list(row) for row in drafter.draft(state).tokens] == [[]]
+
+
+def test_special_symbols_of_the_source_are_never_drafted() -> None:
+    for special in (EOS, PAD, LETTERS.bos()):
+        drafter, state = started([[A, special, B]])
+        assert [list(row) for row in drafter.draft(state).tokens] == [[A]]
+
+
+def test_unknown_words_are_drafted_as_unknown() -> None:
+    drafter, state = started([[A, UNK, B]])
+    assert [list(row) for row in drafter.draft(state).tokens] == [[A, UNK, B]]
+
+
+def test_other_target_dictionary() -> None:
+    target = make_dictionary("z c a x")
+    drafter, state = started([[C, A, B, A]], target=target)
+    assert [list(row) for row in drafter.draft(state).tokens] == [
+        [target.index("c"), target.index("a")]
+    ]
+
+
+def test_rows_follow_their_own_text_and_move_with_keep_rows() -> None:
+    drafter, state = started([[A, B, C], [D, C, B], [B, A, D]])
+    emit(drafter, state, [[B], [C], [D, EOS]])
+    assert [list(row) for row in drafter.draft(state).tokens][:2] == [[C], [B]]
+    keep = state.release_finished()
+    assert keep == [0, 1]
+    drafter.keep_rows([1, 0])
+    state.rows.reverse()
+    assert [list(row) for row in drafter.draft(state).tokens] == [[B], [C]]
+
+
+def test_symbol_map_goes_by_symbol() -> None:
+    target = make_dictionary("b q a")
+    mapped = symbol_map(LETTERS, target)
+    assert len(mapped) == len(LETTERS)
+    for index in range(len(LETTERS)):
+        symbol = LETTERS[index]
+        if index in (LETTERS.bos(), PAD, EOS) or symbol not in target.indices:
+            assert mapped[index] == NEVER_DRAFTED
+        else:
+            assert target[int(mapped[index])] == symbol
+    assert mapped[UNK] == target.unk()
+
+
+def test_dictionaries_may_number_their_special_symbols_differently() -> None:
+    source = Dictionary(extra_special_symbols=["<mask>"])
+    target = Dictionary(bos="<start>", pad="<filler>", eos="<end>", unk="<unknown>")
+    for dictionary in (source, target):
+        for letter in ("a", "b"):
+            dictionary.add_symbol(letter)
+    drafter = InputCopyDrafter(source, target, "unique", "cuda")
+    state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
+    unused: Any = None
+    row = [[PAD, source.index("a"), source.index("b"), EOS]]
+    drafter.start({"net_input": {"src_tokens": torch.tensor(row)}}, unused, state)
+    assert list(drafter.draft(state).tokens[0]) == [target.index("a"), target.index("b")]

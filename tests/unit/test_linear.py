@@ -1,0 +1,167 @@
+"""FastLinear, FastNorm, FastFeedForward against the modules they stand for; ParameterWatch sees every change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import nn
+
+from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, ParameterWatch
+
+ROWS = (1, 2, 3, 4, 5, 20)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        yield
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(24, 40), (512, 1100)]
+)  # below and above what counts as a small weight
+def test_linear(pack: bool, bias: bool, relu: bool, shape: tuple[int, int]) -> None:
+    module = nn.Linear(*shape, bias=bias)
+    fast = FastLinear([module], relu=relu, pack=pack)
+    for rows in ROWS:
+        x = torch.randn(rows, shape[0])
+        kept = x.clone()
+        expected = F.linear(x, module.weight, module.bias)
+        assert_close(fast(x), expected.relu() if relu else expected)
+        assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_modules_side_by_side(pack: bool) -> None:
+    modules = [nn.Linear(24, 8), nn.Linear(24, 16, bias=False), nn.Linear(24, 4)]
+    fast = FastLinear(modules, pack=pack)
+    for rows in ROWS:
+        x = torch.randn(rows, 24)
+        assert_close(fast(x), torch.cat([module(x) for module in modules], dim=-1))
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_three_dimensions(pack: bool) -> None:
+    module = nn.Linear(24, 40)
+    fast = FastLinear([module], pack=pack)
+    for shape in ((2, 1, 24), (1, 5, 24), (3, 6, 24)):
+        x = torch.randn(shape)
+        assert_close(fast(x), module(x))
+
+
+def test_a_view_that_is_not_contiguous() -> None:
+    module = nn.Linear(24, 40)
+    fast = FastLinear([module])
+    x = torch.randn(6, 72)[:, 24:48]
+    assert_close(fast(x), module(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_not_packed(dtype: torch.dtype) -> None:
+    module = nn.Linear(24, 40).to(dtype)
+    fast = FastLinear([module])
+    assert fast.packed is None
+    x = torch.randn(6, 24, dtype=dtype)
+    assert torch.equal(fast(x), module(x))
+
+
+def test_norm() -> None:
+    module = nn.LayerNorm(24)
+    nn.init.normal_(module.weight), nn.init.normal_(module.bias)
+    x = torch.randn(6, 24)
+    assert torch.equal(FastNorm(module)(x), module(x))
+
+
+def make_layer(normalize_before: bool, activation: str) -> TransformerDecoderLayerBase:
+    from fairseq.models.transformer import TransformerConfig
+
+    config = TransformerConfig()
+    config.decoder.embed_dim, config.decoder.ffn_embed_dim, config.decoder.attention_heads = (
+        16,
+        24,
+        2,
+    )
+    config.encoder.embed_dim = 16
+    config.decoder.normalize_before = normalize_before
+    config.activation_fn = activation  # type: ignore[assignment]
+    return TransformerDecoderLayerBase(config).eval()
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("normalize_before", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
+def test_feed_forward(pack: bool, normalize_before: bool, activation: str) -> None:
+    layer = make_layer(normalize_before, activation)
+    x = torch.randn(6, 16)
+    hidden = layer.final_layer_norm(x) if normalize_before else x
+    expected = x + layer.fc2(layer.activation_fn(layer.fc1(hidden)))
+    expected = expected if normalize_before else layer.final_layer_norm(expected)
+    assert_close(FastFeedForward(layer, pack)(x), expected)
+
+
+def test_watch_sees_nothing_when_nothing_happens() -> None:
+    module = nn.Linear(4, 3)
+    watch = ParameterWatch(module)
+    module(torch.randn(2, 4))
+    assert not watch.changed()
+
+
+def write_in_place(module: nn.Linear) -> None:
+    module.weight.add_(1.0)
+
+
+def write_data(module: nn.Linear) -> None:
+    """As fairseq's optimisers do: autograd's version counter does not move."""
+    module.weight.data.add_(1.0)
+
+
+def replace_data(module: nn.Linear) -> None:
+    module.weight.data = torch.randn(3, 4)
+
+
+def change_type(module: nn.Linear) -> None:
+    module.half()
+
+
+def load_state(module: nn.Linear) -> None:
+    module.load_state_dict(nn.Linear(4, 3).state_dict())
+
+
+@pytest.mark.parametrize(
+    "change", [write_in_place, write_data, replace_data, change_type, load_state]
+)
+def test_watch_sees(change: Any) -> None:
+    module = nn.Linear(4, 3)
+    watch = ParameterWatch(module)
+    change(module)
+    assert watch.changed()
+
+
+def test_watch_sees_an_optimiser_step() -> None:
+    with torch.enable_grad():
+        module = nn.Linear(4, 3)
+        watch = ParameterWatch(module)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        module(torch.ones(2, 4)).sum().backward()
+        assert not watch.changed()
+        optimizer.step()
+        assert watch.changed()
+
+
+def test_watch_takes_a_module_with_an_empty_parameter() -> None:
+    module = nn.Module()
+    module.empty = nn.Parameter(torch.empty(0, 3))
+    module.other = nn.Parameter(torch.ones(2))
+    assert not ParameterWatch(module).changed()
