@@ -141,7 +141,7 @@ def assert_same(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, An
 
 
 def edited(source: Sequence[int]) -> list[int]:
-    """The task of :func:`trained_copier`: most tokens stay, every twelfth type is replaced, every thirteenth dropped."""
+    """The task of :func:`trained_copier`: every twelfth type is replaced, every thirteenth dropped."""
     replaced = [token + 1 if token % 12 == 0 else token for token in source if token % 13]
     return replaced or list(source[:1])
 

@@ -1,8 +1,9 @@
 """Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
 
-``F.linear`` on CPU is slow for the few rows that decoding has: two to twenty rows lay the weight out anew on every call,
-and one row of a large weight goes through a matrix-vector product that misses half the memory bandwidth. oneDNN lets the layout be made once.
-The operators are private to torch, so they are probed first and everything falls back to ``F.linear``.
+``F.linear`` on CPU is slow for the few rows that decoding has: two to twenty rows lay the weight out anew on every
+call, and one row of a large weight goes through a matrix-vector product that can miss half the memory bandwidth. oneDNN
+lets the layout be made once. Its operators are private to torch, so they are probed first and everything falls back to
+``F.linear``.
 """
 
 import functools
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
-# Below this many rows of a weight with fewer than so many elements (it stays in a core's own cache), calling oneDNN costs
-# more than it saves.
+# With fewer rows than this, a weight of fewer elements (it stays in a core's own cache) is multiplied faster without
+# oneDNN, whose calls cost more than they save.
 FEW_ROWS = 4
 SMALL_WEIGHT = 2**19
 

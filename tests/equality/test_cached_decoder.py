@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support import make_batch, make_model, make_task, random_sources
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
 from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
+from tests.support import make_batch, make_model, make_task, random_sources
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "post-norm": {},
@@ -44,10 +44,14 @@ TOLERANCE = 1e-5  # of the largest log-probability; fairseq's own incremental mo
 def full_log_probs(
     model: Any, net_input: dict[str, Any], prefixes: list[list[int]]
 ) -> list[torch.Tensor]:
-    """Per row (T, V) log-probabilities of the model's own forward over its whole prefix, one row at a time."""
+    """Per row (T, V) log-probabilities of the model's own forward over its whole prefix, each sentence alone."""
     result = []
     for row, prefix in enumerate(prefixes):
-        one = {name: value[row : row + 1] for name, value in net_input.items()}
+        source = net_input["src_tokens"][row]
+        one = {
+            "src_tokens": source[source != 1][None],
+            "src_lengths": net_input["src_lengths"][row : row + 1],
+        }
         output = model(**one, prev_output_tokens=torch.tensor([prefix]))
         result.append(model.get_normalized_probs(output, log_probs=True)[0])
     return result

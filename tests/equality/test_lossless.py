@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+
+from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.drafters.base import Draft
 from tests.support import (
     WORDS,
     assert_same,
@@ -19,11 +24,6 @@ from tests.support import (
     stock,
     trained_copier,
 )
-
-from fairseq_aggdec.decoding.loop import Verification
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.base import Draft
 
 Propose = Callable[[int, int, list[int]], int]
 
@@ -163,7 +163,7 @@ def _bias_output(model: Any, token: int, weight: float) -> None:
 @pytest.mark.parametrize("weight", [2.0, 4.0, 6.0, 30.0])
 def test_models_that_drop_the_tail(weight: float) -> None:
     """``</s>`` may come at any bifurcation, with source left to copy: nothing may follow it."""
-    task, model = trained_copier(updates=200, share_all_embeddings=False)
+    model = trained_copier(updates=200, share_all_embeddings=False)[1]
     _bias_output(model, 2, weight)
     sample = make_batch(random_sources(13, 16))
     expected = stock([model], sample)
