@@ -8,4 +8,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
+export PYTHONWARNINGS=ignore # of fairseq's dependencies, about each other
 exec .venv/bin/python scripts/demo.py "$@"

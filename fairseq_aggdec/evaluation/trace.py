@@ -1,7 +1,8 @@
-"""The trace of a sentence in the terminal: what was drafted, where it stood, what was thrown away (paper, Table 2, 17)."""
+"""The trace of a sentence in the terminal: what was drafted, what stood, what was thrown away (paper, Tables 2, 17)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ MEANING = {
     DISCARDED: "drafted and thrown away",
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
+BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know
 
 
 @dataclass
@@ -30,11 +32,24 @@ class Piece:
     kind: str
 
 
-def spell(symbols: Sequence[str]) -> str:
-    """Subword pieces with word boundaries shown as spaces; other tokens with a space between them."""
-    if any(symbol.startswith(SPACE) for symbol in symbols):
-        return "".join(symbols).replace(SPACE, " ").strip(" ") or " "
-    return " ".join(symbols)
+def spell(tokens: Sequence[int], words: Dictionary) -> str:
+    """Tokens as text, a space before each word; subword pieces are put together."""
+    symbols = [words[token] for token in tokens]
+    if not in_pieces(words):
+        return "".join(f" {symbol}" for symbol in symbols)
+    text = "".join(f" {s}" if s == words.eos_word else s.replace(SPACE, " ") for s in symbols)
+    return BYTES.sub(lambda found: from_bytes(found[0]), text)
+
+
+def in_pieces(words: Dictionary) -> bool:
+    """Whether a dictionary is of sentencepiece's pieces."""
+    first = range(words.nspecial, min(len(words), words.nspecial + 200))
+    return any(words[token].startswith(SPACE) for token in first)
+
+
+def from_bytes(pieces: str) -> str:
+    """``<0xC3><0xA9>`` -> é."""
+    return bytes.fromhex(re.sub("<0x|>", "", pieces)).decode("utf-8", "replace")
 
 
 def pieces(iteration: Iteration, target: Dictionary) -> list[Piece]:
@@ -44,9 +59,7 @@ def pieces(iteration: Iteration, target: Dictionary) -> list[Piece]:
         (iteration.emitted[iteration.accepted :], OWN),
         (iteration.drafted[iteration.accepted :], DISCARDED),
     )
-    return [
-        Piece(spell([target[token] for token in tokens]), kind) for tokens, kind in parts if tokens
-    ]
+    return [Piece(spell(tokens, target), kind) for tokens, kind in parts if tokens]
 
 
 @dataclass
@@ -58,16 +71,12 @@ class Trace:
     iterations: list[list[Piece]]
     tokens: int
 
-    @property
-    def tokens_per_iteration(self) -> float:
-        return self.tokens / max(1, len(self.iterations))
-
 
 def trace(record: Record, source: Dictionary, target: Dictionary) -> Trace:
     """Puts a record into words."""
     return Trace(
-        spell([source[token] for token in record.source[:-1]]),
-        spell([target[token] for token in record.output[:-1]]),
+        spell(record.source[:-1], source).strip(),
+        spell(record.output[:-1], target).strip(),
         [pieces(iteration, target) for iteration in record.iterations],
         len(record.output),
     )
@@ -75,35 +84,35 @@ def trace(record: Record, source: Dictionary, target: Dictionary) -> Trace:
 
 def lines(shown: Trace) -> Iterator[Text]:
     """The trace as coloured lines."""
-    yield Text("input   ", style="bold") + Text(shown.source, style="default")
+    yield Text("input   ", style="bold").append(shown.source, style="not bold")
     for number, iteration in enumerate(shown.iterations, start=1):
-        line = Text(f"{number:>6}  ", style="dim")
+        line = Text().append(f"{number:>6} ", style="dim")
         for piece in iteration:
             line.append(piece.text, style=STYLES[piece.kind])
-            line.append(" ")
         yield line
-    yield Text("output  ", style="bold") + Text(shown.output, style="default")
-    yield Text(
-        f"        {shown.tokens} tokens in {len(shown.iterations)} iterations, one by one it is {shown.tokens}",
-        style="dim",
-    )
+    yield Text("output  ", style="bold").append(shown.output, style="not bold")
+    rounds = len(shown.iterations)
+    yield Text(f"        decoder calls: {rounds}; one token at a time: {shown.tokens}", style="dim")
 
 
 def show(console: Console, traces: Sequence[Trace]) -> None:
     """Prints traces with a legend."""
-    console.print(Text("  ").join(Text(MEANING[kind], style=STYLES[kind]) for kind in STYLES))
+    for kind, style in STYLES.items():
+        console.print(Text("  ").append(MEANING[kind], style=style))
     for shown in traces:
         console.print()
         for line in lines(shown):
-            console.print(line, soft_wrap=False)
+            console.print(line)
 
 
 def choose(records: Sequence[Record], count: int = 3) -> list[Record]:
-    """Sentences worth showing: of middling length, and among them a copied, an edited and a much edited one."""
+    """Sentences worth showing: of middling length, from the fewest iterations to many, edited ones first."""
     by_length = sorted(records, key=lambda record: len(record.output))
-    middling = by_length[
-        len(by_length) // 3 : max(len(by_length) * 2 // 3, len(by_length) // 3 + 1)
-    ]
-    by_rounds = sorted(middling, key=lambda record: len(record.iterations))
+    third = len(by_length) // 3
+    middling = by_length[third : max(2 * third, third + count)]
+    edited = [record for record in middling if len(record.iterations) > 1]
+    pool = edited if len(edited) >= count else middling
+    by_rounds = sorted(pool, key=lambda record: len(record.iterations))
+    # The last tenth is left out: what needs most iterations is rarely a sentence.
     places = [round(i * 0.9 * (len(by_rounds) - 1) / max(1, count - 1)) for i in range(count)]
     return [by_rounds[place] for place in dict.fromkeys(places)]

@@ -36,18 +36,27 @@ def shown(words: Dictionary) -> trace.Trace:
 
 def test_pieces(shown: trace.Trace) -> None:
     assert shown.iterations == [
-        [Piece("the cat", ACCEPTED), Piece("s", OWN), Piece("sit <here>", DISCARDED)],
-        [Piece("</s>", OWN)],
+        [Piece(" the cat", ACCEPTED), Piece("s", OWN), Piece(" sit <here>", DISCARDED)],
+        [Piece(" </s>", OWN)],
     ]
     assert (shown.source, shown.output, shown.tokens) == ("the cat sit <here>", "the cats", 4)
+
+
+def test_words_and_bytes(words: Dictionary) -> None:
+    plain = Dictionary()
+    plain.add_symbol("cat")
+    assert trace.spell([4, 2], plain) == " cat </s>"
+    first = words.add_symbol("<0xC3>")
+    second = words.add_symbol("<0xA9>")
+    assert trace.spell([4, first, second], words) == " theé"
 
 
 def test_terminal(shown: trace.Trace) -> None:
     stream = io.StringIO()
     trace.show(Console(file=stream, force_terminal=True, width=120), [shown])
     text = stream.getvalue()
-    assert "\x1b[32mthe cat" in text  # green
-    assert "4 tokens in 2 iterations" in text
+    assert "\x1b[32m the cat\x1b" in text  # green
+    assert "decoder calls: 2; one token at a time: 4" in text
 
 
 def test_report_needs_no_other_file(shown: trace.Trace, tmp_path: Path) -> None:
@@ -56,7 +65,7 @@ def test_report_needs_no_other_file(shown: trace.Trace, tmp_path: Path) -> None:
     plots = {"Edits": tmp_path / "plot.svg"}
     report.write(page, "Title", "Words.", ["a", "b"], [["1", "2"]], [shown], plots)
     html = page.read_text()
-    assert '<span class="discarded">sit &lt;here&gt;</span>' in html
+    assert '<span class="discarded"> sit &lt;here&gt;</span>' in html
     assert "<svg>plot</svg>" in html and "<?xml" not in html
     assert "src=" not in html and "href=" not in html
 
