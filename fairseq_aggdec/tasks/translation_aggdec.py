@@ -133,4 +133,8 @@ class TranslationAggdecTask(TranslationTask):
         # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.
         if not self.summary_at_exit and not self.cfg.eval_bleu:
             self.summary_at_exit = True
-            atexit.register(lambda: logger.info("decoding summary: %s", self.counters.summary()))
+            atexit.register(self._log_summary)
+
+    def _log_summary(self) -> None:
+        if self.counters.sentences:
+            logger.info("decoding summary: %s", self.counters.summary())
