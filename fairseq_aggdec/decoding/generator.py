@@ -154,7 +154,9 @@ class DraftAndVerifyGenerator(SequenceGenerator):
 class AttentiveGenerator(DraftAndVerifyGenerator):
     """Adds the attention that stock gathers step by step, from one forced pass over the hypotheses."""
 
-    def _generate(self, sample: dict[str, Any], *args: Any, **kwargs: Any) -> list[list[Hypothesis]]:
+    def _generate(
+        self, sample: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> list[list[Hypothesis]]:
         hypotheses = super()._generate(sample, *args, **kwargs)
         src_tokens, src_lengths, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
         # (B, T, S): the last layer's, averaged over heads.

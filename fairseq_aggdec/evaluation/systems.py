@@ -144,7 +144,7 @@ def write_for_ctranslate2(session: Session, path: Path) -> None:
         plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)
         assert isinstance(plain, dict)
         options.pop("_name", None)
-        options |= plain
+        options.update({str(name): value for name, value in plain.items()})
     options["task"] = "translation"
     parameters = {
         name: value.float().cpu() if value.is_floating_point() else value.cpu()
