@@ -110,6 +110,7 @@ class Session:
             ignore_invalid_inputs=dataset.skip_invalid_size_inputs_valid_test,
             required_batch_size_multiple=dataset.required_batch_size_multiple,
             seed=self.cfg.common.seed,
+            disable_iterator_cache=True,  # the cache would hand out the first batch size again
         ).next_epoch_itr(shuffle=False)
         for sample in batches:
             yield utils.move_to_cuda(sample) if self.cuda else sample
