@@ -124,10 +124,24 @@ class Bench:
                 rows += benchmark.lines(measurements, batch_size, threads)
                 single = single or (measurements if batch_size == 1 else [])
                 print(benchmark.markdown(rows[-len(running) :]), flush=True)
+        self.check_replay(rows)
         if args.output:
             record = {"precision": self.session.precision, "replay": self.records is not None}
             benchmark.write(args.output, self.title("Decoding speed"), command(), rows, record)
             draw(args.output, self.session, rows, single)
+
+    def check_replay(self, rows: list[benchmark.Line]) -> None:
+        """Says so where a replay did not do what was recorded (a floating-point tie may break a draft)."""
+        if self.records is None:
+            return
+        rounds = sum(len(record.iterations) for record in self.records)
+        recorded = sum(len(record.output) for record in self.records) / rounds
+        for row in rows:
+            replayed = row.mean_accepted if row.system != "greedy" else None
+            if replayed is not None and abs(replayed / recorded - 1) > 0.01:
+                print(
+                    f"warning: {row.system} replayed {replayed:.2f} tokens per iteration, not {recorded:.2f}"
+                )
 
     def step_cost(self) -> None:
         tables, results = [], {}

@@ -5,6 +5,7 @@
 One sentence at a time, as a user waits for them. Model and sentences are in checkpoints/ua_gec (CC BY 4.0).
 """
 
+# ruff: noqa: E402
 import argparse
 import logging
 import os
@@ -12,6 +13,9 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+# `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
+logging.getLogger().addHandler(logging.NullHandler())
 
 import sentencepiece
 import torch
@@ -60,7 +64,7 @@ def rows_of(measurements: Sequence[Measurement]) -> list[list[str]]:
     rows = []
     for name, m in by_name.items():
         differing = different(m, by_name["beam1"])
-        same = "yes" if differing == 0 else f"no, {differing} of {len(m.outputs)} differ"
+        same = "yes" if differing == 0 else f"no, {differing} differ"
         rows.append(
             [
                 systems.LABELS[name],
@@ -77,7 +81,8 @@ def rows_of(measurements: Sequence[Measurement]) -> list[list[str]]:
 def table_of(rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title="One sentence at a time", title_justify="left")
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in (COLUMNS[0], COLUMNS[-1]) else "right")
+        words = column in (COLUMNS[0], COLUMNS[-1])
+        table.add_column(column, justify="left" if words else "right", no_wrap=words)
     for row in rows:
         table.add_row(*row)
     return table
@@ -108,8 +113,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--report", type=Path, default=ROOT / "report.html")
     args = parser.parse_args()
-    # fairseq logs at INFO for everybody as soon as it is imported.
-    logging.getLogger().setLevel(logging.WARNING)
     if not (SHIPPED / "checkpoint.pt").exists():
         raise SystemExit(f"error: {SHIPPED} lacks checkpoint.pt: is the checkout complete?")
     console = Console()

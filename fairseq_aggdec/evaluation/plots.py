@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-
-# There may be no screen; and fairseq lets everybody log at DEBUG, which fills pages here.
-plt.switch_backend("Agg")
-logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 
 def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
     return path
 
 
 def speedup_distribution(speedups: Sequence[float], baseline: str, path: Path) -> Path:
     """Histogram of per-sentence speed-ups over ``baseline``."""
-    figure, axes = plt.subplots(figsize=(5, 3.2))
+    figure = Figure(figsize=(5, 3.2))
+    axes = figure.subplots()
     axes.hist(speedups, bins=30, color="#4477aa")
     axes.set_xlabel(f"speed-up over {baseline}")
     axes.set_ylabel("sentences")
@@ -35,7 +29,8 @@ def speedup_against_edits(
     ratios: Sequence[float], speedups: Sequence[float], baseline: str, path: Path
 ) -> Path:
     """One point per sentence: edit distance between input and output over input length, and speed-up."""
-    figure, axes = plt.subplots(figsize=(5, 3.2))
+    figure = Figure(figsize=(5, 3.2))
+    axes = figure.subplots()
     axes.scatter(ratios, speedups, s=8, alpha=0.5, color="#4477aa", linewidths=0)
     axes.set_xlabel("edit ratio (edits / input tokens)")
     axes.set_ylabel(f"speed-up over {baseline}")
@@ -46,7 +41,8 @@ def speedup_against_edits(
 
 def latency_against_batch(latencies: Mapping[str, Mapping[int, float]], path: Path) -> Path:
     """Seconds per sentence against batch size, a line per system."""
-    figure, axes = plt.subplots(figsize=(5, 3.2))
+    figure = Figure(figsize=(5, 3.2))
+    axes = figure.subplots()
     for name, by_batch in latencies.items():
         axes.plot(list(by_batch), [1e3 * s for s in by_batch.values()], marker="o", label=name)
     axes.set_xscale("log", base=2)

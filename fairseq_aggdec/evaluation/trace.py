@@ -43,8 +43,7 @@ def spell(tokens: Sequence[int], words: Dictionary) -> str:
 
 def in_pieces(words: Dictionary) -> bool:
     """Whether a dictionary is of sentencepiece's pieces."""
-    first = range(words.nspecial, min(len(words), words.nspecial + 200))
-    return any(words[token].startswith(SPACE) for token in first)
+    return any(symbol.startswith(SPACE) for symbol in words.symbols)
 
 
 def from_bytes(pieces: str) -> str:
