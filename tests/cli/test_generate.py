@@ -1,0 +1,684 @@
+"""fairseq's own commands with our decoders: preprocess, train, generate, interactive and validate on a tiny model.
+
+Commands run inside the test process, as ``fairseq_cli`` offers them, except where the end of a process matters.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from fairseq_cli import generate, interactive, preprocess, train, validate
+
+from fairseq_aggdec.compat import CheckpointError
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ["--user-dir", str(ROOT / "fairseq_aggdec"), "--task", "translation_aggdec"]
+WORDS = [f"{a}{b}" for a in "bdfg" for b in "aeiou"]
+PIECES = ["un@@", "re@@"]  # prefixes of words, as subword tools mark them
+SENTENCES = {
+    "train": 1500,
+    "valid": 45,
+    "test": 53,
+}  # no multiples of 8: stock would lose the last ones
+MODEL = shlex.split(
+    "--arch transformer --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
+    "--encoder-ffn-embed-dim 64 --decoder-ffn-embed-dim 64 --encoder-attention-heads 2 --decoder-attention-heads 2 "
+    "--max-source-positions 40 --max-target-positions 40 --share-all-embeddings --dropout 0"
+)
+TRAINING = shlex.split(
+    "--optimizer adam --lr 0.005 --lr-scheduler inverse_sqrt --warmup-updates 60 --batch-size 32 --clip-norm 1 "
+    "--cpu --seed 3 --num-workers 0 --no-progress-bar --disable-validation"
+)
+CUT = ["--max-len-b", "20"]
+
+
+# -- running commands
+
+
+@dataclass
+class Result:
+    """What a command printed and what it logged."""
+
+    stdout: str
+    log: list[str]
+
+    def lines(self, kind: str) -> dict[str, str]:
+        """``D``, ``H``, ... lines: name of the sentence -> what follows its tab."""
+        found = re.findall(rf"^{kind}-(\S+)\t(.*)$", self.stdout, re.MULTILINE)
+        assert len(dict(found)) == len(found), "a sentence came twice"
+        return dict(found)
+
+    def texts(self, kind: str = "D") -> dict[str, str]:
+        """The same without the score."""
+        return {name: line.split("\t", 1)[1] for name, line in self.lines(kind).items()}
+
+    def logged(self, pattern: str) -> list[str]:
+        return [line for line in self.log if re.search(pattern, line)]
+
+
+@contextmanager
+def log_lines() -> Iterator[list[str]]:
+    lines: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Collect(logging.INFO)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    level = root.level
+    root.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def run(command: Callable[[], Any], *arguments: str | Path, stdin: str = "") -> Result:
+    """Runs a fairseq command in this process."""
+    stdout = io.StringIO()
+    argv = ["fairseq", *map(str, arguments)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        redirect_stdout(stdout),
+        log_lines() as log,
+    ):
+        command()
+    return Result(stdout.getvalue(), log)
+
+
+def run_process(
+    name: str, *arguments: str | Path, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs an installed fairseq command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", f"fairseq_cli.{name}", *map(str, arguments)],
+        input=stdin,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+# -- data and model
+
+
+def edited(words: Sequence[str]) -> list[str]:
+    """Two of the words are replaced, one disappears, the others are copied."""
+    changed = {"ba": "bo", "fe": "fu", "gi": None}
+    target = [changed.get(word, word) for word in words]
+    return [word for word in target if word] or list(words[:1])
+
+
+def write_corpus(folder: Path) -> None:
+    generator = random.Random(7)
+    for split, count in SENTENCES.items():
+        sources = []
+        for _ in range(count):
+            words = generator.choices(WORDS, k=generator.randint(3, 12))
+            position = generator.randrange(len(words))
+            words[position:position] = generator.choice([[], [], [generator.choice(PIECES)]])
+            sources.append(words)
+        if split == "test":
+            sources[5][1], sources[6] = "unheard", ["never", "heard"]  # unknown words
+        targets = [edited(words) for words in sources]
+        for side, sentences in (("src", sources), ("tgt", targets)):
+            (folder / f"{split}.{side}").write_text(
+                "".join(" ".join(words) + "\n" for words in sentences)
+            )
+
+
+def preprocess_arguments(folder: Path, destination: Path) -> list[str | Path]:
+    arguments: list[str | Path] = [
+        "--source-lang",
+        "src",
+        "--target-lang",
+        "tgt",
+        "--destdir",
+        destination,
+    ]
+    for split in SENTENCES:
+        arguments += [f"--{split}pref", folder / split]
+    return [*arguments, "--joined-dictionary", "--workers", "1"]
+
+
+@dataclass
+class Trained:
+    """A folder with text, binarised data and checkpoints of one training run."""
+
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "checkpoint_last.pt"
+
+    @property
+    def early(self) -> Path:
+        (found,) = (self.folder / "checkpoints").glob("checkpoint_*_300.pt")
+        return found
+
+    def source(self, split: str = "test") -> list[str]:
+        return (self.folder / f"{split}.src").read_text().splitlines()
+
+    def generate(
+        self,
+        decoding: str,
+        *arguments: str | Path,
+        path: str | Path | None = None,
+        data: Path | None = None,
+    ) -> Result:
+        options = shlex.split("--cpu --num-workers 0 --no-progress-bar --beam 1 --batch-size 7")
+        options += [*PLUGIN, "--decoding", decoding, "--path", str(path or self.checkpoint), *CUT]
+        return run(generate.cli_main, data or self.data, *options, *arguments)
+
+    def interactive(self, decoding: str, stdin: str, *arguments: str | Path) -> Result:
+        options: list[str | Path] = [*PLUGIN, "--decoding", decoding, "--path", self.checkpoint]
+        options += ["--cpu", "--beam", "1", *CUT, "--source-lang", "src", "--target-lang", "tgt"]
+        return run(interactive.cli_main, self.data, *options, *arguments, stdin=stdin)
+
+    def train(self, *arguments: str | Path) -> Result:
+        return run(train.cli_main, self.data, *MODEL, *TRAINING, *arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model that has learnt to copy with edits, trained with the stock task."""
+    result = Trained(tmp_path_factory.mktemp("copier"))
+    write_corpus(result.folder)
+    run(preprocess.cli_main, *preprocess_arguments(result.folder, result.data))
+    options = ["--max-update", "600", "--save-interval-updates", "300", "--no-epoch-checkpoints"]
+    result.train(
+        "--task",
+        "translation",
+        "--save-dir",
+        result.checkpoint.parent,
+        *options,
+        "--keep-interval-updates",
+        "9",
+    )
+    return result
+
+
+@pytest.fixture(scope="module")
+def stock(trained: Trained) -> Result:
+    """The whole test set with stock fairseq and beam 1."""
+    return trained.generate("beam")
+
+
+# -- fairseq-generate
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+def test_output_equals_stock(trained: Trained, stock: Result, decoding: str) -> None:
+    found = trained.generate(decoding)
+    assert found.texts() == stock.texts()
+    for kind in "ST":
+        assert found.lines(kind) == stock.lines(kind)
+    assert len(found.lines("D")) == SENTENCES["test"]
+    for name, line in stock.lines("P").items():
+        ours = list(map(float, found.lines("P")[name].split()))
+        assert ours == pytest.approx(list(map(float, line.split())), abs=2e-3)
+        score = float(found.lines("H")[name].split("\t")[0])
+        assert score == pytest.approx(float(stock.lines("H")[name].split("\t")[0]), abs=1e-3)
+    assert re.search(r"^Generate test with beam=1: BLEU4 = ", found.stdout, re.MULTILINE)
+
+
+def test_the_model_has_learnt_its_task(trained: Trained, stock: Result) -> None:
+    """Or else the comparisons above would say little."""
+    right = [" ".join(edited(line.split())) for line in trained.source()]
+    assert (
+        sum(stock.texts()[str(i)] == text for i, text in enumerate(right)) > SENTENCES["test"] // 2
+    )
+
+
+def test_default_beam_is_taken_as_one(trained: Trained, stock: Result) -> None:
+    found = trained.generate("iad", "--beam", "5")
+    assert found.texts() == stock.texts()
+    assert "with beam=1" in found.stdout
+    assert len(found.logged("--beam 5 is taken as --beam 1")) == 1
+
+
+def test_beam_search_is_stock(trained: Trained) -> None:
+    plain = [
+        "--task",
+        "translation",
+        "--path",
+        trained.checkpoint,
+        "--cpu",
+        "--num-workers",
+        "0",
+        "--no-progress-bar",
+        "--batch-size",
+        "7",
+    ]
+    expected = run(
+        generate.cli_main, trained.data, *plain, *CUT, "--required-batch-size-multiple", "1"
+    )
+    found = trained.generate("beam", "--beam", "5")
+    assert found.lines("D") == expected.lines("D")
+
+
+def test_batch_size_does_not_matter(trained: Trained, stock: Result) -> None:
+    for size in ("1", "64"):
+        assert trained.generate("iad", "--batch-size", size).texts() == stock.texts()
+    assert (
+        trained.generate("iad", "--batch-size", "64", "--max-tokens", "60").texts() == stock.texts()
+    )
+
+
+def test_steps(trained: Trained, stock: Result) -> None:
+    tokens = {name: len(text.split()) + 1 for name, text in stock.texts("H").items()}
+    greedy = {
+        name: int(n) for name, n in trained.generate("greedy", "--print-step").lines("I").items()
+    }
+    assert greedy == tokens
+    iad = {name: int(n) for name, n in trained.generate("iad", "--print-step").lines("I").items()}
+    assert iad.keys() == tokens.keys()
+    assert all(1 <= iad[name] <= tokens[name] for name in tokens)
+    assert sum(iad.values()) < 0.6 * sum(tokens.values())
+
+
+def test_history(trained: Trained) -> None:
+    found = trained.generate("iad", "--print-step", "--retain-iter-history")
+    for name, steps in found.lines("I").items():
+        shown = [found.lines("E")[f"{name}_{step}"] for step in range(int(steps))]
+        source = found.lines("S")[name]
+        assert source.startswith(shown[0])  # nothing is committed yet, the source is drafted
+        assert shown[0]
+    assert len(found.lines("E")) == sum(map(int, found.lines("I").values()))
+
+
+def test_results_path(trained: Trained, stock: Result, tmp_path: Path) -> None:
+    found = trained.generate("iad", "--results-path", tmp_path, "--print-step")
+    assert not found.lines("D")
+    written = Result((tmp_path / "generate-test.txt").read_text(), [])
+    assert written.texts() == stock.texts()
+    assert len(written.lines("I")) == SENTENCES["test"]
+
+
+@pytest.mark.parametrize(
+    "option", [["--remove-bpe"], ["--post-process", "subword_nmt"]], ids=" ".join
+)
+def test_subwords_are_joined(trained: Trained, option: list[str]) -> None:
+    found = trained.generate("iad", *option)
+    assert found.texts() == trained.generate("beam", *option).texts()
+    assert "@@" not in " ".join([*found.texts().values(), *found.lines("S").values()])
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_alignment(trained: Trained, kind: str) -> None:
+    found, expected = (trained.generate(d, "--print-alignment", kind) for d in ("iad", "beam"))
+    assert found.texts() == expected.texts()
+    ours, theirs = found.lines("A"), expected.lines("A")
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        left, right = (re.findall(r"[\d.]+", lines[name]) for lines in (ours, theirs))
+        assert list(map(float, left)) == pytest.approx(list(map(float, right)), abs=1e-3)
+
+
+def test_replace_unk(trained: Trained, tmp_path: Path) -> None:
+    """Stock shows the raw text then; it cannot replace a word (it takes the pairs of an alignment for numbers)."""
+    arguments = [*preprocess_arguments(trained.folder, tmp_path), "--dataset-impl", "raw"]
+    run(preprocess.cli_main, *arguments, "--srcdict", trained.data / "dict.src.txt")
+    (tmp_path / "align.txt").write_text("ba bo\n")
+    options = [
+        "--dataset-impl",
+        "raw",
+        "--replace-unk",
+        str(tmp_path / "align.txt"),
+        "--unkpen",
+        "30",
+    ]
+    found, expected = (trained.generate(d, *options, data=tmp_path) for d in ("iad", "beam"))
+    assert found.texts() == expected.texts()
+    assert found.lines("S") == expected.lines("S")
+    assert found.lines("S")["6"] == "never heard"
+    with pytest.raises(IndexError):
+        trained.generate("beam", *options[:-1], "-30", data=tmp_path)
+
+
+def test_score_reference(trained: Trained) -> None:
+    found, expected = (trained.generate(d, "--score-reference") for d in ("iad", "beam"))
+    assert found.lines("P") == expected.lines("P")
+    assert found.texts("H") == expected.texts("H")
+
+
+@pytest.mark.parametrize("size", ["1", "4", "30"])
+def test_prefixes_from_the_reference(trained: Trained, size: str) -> None:
+    found, expected = (trained.generate(d, "--prefix-size", size) for d in ("iad", "beam"))
+    assert found.texts() == expected.texts()
+    for name, target in found.lines("T").items():
+        if "unk" not in target:
+            wanted = target.split()[: int(size)]
+            assert found.texts()[name].split()[: len(wanted)] == wanted
+
+
+def test_shards_add_up(trained: Trained, stock: Result) -> None:
+    union: dict[str, str] = {}
+    for rank in ("0", "1"):
+        shard = trained.generate(
+            "iad", "--distributed-world-size", "2", "--distributed-rank", rank
+        ).texts()
+        assert not union.keys() & shard.keys()
+        union |= shard
+    assert union == stock.texts()
+
+
+def test_ensemble(trained: Trained) -> None:
+    path = f"{trained.checkpoint}:{trained.early}"
+    found, expected = (trained.generate(d, path=path) for d in ("iad", "beam"))
+    assert found.texts() == expected.texts()
+
+
+def test_length_limits(trained: Trained) -> None:
+    for options in (
+        ["--max-len-a", "0.5", "--max-len-b", "2"],
+        ["--min-len", "8"],
+        ["--match-source-len"],
+    ):
+        found, expected = (trained.generate(d, *options) for d in ("iad", "beam"))
+        assert found.texts() == expected.texts()
+
+
+def test_summary_ends_the_log(trained: Trained, stock: Result) -> None:
+    arguments = [
+        *PLUGIN,
+        "--decoding",
+        "iad",
+        "--path",
+        trained.checkpoint,
+        "--cpu",
+        "--batch-size",
+        "7",
+        *CUT,
+    ]
+    done = run_process("generate", trained.data, *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert Result(done.stdout, []).texts() == stock.texts()
+    last = done.stderr.strip().splitlines()[-1]
+    tokens = sum(len(text.split()) + 1 for text in stock.texts("H").values())
+    assert re.search(
+        rf"decoding summary: {SENTENCES['test']} sentences, {tokens} tokens, \d+ iterations, ", last
+    )
+    accepted = re.search(r"mean accepted tokens ([\d.]+)", last)
+    assert accepted is not None
+    assert float(accepted[1]) > 1.5
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--nbest", "2", "--beam", "2"],
+        ["--sampling"],
+        ["--diverse-beam-groups", "1"],
+        ["--retain-dropout"],
+    ],
+    ids=lambda options: options[0],
+)
+def test_refused_options_are_named(trained: Trained, options: list[str]) -> None:
+    with pytest.raises(ValueError, match=rf"{options[0]} .*--decoding iad"):
+        trained.generate("iad", *options)
+
+
+def test_unknown_decoding(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        trained.generate("fast")
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert "--decoding" in message
+    assert "iad" in message
+
+
+def test_missing_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"nowhere\.pt"):
+        trained.generate("iad", path=tmp_path / "nowhere.pt")
+
+
+def test_truncated_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pt"
+    content = trained.checkpoint.read_bytes()
+    broken.write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"broken\.pt cannot be read as a checkpoint"):
+        trained.generate("iad", path=broken)
+
+
+def test_not_a_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    for name, content in (("words.pt", {"a": 1}), ("tensor.pt", torch.ones(3))):
+        torch.save(content, tmp_path / name)
+        with pytest.raises(CheckpointError, match=f"{name} was not written by fairseq"):
+            trained.generate("iad", path=tmp_path / name)
+
+
+class MakesFile:
+    """Unpickling an instance would create a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_checkpoint_that_hides_code(trained: Trained, tmp_path: Path) -> None:
+    state = torch.load(trained.checkpoint, weights_only=True)
+    state["extra_state"]["more"] = MakesFile(tmp_path / "harm")
+    torch.save(state, tmp_path / "evil.pt")
+    with pytest.raises(CheckpointError, match=r"evil\.pt is refused"):
+        trained.generate("iad", path=tmp_path / "evil.pt")
+    assert not (tmp_path / "harm").exists()
+
+
+def test_second_checkpoint_of_an_ensemble_is_checked_too(trained: Trained, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pt"
+    broken.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"broken\.pt"):
+        trained.generate("iad", path=f"{trained.checkpoint}:{broken}")
+
+
+def test_wrong_dictionary(trained: Trained, tmp_path: Path) -> None:
+    for side in ("src", "tgt"):
+        lines = (trained.data / f"dict.{side}.txt").read_text().splitlines()
+        (tmp_path / f"dict.{side}.txt").write_text("\n".join([*lines[:-2], ""]))
+    arguments = [*PLUGIN, "--decoding", "iad", "--path", trained.checkpoint, "--cpu"]
+    with pytest.raises(CheckpointError, match=r"dictionary of \d+ types.* has \d+"):
+        run(generate.cli_main, tmp_path, *arguments, "--source-lang", "src", "--target-lang", "tgt")
+
+
+# -- fairseq-interactive
+
+SPECIAL_LINES = {
+    "empty": "",
+    "blank": "   ",
+    "one token": "be",
+    "unknown only": "never heard of it",
+    "special symbols": "be </s> de <unk> fe <pad> ge <s>",
+    "as long as possible": " ".join(["be", "do"] * 19),
+}
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+def test_interactive_answers_every_line(trained: Trained, decoding: str) -> None:
+    lines = [*trained.source()[:7], *SPECIAL_LINES.values()]
+    stdin = "\n".join(lines) + "\n"
+    for options in (
+        [],
+        ["--buffer-size", "5", "--batch-size", "3"],
+        ["--buffer-size", "100", "--max-tokens", "50"],
+    ):
+        found, expected = (trained.interactive(d, stdin, *options) for d in (decoding, "beam"))
+        assert list(found.lines("S")) == [str(i) for i in range(len(lines))]
+        assert found.lines("S") == expected.lines("S")
+        assert found.texts() == expected.texts()
+        assert found.texts("H") == expected.texts("H")
+
+
+def test_interactive_without_a_last_newline_or_without_any_line(trained: Trained) -> None:
+    assert len(trained.interactive("iad", "be de\nfe ge").texts()) == 2
+    assert trained.interactive("iad", "").texts() == {}
+
+
+def test_interactive_reads_a_file(trained: Trained, stock: Result) -> None:
+    found = trained.interactive(
+        "iad", "", "--input", trained.folder / "test.src", "--buffer-size", "64"
+    )
+    assert found.texts() == stock.texts()
+
+
+def test_a_line_that_is_too_long(trained: Trained) -> None:
+    """Stock stops with a message that names the flag, and with that flag leaves the line out; so do we."""
+    stdin = "be de\n" + "be " * 60 + "\nfe\n"
+    for decoding in ("beam", "iad"):
+        with pytest.raises(Exception, match="--skip-invalid-size-inputs-valid-test"):
+            trained.interactive(decoding, stdin)
+    options = ["--skip-invalid-size-inputs-valid-test", "--buffer-size", "3", "--batch-size", "3"]
+    found, expected = (trained.interactive(d, stdin, *options) for d in ("iad", "beam"))
+    assert list(found.texts()) == ["0", "2"]
+    assert found.texts() == expected.texts()
+
+
+# -- validation and training
+
+
+def losses(result: Result) -> list[str]:
+    """Loss and number of batches of every validation."""
+    found = [re.search(r"valid on '\w+' subset \| loss ([\d.]+)", line) for line in result.log]
+    return [match[1] for match in found if match]
+
+
+def test_validate(trained: Trained) -> None:
+    results = []
+    for task in (PLUGIN, ["--task", "translation"]):
+        arguments = [
+            *task,
+            "--path",
+            trained.checkpoint,
+            "--valid-subset",
+            "test",
+            "--batch-size",
+            "7",
+            "--cpu",
+        ]
+        arguments += ["--no-progress-bar", "--required-batch-size-multiple", "1"]
+        results.append(losses(run(validate.cli_main, trained.data, *arguments)))
+    assert len(results[0]) == 1
+    assert results[0] == results[1]
+
+
+def bleu(result: Result) -> list[float]:
+    """BLEU of every validation."""
+    found = [re.search(r"subset \|.* bleu ([\d.]+)", line) for line in result.log]
+    return [float(match[1]) for match in found if match]
+
+
+def test_bleu_in_training_equals_stock(trained: Trained, tmp_path: Path) -> None:
+    """The generator is built once, before the weights move."""
+    scores = {}
+    training = [option for option in TRAINING if option != "--disable-validation"]
+    for decoding in ("beam", "iad"):
+        arguments: list[str | Path] = [
+            *PLUGIN,
+            "--decoding",
+            decoding,
+            "--save-dir",
+            tmp_path / decoding,
+            "--no-save",
+        ]
+        arguments += [
+            "--finetune-from-model",
+            trained.early,
+            "--max-update",
+            "9",
+            "--validate-interval-updates",
+            "3",
+        ]
+        arguments += ["--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 20}']
+        result = run(
+            train.cli_main, trained.data, *MODEL, *training, *arguments, "--warmup-updates", "1"
+        )
+        scores[decoding] = bleu(result)
+    assert len(scores["beam"]) >= 3
+    assert len(set(scores["beam"])) > 1
+    assert scores["beam"] == scores["iad"]
+    assert any("mean_accepted" in line for line in result.log)
+
+
+HYDRA = """
+common: {{user_dir: {plugin}, cpu: true, no_progress_bar: true, log_format: simple, seed: 3}}
+task: {{_name: translation_aggdec, data: {data}, source_lang: src, target_lang: tgt, decoding: iad,
+        eval_bleu: true, eval_bleu_args: '{{"beam": 1, "max_len_b": 20}}'}}
+model: {{_name: transformer, share_all_embeddings: true, dropout: 0.0,
+         encoder: {{layers: 1, embed_dim: 32, ffn_embed_dim: 32, attention_heads: 2}},
+         decoder: {{layers: 1, embed_dim: 32, ffn_embed_dim: 32, attention_heads: 2}}}}
+criterion: {{_name: cross_entropy}}
+optimizer: {{_name: adam, lr: [0.01]}}
+lr_scheduler: {{_name: fixed}}
+dataset: {{batch_size: 64, num_workers: 0, required_batch_size_multiple: 1}}
+optimization: {{max_update: 4, lr: [0.01]}}
+checkpoint: {{save_dir: {folder}/checkpoints, no_epoch_checkpoints: true}}
+"""
+
+
+def test_hydra_train_and_its_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    config = HYDRA.format(plugin=PLUGIN[1], data=trained.data, folder=tmp_path)
+    (tmp_path / "tiny.yaml").write_text("# @package _global_\n" + config)
+    arguments = ["--config-dir", tmp_path, "--config-name", "tiny", f"hydra.run.dir={tmp_path}/run"]
+    done = run_process("hydra_train", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    log = done.stderr + done.stdout
+    assert "bleu" in log
+    assert "mean_accepted" in log
+    checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
+    found, expected = (trained.generate(d, path=checkpoint) for d in ("iad", "beam"))
+    assert found.texts() == expected.texts()
+
+
+def test_checkpoint_trained_with_our_task_loads_without_the_plugin(
+    trained: Trained, tmp_path: Path
+) -> None:
+    options = ["--save-dir", tmp_path, "--max-update", "2", "--no-epoch-checkpoints"]
+    trained.train(*PLUGIN, "--decoding", "iad", *options)
+    plain = [
+        "--task",
+        "translation",
+        "--path",
+        tmp_path / "checkpoint_last.pt",
+        "--cpu",
+        "--no-progress-bar",
+        *CUT,
+    ]
+    result = run(
+        generate.cli_main,
+        trained.data,
+        *plain,
+        "--required-batch-size-multiple",
+        "1",
+        "--beam",
+        "1",
+    )
+    assert len(result.texts()) == SENTENCES["test"]
