@@ -33,7 +33,7 @@ SYSTEMS = ("beam5", "beam1", "greedy", "iad")
 COLUMNS = (
     "decoder",
     "seconds",
-    "sentences/s",
+    "sentences / s",
     "x beam 5",
     "mean accepted",
     "same as greedy",
