@@ -10,6 +10,8 @@ NO_DRAFT = -1
 
 def drafted_next(window: Window) -> Tensor:
     """The token drafted right after each position (N,), ``NO_DRAFT`` at the last position of a row."""
+    if window.width == 1:
+        return torch.full_like(window.tokens, NO_DRAFT)
     following = torch.roll(window.tokens, -1)
     if window.rows == 1:
         following[-1] = NO_DRAFT

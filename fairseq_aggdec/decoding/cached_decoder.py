@@ -193,7 +193,7 @@ class CachedDecoder:
         if self.project_in is not None:
             x = self.project_in(x)
         if self.decoder.embed_positions is not None:
-            x = x + self._position_table(window.end)[window.positions]
+            x = window.add_positions(x, self._position_table(window.end))
         return x if self.embed_norm is None else self.embed_norm(x)
 
     def _position_table(self, positions: int) -> Tensor:

@@ -11,6 +11,7 @@ Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the draft
 Linear layers run over the N real tokens only; attention alone runs over the padded grid.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -33,23 +34,39 @@ class Window:
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
         self.level = min(starts) == max(starts)  # all rows start at the same position
         self.dense = min(widths) == self.width  # the grid has no holes
-        self._place()
 
-    def _place(self) -> None:
-        """Lays out ``slots`` (N,) in the padded grid, ``row_of`` (N,) and ``positions`` (N,), on the tokens' device."""
-        device = self.tokens.device
-        if self.level and self.dense and self.rows == 1:
-            self.slots = torch.arange(self.width, device=device)
-            self.row_of = torch.zeros_like(self.slots)
-            self.positions = self.slots + self.starts[0]
-            return
+    @property
+    def slots(self) -> Tensor:
+        """(N,) index of each token in the padded grid."""
+        return self._placement[0]
+
+    @property
+    def row_of(self) -> Tensor:
+        """(N,) row of each token."""
+        return self._placement[1]
+
+    @property
+    def positions(self) -> Tensor:
+        """(N,) position of each token in its sentence."""
+        return self._placement[2]
+
+    @functools.cached_property
+    def _placement(self) -> tuple[Tensor, ...]:
+        # Made on demand: rows in lockstep (and a single row) never ask.
         host = torch.tensor([self.starts, self.widths])
         starts, widths = host[0], host[1]
         row_of = torch.repeat_interleave(torch.arange(self.rows), widths)
         first = torch.cumsum(widths, 0) - widths
         offset = torch.arange(row_of.numel()) - first[row_of]
         placed = torch.stack([row_of * self.width + offset, row_of, starts[row_of] + offset])
-        self.slots, self.row_of, self.positions = placed.to(device, non_blocking=True).unbind(0)
+        return placed.to(self.tokens.device, non_blocking=True).unbind(0)
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        """Adds each token's row of a position table (>= ``end``, C) to its embedding (N, C)."""
+        if self.level and self.dense:
+            grid = x.view(self.rows, self.width, -1) + table[self.starts[0] : self.end]
+            return grid.view(-1, x.size(-1))
+        return x + table[self.positions]
 
     def to_grid(self, x: Tensor) -> Tensor:
         """(N, C) -> (B, W, C), holes filled with zeros."""

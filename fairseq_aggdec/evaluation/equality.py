@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from fairseq_aggdec.evaluation.session import Hypothesis, Session
 
-# Largest margin, in nats, that rounding may explain. Half precision: two units in the last place of a log-probability
-# sum, as measured between batch sizes of stock fairseq itself; there a tie says only that the margin is that small.
+# Largest margin, in nats, that rounding may explain. In half precision the bounds are a few units in the last place of
+# a logit, stated and not measured: there a tie says only that the margin is that small.
 TIE_MARGIN = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.4}
 SCORE_TOLERANCE = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.4}
 
