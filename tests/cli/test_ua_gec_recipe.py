@@ -104,7 +104,3 @@ def test_from_corpus_to_shipped_folder(tmp_path: Path) -> None:
         assert 0 <= row["copied pieces (%)"] <= 100
         assert str(ROOT) not in row["command"]
     assert {path.name for path in (work / "shipped").iterdir()} == SHIPPED
-
-    third = run(work)
-    assert stages(third, "start") == []
-    assert third.stdout[third.stdout.index("# UA-GEC") :] in second.stdout
