@@ -129,6 +129,8 @@ class CachedDecoder:
         self.norm = _optional_norm(decoder.layer_norm)
         self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
         self.position_table: Tensor | None = None
+        # Local attention (the image Transformer's decoder has it): how far back a position sees.
+        self.span: int | None = getattr(decoder, "attention_span", None)
 
     def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
         """Forgets all rows and takes up a new batch.
@@ -153,7 +155,7 @@ class CachedDecoder:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
         self._reserve(window.end)
         x = self._embed(window)
-        own_mask = window.causal_mask(x.dtype)
+        own_mask = window.mask(x.dtype, self.span)
         for layer, cache, memory in zip(self.layers, self.cache, self.memory, strict=True):
             x = layer(x, window, cache, own_mask, memory, self.memory_mask)
         if self.norm is not None:

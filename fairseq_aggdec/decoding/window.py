@@ -9,6 +9,9 @@ Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the draft
     positions 3 4 5 | 1        position of each token in its sentence; also the output index that its logits predict
 
 Linear layers run over the N real tokens only; attention alone runs over the padded grid.
+
+A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verification), or, from
+``block_starts`` on, the whole window of its row (a block that is written at once, as a non-autoregressive drafter does).
 """
 
 import functools
@@ -25,11 +28,19 @@ class Window:
         tokens: (N,) int64, row after row.
         starts: position of each row's first slot (host numbers, B of them).
         widths: number of slots of each row (host numbers, B of them, each >= 1).
+        block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 <= . <= width);
+            None when every slot sees only the slots up to itself.
     """
 
-    def __init__(self, tokens: Tensor, starts: Sequence[int], widths: Sequence[int]):
+    def __init__(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        widths: Sequence[int],
+        block_starts: Sequence[int] | None = None,
+    ):
         self.tokens = tokens
-        self.starts, self.widths = starts, widths
+        self.starts, self.widths, self.block_starts = starts, widths, block_starts
         self.rows, self.width = len(starts), max(widths)
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
         self.level = min(starts) == max(starts)  # all rows start at the same position
@@ -80,24 +91,39 @@ class Window:
         flat = grid.reshape(self.rows * self.width, -1)
         return flat if self.dense else flat.index_select(0, self.slots)
 
-    def causal_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Additive mask (B or 1, 1, W, ``end``): a slot sees the committed keys of its row and the slots up to itself.
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor | None:
+        """Additive mask (B or 1, 1, W, ``end``) of what each slot sees; None when nothing is hidden.
 
-        None when nothing is hidden (one slot in every row, all rows equally long).
+        Args:
+            dtype: of the mask.
+            span: how many positions before itself a slot sees at most (local attention), None for all.
         """
-        if self.level and self.width == 1:
-            return None
-        device = self.tokens.device
-        if self.level:
-            return _triangle(dtype, device, self.end)[
-                None, None, self.starts[0] : self.end, : self.end
-            ]
-        first = torch.tensor(self.starts, device=device).view(-1, 1, 1, 1)
-        query = first + torch.arange(self.width, device=device).view(1, 1, -1, 1)
-        hidden = torch.arange(self.end, device=device) > query
-        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
-            hidden, -torch.inf
-        )
+        if self.level and span is None:
+            if self.block_starts is None:
+                return None if self.width == 1 else self._causal_mask(dtype)
+            if self.dense and max(self.block_starts) == 0:
+                return None
+        query, last = self._sight()
+        key = torch.arange(self.end, device=self.tokens.device)
+        hidden = key > last.unsqueeze(2)  # (B, W, end)
+        if span is not None:
+            hidden |= key < query.unsqueeze(2) - span
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+        return mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
+
+    def _sight(self) -> tuple[Tensor, Tensor]:
+        """Position of every slot of the grid and the last position that it sees, both (B, W)."""
+        blocks = self.widths if self.block_starts is None else self.block_starts
+        host = torch.tensor([self.starts, self.widths, blocks]).unsqueeze(-1)
+        starts, widths, blocks = host.to(self.tokens.device, non_blocking=True)  # each (B, 1)
+        slot = torch.arange(self.width, device=self.tokens.device)
+        query = starts + slot
+        in_block = (slot >= blocks) & (slot < widths)
+        return query, torch.where(in_block, starts + widths - 1, query)
+
+    def _causal_mask(self, dtype: torch.dtype) -> Tensor:
+        triangle = _triangle(dtype, self.tokens.device, self.end)
+        return triangle[None, None, self.starts[0] : self.end, : self.end]
 
 
 _triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}

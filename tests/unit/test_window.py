@@ -63,7 +63,7 @@ def test_from_grid_reads_no_hole(rows: list[tuple[int, int]]) -> None:
 @given(ROWS)
 def test_a_slot_sees_its_own_position_and_what_stands_before(rows: list[tuple[int, int]]) -> None:
     window = make_window(rows)
-    mask = window.causal_mask(torch.float32)
+    mask = window.mask(torch.float32)
     if mask is None:
         assert window.level
         assert window.width == 1
@@ -76,9 +76,26 @@ def test_a_slot_sees_its_own_position_and_what_stands_before(rows: list[tuple[in
             assert (mask[row, 0, offset][~seen] == -torch.inf).all()
 
 
+@given(ROWS, st.data())
+def test_a_block_sees_the_whole_window(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    blocks = [data.draw(st.integers(0, width)) for _, width in rows]
+    span = data.draw(st.sampled_from([None, 0, 2, 5]))
+    starts, widths = [start for start, _ in rows], [width for _, width in rows]
+    window = Window(torch.arange(sum(widths)), starts, widths, blocks)
+    mask = window.mask(torch.float32, span)
+    if mask is None:
+        mask = torch.zeros(len(rows), 1, window.width, window.end)
+    for row, (start, width) in enumerate(rows):
+        for slot in range(width):
+            last = start + (width - 1 if slot >= blocks[row] else slot)
+            first = 0 if span is None else max(0, start + slot - span)
+            seen = (mask[row, 0, slot] == 0).nonzero().flatten().tolist()
+            assert seen == list(range(first, last + 1))
+
+
 def test_masks_grow_beyond_what_was_kept() -> None:
     for start, width in ((0, 3), (500, 4), (2, 2)):
-        mask = make_window([(start, width)]).causal_mask(torch.float32)
+        mask = make_window([(start, width)]).mask(torch.float32)
         assert mask is not None
         assert mask.shape[-2:] == (width, start + width)
         assert (mask[0, 0] == 0).sum(-1).tolist() == [start + i + 1 for i in range(width)]
@@ -86,6 +103,6 @@ def test_masks_grow_beyond_what_was_kept() -> None:
 
 def test_mask_has_the_asked_type() -> None:
     for rows in ([(1, 2)], [(1, 2), (3, 1)]):
-        mask = make_window(rows).causal_mask(torch.bfloat16)
+        mask = make_window(rows).mask(torch.bfloat16)
         assert mask is not None
         assert mask.dtype is torch.bfloat16
