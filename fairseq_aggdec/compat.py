@@ -1,9 +1,8 @@
 """What depends on the versions of PyTorch and fairseq: checked or adapted once, at import.
 
-Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which
-refuses two kinds of harmless object that ``fairseq-train`` writes; :func:`register_safe_globals`
-declares exactly those as data. Everything else stays refused, and :func:`check_checkpoint` says so
-in one sentence before fairseq's own loader would.
+Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which refuses two kinds of
+harmless object that ``fairseq-train`` writes; :func:`register_safe_globals` declares exactly those as data.
+Everything else stays refused, and :func:`check_checkpoint` says so in one sentence before fairseq's own loader would.
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ def _data_globals() -> list[Any]:
 def check_checkpoint(path: str) -> None:
     """Raise :class:`CheckpointError` if `path` hides code or is no readable checkpoint.
 
-    Reads only the pickled structure, not the tensors. A missing file passes: fairseq itself names
-    those well.
+    Reads only the pickled structure, not the tensors. A missing file passes: fairseq itself names those well.
     """
     if not os.path.isfile(path):
         return
@@ -119,9 +117,8 @@ def check_checkpoint(path: str) -> None:
 def check_checkpoints(paths: str | None) -> None:
     """:func:`check_checkpoint` for each file of a ``--path`` value such as ``a.pt:b.pt``.
 
-    A task sees that value through a field ``model_paths: Optional[str] = II("common_eval.path")``
-    (without help text, so that fairseq makes no flag of it); ``setup_task`` runs before any model
-    is loaded.
+    A task sees that value through a field ``model_paths: Optional[str] = II("common_eval.path")`` (without help text,
+    so that fairseq makes no flag of it); ``setup_task`` runs before any model is loaded.
     """
     if paths:
         from fairseq.utils import split_paths

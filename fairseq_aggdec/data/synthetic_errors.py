@@ -3,9 +3,8 @@
     python -m fairseq_aggdec.data.synthetic_errors --clean train.tgt --pairs train.src train.tgt --copies 4
     --output DIR/train
 
-writes ``DIR/train.src`` (with errors) and ``DIR/train.tgt`` (clean). Errors are spelling slips inside words,
-endings and
-words that the given pairs show to be confused, dropped, doubled and swapped words, punctuation and capitals.
+writes ``DIR/train.src`` (with errors) and ``DIR/train.tgt`` (clean). Errors are spelling slips inside words, endings
+and words that the given pairs show to be confused, dropped, doubled and swapped words, punctuation and capitals.
 """
 
 from __future__ import annotations

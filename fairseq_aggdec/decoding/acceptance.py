@@ -1,4 +1,14 @@
-"""Acceptance: which drafted tokens stand, as pure tensor functions over the N positions of a window."""
+"""Acceptance: which drafted tokens stand, as pure tensor functions over the N positions of a window.
+
+A rule is called with the verifier's logits (N, V), its choices (N,) and the token drafted right after each position
+(N,), ``NO_DRAFT`` where a row's draft is over, and returns bool (N,). The logits of tokens that the generation
+options forbid are
+-inf, so a relaxed rule that asks for a finite logit keeps every option. A row keeps its accepted tokens up to the
+first rejected one.
+"""
+
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -6,6 +16,8 @@ from torch import Tensor
 from fairseq_aggdec.decoding.window import Window
 
 NO_DRAFT = -1
+
+Acceptance = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def drafted_next(window: Window) -> Tensor:
@@ -22,5 +34,63 @@ def drafted_next(window: Window) -> Tensor:
 
 
 def exact(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
-    """Accepts a drafted token when it is the verifier's own choice: lossless. All (N,); returns bool (N,)."""
+    """Accepts a drafted token when it is the verifier's own choice: lossless."""
     return choices == drafted
+
+
+def top_beta(beta: int, tolerance: float = math.inf) -> Acceptance:
+    """Accepts a drafted token among the verifier's ``beta`` best that is at most ``tolerance`` nats behind the best.
+
+    Eq. 8 and 9 of Ge et al. (GAD++); with infinite tolerance the top-k selection of Stern et al., 5.1. With beta 1 it
+    is :func:`exact`.
+    """
+
+    def accept(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        best = logits.gather(1, choices.unsqueeze(1))  # (N, 1)
+        own, permitted = _drafted_logits(logits, drafted)
+        better = (logits > own).sum(-1)  # tokens ahead of the drafted one: its rank
+        near = (better < beta) & (best - own <= tolerance).squeeze(1)
+        return exact(logits, choices, drafted) | (near & permitted & (beta > 1))
+
+    return accept
+
+
+def distance(epsilon: int, first_number: int) -> Acceptance:
+    """Accepts a drafted number at most ``epsilon`` away from the verifier's choice (Stern et al., 5.2).
+
+    Args:
+        epsilon: largest difference that stands.
+        first_number: dictionary index of the first number; numbers have consecutive indices from there on, special
+            symbols stand before and must match exactly.
+    """
+
+    def accept(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        _, permitted = _drafted_logits(logits, drafted)
+        numbers = (choices >= first_number) & (drafted >= first_number)
+        near = (choices - drafted).abs() <= epsilon
+        return exact(logits, choices, drafted) | (near & numbers & permitted)
+
+    return accept
+
+
+def at_least(size: int, accept: Acceptance) -> Acceptance:
+    """``accept``, but an iteration yields at least ``size`` tokens when so many were drafted (Stern et al., 5.3).
+
+    The verifier's own token counts as one of them, so the first ``size - 1`` drafted tokens of a row stand.
+    """
+
+    def accept_at_least(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        _, permitted = _drafted_logits(logits, drafted)
+        index = torch.arange(drafted.numel(), device=drafted.device)
+        after_end = torch.roll(drafted == NO_DRAFT, 1)  # a row's last position drafts nothing
+        row_start = torch.where(after_end, index, 0).cummax(0).values
+        early = index - row_start < size - 1
+        return accept(logits, choices, drafted) | (early & permitted)
+
+    return accept if size <= 1 else accept_at_least
+
+
+def _drafted_logits(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """The logit of each drafted token (N, 1) and whether there is one that may be emitted (N,)."""
+    own = logits.gather(1, drafted.clamp(min=0).unsqueeze(1))
+    return own, (drafted != NO_DRAFT) & (own.squeeze(1) > -math.inf)

@@ -11,8 +11,9 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
+from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.loop import Acceptance, draft_and_verify
+from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
@@ -74,11 +75,9 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         """Decodes a batch; the contract of ``SequenceGenerator._generate`` with one hypothesis per sentence.
 
         Returns:
-            per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens
-            (T,) with
-            the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``),
-            ``steps`` the number of
-            iterations, ``history`` the drafts (empty unless asked for).
+            per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens (T,)
+            with the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``), ``steps``
+            the number of iterations, ``history`` the drafts (empty unless asked for).
         """
         if constraints is not None:
             raise ValueError("--constraints needs --decoding beam")

@@ -126,9 +126,8 @@ class FastFeedForward:
 class ParameterWatch:
     """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
 
-    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address
-    and version
-    one element of every parameter is compared.
+    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address and
+    version one element of every parameter is compared.
     """
 
     def __init__(self, module: nn.Module):

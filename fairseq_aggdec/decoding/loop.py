@@ -1,20 +1,17 @@
 """The loop: draft, verify, accept, commit. Every lossless method is this loop with another drafter."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.acceptance import drafted_next
+from fairseq_aggdec.decoding.acceptance import Acceptance, drafted_next
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.drafters.base import Draft, Drafter
-
-Acceptance = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass
@@ -61,8 +58,8 @@ def draft_and_verify(
             window = state.window(draft)
             logits = verifier.logits(window)
         with counters.clock("other"):
-            choices = rules.choose(logits, window, state)
-            verification = judge(accept, logits, choices, draft, window, rules.eos)
+            with rules.applied(logits, window, state):
+                verification = judge(accept, logits, draft, window, rules.eos)
             commit(verification, rules, logits, state)
             drafter.observe(verification, state)
             counters.add(verification)
@@ -73,9 +70,10 @@ def draft_and_verify(
 
 
 def judge(
-    accept: Acceptance, logits: Tensor, choices: Tensor, draft: Draft, window: Window, eos: int
+    accept: Acceptance, logits: Tensor, draft: Draft, window: Window, eos: int
 ) -> Verification:
     """Finds each row's bifurcation and what it emits. One transfer to the host, the only one of an iteration."""
+    choices = logits.argmax(-1)
     drafted = drafted_next(window)
     accepted = accept(logits, choices, drafted)
     # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.

@@ -1,13 +1,14 @@
 """The generation options of stock fairseq, applied to every position of a window as stock applies them to one.
 
-Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>``
-is forced at
-the maximum length, prefix tokens are forced before it, else ``</s>`` is banned before the minimum length, and repeated
-n-grams are banned last.
+Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>`` is
+forced at the maximum length, prefix tokens are forced before it, else ``</s>`` is banned before the minimum length,
+and repeated n-grams are banned last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,29 +35,32 @@ class Rules:
     no_repeat_ngram_size: int = 0
     free_end: bool = False
 
-    def choose(self, logits: Tensor, window: Window, state: DecodeState) -> Tensor:
-        """Greedy choices under the rules: logits (N, V) -> tokens (N,). ``logits`` are as before on return."""
-        banned = self._banned(window, state)
-        pad_logits = logits[:, self.pad].clone()
-        logits[:, self.pad] = -torch.inf
+    @contextmanager
+    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[None]:
+        """While this holds, what a position must not emit has the logit -inf; (N, V) as before afterwards.
+
+        Where the output is forced, nothing but the forced token is left. So choices and relaxed acceptance keep the
+        rules without knowing them.
+        """
+        forced, banned = self._forced(window, state), self._banned(window, state)
+        kept = []
+
+        def hide(where: Any, value: float | Tensor = -torch.inf) -> None:
+            kept.append((where, logits[where].clone()))
+            logits[where] = value
+
+        hide((slice(None), self.pad))
         if self.unk_penalty:
-            unk_logits = logits[:, self.unk].clone()
-            logits[:, self.unk] -= self.unk_penalty
+            hide((slice(None), self.unk), logits[:, self.unk] - self.unk_penalty)
         if banned:
-            where = torch.tensor(banned, device=logits.device).unbind(1)
-            hidden = logits[where]
-            logits[where] = -torch.inf
-        choices = logits.argmax(-1)
-        if banned:
-            logits[where] = hidden
-        if self.unk_penalty:
-            logits[:, self.unk] = unk_logits
-        logits[:, self.pad] = pad_logits
-        forced = self._forced(window, state)
+            hide(torch.tensor(banned, device=logits.device).unbind(1))
         if forced:
             at, tokens = torch.tensor(forced, device=logits.device).unbind(1)
-            choices[at] = tokens
-        return choices
+            hide(at)
+            logits[at, tokens] = 0.0
+        yield
+        for where, values in reversed(kept):
+            logits[where] = values
 
     def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """Log-probabilities, in nats, of emitted tokens: logits (M, V), tokens (M,) -> (M,)."""
@@ -127,8 +131,8 @@ def repeats(output: Sequence[int], first: int, size: int) -> list[tuple[int, int
         size: the n of the n-grams.
 
     Returns:
-        (output index i, token) for every token that must not stand at i after ``output[:i]``, first <= i <=
-        len(output).
+        (output index i, token) for every token that must not stand at i after ``output[:i]``, where
+        first <= i <= len(output).
     """
     seen: dict[tuple[int, ...], set[int]] = {}
     found = []

@@ -11,7 +11,8 @@ Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the draft
 Linear layers run over the N real tokens only; attention alone runs over the padded grid.
 
 A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verification), or, from
-``block_starts`` on, the whole window of its row (a block that is written at once, as a non-autoregressive drafter does).
+``block_starts`` on, the whole window of its row (a block that is written at once, as a non-autoregressive drafter
+does).
 """
 
 import functools
@@ -28,7 +29,7 @@ class Window:
         tokens: (N,) int64, row after row.
         starts: position of each row's first slot (host numbers, B of them).
         widths: number of slots of each row (host numbers, B of them, each >= 1).
-        block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 <= . <= width);
+        block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 to width);
             None when every slot sees only the slots up to itself.
     """
 

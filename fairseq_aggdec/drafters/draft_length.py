@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A window step costs about as much as this many tokens' arithmetic more than its tokens (reading the weights, host
-# work): the intercept over the slope of step time against window width, measured by `scripts/benchmark.py --step-cost`.
-STEP_COST_IN_TOKENS = {"cpu": 16.0, "cuda": 256.0}
+# What a window step costs beyond its tokens (reading the weights, host work), in tokens' worth of arithmetic: the
+# intercept over the slope of step time against window width. CPU: as `scripts/benchmark.py --step-cost` measured it
+# on the shipped model (docs/results/iad-step_cost-cpu2.md). CUDA: an estimate; up to a few hundred tokens hardly cost
+# there.
+STEP_COST_IN_TOKENS = {"cpu": 26.0, "cuda": 256.0}
 
 # What is believed before anything was seen, as if so many draft tokens had been checked.
 PRIOR_ACCEPTED, PRIOR_REJECTED = 9.0, 1.0
@@ -28,9 +30,8 @@ class DraftLength:
     """Caps drafts so that a heavily edited sentence does not pay for tokens it throws away.
 
     Each draft token is taken to stand with probability p, estimated per sentence and shrunk towards the mean of all
-    sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is
-    the K with
-    the most tokens per cost.
+    sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is the K
+    with the most tokens per cost.
     """
 
     def __init__(self, device_type: str):

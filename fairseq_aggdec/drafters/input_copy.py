@@ -1,10 +1,8 @@
 """Input-guided drafting: copy the source (Algorithm 1 of Ge et al., section 3.1).
 
-The output is followed through the source. As long as its longest suffix that occurs in the source occurs there
-once, what
-follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer
-does, so if any
-suffix is unique the longest is.
+The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
+what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
+so if any suffix is unique the longest is.
 """
 
 from collections.abc import Mapping, Sequence

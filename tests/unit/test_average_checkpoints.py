@@ -36,8 +36,8 @@ def test_other_parameters_are_refused() -> None:
 
 
 def test_options_are_plain_and_without_folders_of_the_machine() -> None:
-    model = argparse.Namespace(data="/home/me/a:/home/me/b", arch="transformer", layers=[3, "/x/y"])
-    cleaned = without_folders({"model": model, "common": {"user_dir": "/home/me/plugin"}})
+    model = argparse.Namespace(data="/data/me/a:/data/me/b", arch="transformer", layers=[3, "/x/y"])
+    cleaned = without_folders({"model": model, "common": {"user_dir": "/data/me/plugin"}})
     assert cleaned["model"] == {"data": "a:b", "arch": "transformer", "layers": [3, "y"]}
     assert cleaned["common"] == {"user_dir": "plugin"}
-    assert model.data == "/home/me/a:/home/me/b"
+    assert model.data == "/data/me/a:/data/me/b"

@@ -27,9 +27,10 @@ def choose(
 ) -> list[int]:
     state = DecodeState(rows, EOS, torch.device("cpu"))
     before = logits.clone()
-    choices = rules.choose(logits, state.window(Draft(drafts)), state)
+    with rules.applied(logits, state.window(Draft(drafts)), state):
+        choices = logits.argmax(-1).tolist()
     assert torch.equal(logits, before)
-    return choices.tolist()
+    return choices
 
 
 def favouring(*tokens: int) -> torch.Tensor:
