@@ -11,9 +11,9 @@ Without ``--images`` the photographs that scikit-image ships are used. Each is c
 one set, so that no pixel of the training set is in another set. Images are random squares of a tile, shrunk (the mean
 over the area of each pixel); those of the training set are mirrored half of the time.
 
-With ``--images`` every image of the folder gives one square, the largest in its middle once ``--margins`` are cut off, and
-goes whole into one set, at random or as the file ``--partition`` says. The second command above makes the paper's
-CelebA images.
+With ``--images`` every image of the folder gives one square, the largest in its middle once ``--margins`` are cut off,
+and goes whole into one set, at random or as the file ``--partition`` says. The second command above makes the
+paper's CelebA images.
 """
 
 from __future__ import annotations

@@ -33,16 +33,16 @@ class LocalAttention(MultiheadAttention):
     def _set_input_buffer(
         self, incremental_state: Optional[Dict[str, State]], buffer: State
     ) -> Any:
-        # Keys and values are (B, H, T, D), a padding mask (B, T).
         kept = {
-            name: value
-            if value is None
-            else value[:, -self.span :]
-            if value.dim() == 2
-            else value[:, :, -self.span :]
+            name: value if value is None else latest(value, self.span)
             for name, value in buffer.items()
         }
         return super()._set_input_buffer(incremental_state, kept)
+
+
+def latest(cached: Tensor, count: int) -> Tensor:
+    """The last ``count`` positions of cached keys or values (B, H, T, D), or of their padding mask (B, T)."""
+    return cached[:, :, -count:] if cached.dim() == 4 else cached[:, -count:]
 
 
 class ImageTransformerDecoder(TransformerDecoderBase):
