@@ -152,7 +152,8 @@ def _set_defaults(
     heads: int,
     layers: tuple[int, int],
 ) -> None:
-    args.attention_span = getattr(args, "attention_span", None) or attention_span
+    if getattr(args, "attention_span", None) is None:
+        args.attention_span = attention_span
     for side, count in zip(("encoder", "decoder"), layers, strict=True):
         for name, value in (
             ("layers", count),

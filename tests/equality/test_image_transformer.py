@@ -1,0 +1,199 @@
+"""The band of the image Transformer's decoder: what a position sees, incremental against full, ours against stock."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from torch import Tensor
+
+from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder
+from tests.support import (
+    assert_same,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
+
+SPANS = [1, 2, 5, 40]
+LENGTH = 14
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def make_image_model(span: int, seed: int = 1, **options: Any) -> Any:
+    model = make_model(make_task(), seed, "image_transformer", attention_span=span, **options)
+    assert isinstance(model.decoder, ImageTransformerDecoder)
+    return model
+
+
+def random_prefixes(rows: int, seed: int = 5) -> Tensor:
+    """(B, T) decoder input that begins with ``</s>``."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(4, 40, (rows, LENGTH), generator=generator)
+    tokens[:, 0] = 2
+    return tokens
+
+
+def encode(model: Any, rows: int = 3) -> Any:
+    net_input = make_batch(random_sources(3, rows))["net_input"]
+    return model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("span", [1, 3])
+def test_a_position_sees_its_band_and_nothing_else(span: int, layers: int) -> None:
+    model = make_image_model(span, decoder_layers=layers)
+    encoder_out, tokens = encode(model), random_prefixes(3)
+    with torch.inference_mode():
+        logits = model.decoder(tokens, encoder_out=encoder_out)[0]
+        for changed in range(LENGTH):
+            other = tokens.clone()
+            other[:, changed] = (other[:, changed] + 1) % 30 + 4
+            moved = (model.decoder(other, encoder_out=encoder_out)[0] - logits).abs().amax((0, 2))
+            # Every layer lets a position see ``span`` further back.
+            reached = torch.zeros(LENGTH, dtype=torch.bool)
+            reached[changed : changed + layers * span + 1] = True
+            assert (moved[reached] > 1e-3).all(), f"position {changed} is not seen"
+            assert (moved[~reached] == 0).all(), f"position {changed} is seen from outside its band"
+
+
+def test_a_band_as_long_as_the_sequence_is_the_stock_transformer() -> None:
+    model = make_image_model(LENGTH - 1)
+    options = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    plain = make_model(
+        make_task(),
+        9,
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+        share_all_embeddings=True,
+        **options,
+    )
+    plain.load_state_dict(model.state_dict())
+    tokens = random_prefixes(3)
+    with torch.inference_mode():
+        expected = plain.decoder(tokens, encoder_out=encode(plain))[0]
+        torch.testing.assert_close(
+            model.decoder(tokens, encoder_out=encode(model))[0], expected, **TOLERANCE
+        )
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_incremental_equals_full(span: int) -> None:
+    model = make_image_model(span)
+    encoder_out, tokens = encode(model), random_prefixes(3)
+    state: dict[str, dict[str, Tensor | None]] = {}
+    with torch.inference_mode():
+        expected = model.decoder(tokens, encoder_out=encoder_out)[0]
+        for end in range(1, LENGTH + 1):
+            found = model.decoder(
+                tokens[:, :end], encoder_out=encoder_out, incremental_state=state
+            )[0]
+            torch.testing.assert_close(found[:, 0], expected[:, end - 1], **TOLERANCE)
+    for layer in model.decoder.layers:
+        cached = layer.self_attn._get_input_buffer(state)["prev_key"]
+        assert cached.size(2) == min(span, LENGTH)
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_incremental_rows_can_be_reordered(span: int) -> None:
+    model = make_image_model(span)
+    # Rows of a beam: one source, which stock does not reorder.
+    net_input = make_batch([[5, 9, 7]] * 3)["net_input"]
+    encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+    tokens = random_prefixes(3)
+    state: dict[str, dict[str, Tensor | None]] = {}
+    with torch.inference_mode():
+        for end in range(1, 8):
+            model.decoder(tokens[:, :end], encoder_out=encoder_out, incremental_state=state)
+        order = torch.tensor([2, 0, 0])
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        tokens = tokens[order]
+        expected = model.decoder(tokens, encoder_out=encoder_out)[0]
+        for end in range(8, LENGTH + 1):
+            found = model.decoder(
+                tokens[:, :end], encoder_out=encoder_out, incremental_state=state
+            )[0]
+            torch.testing.assert_close(found[:, 0], expected[:, end - 1], **TOLERANCE)
+
+
+def test_padded_rows_equal_the_row_alone() -> None:
+    model = make_image_model(3)
+    tokens = random_prefixes(2)
+    tokens[1, 9:] = 1
+    batch = make_batch([[5, 6, 7]] * 2)["net_input"]
+    one = {name: value[1:] for name, value in batch.items()}
+    with torch.inference_mode():
+        together = model(**batch, prev_output_tokens=tokens)[0][1, :9]
+        alone = model(**one, prev_output_tokens=tokens[1:, :9])[0][0]
+    torch.testing.assert_close(together, alone, **TOLERANCE)
+
+
+def test_the_mask_follows_length_and_type() -> None:
+    decoder = make_image_model(2).decoder
+    expected = torch.tensor(
+        [[0, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 0, 1], [1, 1, 0, 0, 0]]
+    ).bool()
+    for dtype, length in ((torch.float32, 3), (torch.float32, 5), (torch.float64, 4)):
+        mask = decoder.buffered_future_mask(torch.zeros(length, 1, 1, dtype=dtype))
+        assert mask.dtype == dtype
+        assert torch.equal(mask == -torch.inf, expected[:length, :length])
+        assert (mask[~expected[:length, :length]] == 0).all()
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_stock_greedy_search_is_greedy_on_the_full_forward(span: int) -> None:
+    model = make_image_model(span)
+    sample = make_batch(random_sources(11, 4))
+    found = stock([model], sample, max_len_b=20, min_len=20)
+    tokens = torch.stack([torch.cat([torch.tensor([2]), row["tokens"]]) for row in found])
+    with torch.no_grad():
+        logits = model(**sample["net_input"], prev_output_tokens=tokens[:, :-1])[0]
+    logits[:, :, [1, 2]] = -torch.inf  # </s> before --min-len, padding ever
+    assert torch.equal(logits.argmax(-1)[:, :20], tokens[:, 1:21])
+    assert (tokens[:, 21] == 2).all()
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+@pytest.mark.parametrize("span", SPANS)
+def test_our_decoders_equal_stock(span: int, decoding: str) -> None:
+    model = make_image_model(span, seed=2)
+    sample = make_batch(random_sources(13, 5))
+    for options in ({}, {"max_len_b": 20, "min_len": 20}):
+        found = generate(make_task(decoding), [model], sample, **options)
+        assert_same(found, stock([model], sample, **options))
+
+
+def test_options_that_local_attention_cannot_honour_are_refused() -> None:
+    with pytest.raises(ValueError, match="--attention-span 0"):
+        make_image_model(0)
+    with pytest.raises(ValueError, match="--cross-self-attention does not go with"):
+        make_image_model(3, cross_self_attention=True)
+
+
+@pytest.mark.parametrize(
+    ("arch", "span", "width", "layers", "pre_norm"),
+    [
+        ("image_transformer", 64, 128, (2, 4), True),
+        ("image_transformer_b3", 255, 512, (4, 8), False),
+    ],
+)
+def test_architectures(
+    arch: str, span: int, width: int, layers: tuple[int, int], pre_norm: bool
+) -> None:
+    args = Namespace()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    again = Namespace(**vars(args))
+    ARCH_CONFIG_REGISTRY["image_transformer"](again)  # as build_model does
+    assert again == args
+    assert (args.attention_span, args.decoder_embed_dim) == (span, width)
+    assert (args.encoder_layers, args.decoder_layers) == layers
+    assert args.decoder_normalize_before is pre_norm
+    given = Namespace(attention_span=7, decoder_layers=1)
+    ARCH_CONFIG_REGISTRY[arch](given)
+    assert (given.attention_span, given.decoder_layers) == (7, 1)
