@@ -5,17 +5,24 @@ the sequence is cut into blocks, and a position attends to its own block and the
 position attends to itself and the ``--attention-span`` positions before it, in every layer. It then sees equally far
 wherever it stands, fairseq's incremental state holds ``--attention-span`` keys, and a cached decoder may begin its
 window anywhere. The encoder and all the rest are stock.
+
+Position embeddings are learned, as lengths never change. Those of both images begin as sines and cosines of the place
+in the image, from 0 to 1 on either axis, so that the decoder finds the part of the input that it is painting.
 """
 
+import math
 from argparse import ArgumentParser, Namespace
 from typing import Any, Dict, Optional
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
+
+from fairseq_aggdec.data.images import ImageFormat
 
 State = Dict[str, Optional[Tensor]]
 
@@ -95,6 +102,9 @@ class ImageTransformerModel(TransformerModel):
         image_architecture(args)
         check_local_attention(args)
         model: ImageTransformerModel = super().build_model(args, task)
+        form = getattr(task, "form", None)
+        if isinstance(form, ImageFormat):
+            place_positions(model, form)
         return model
 
     @classmethod
@@ -104,6 +114,40 @@ class ImageTransformerModel(TransformerModel):
         return ImageTransformerDecoder(
             args, tgt_dict, embed_tokens, no_encoder_attn=args.no_cross_attention
         )
+
+
+def place_positions(model: TransformerModel, form: ImageFormat) -> None:
+    """Sets the learned position embeddings to the places of intensities (in place).
+
+    A position of the encoder stands for the intensity that it reads, one of the decoder for the intensity that it
+    predicts; that of ``</s>`` is zero.
+    """
+    finest = form.high * form.channels
+    for part, side in ((model.encoder, form.low), (model.decoder, form.high)):
+        table: Any = part.embed_positions
+        if isinstance(table, nn.Embedding):
+            places = image_places(side, form.channels, finest, table.embedding_dim)
+            first = part.padding_idx + 1
+            with torch.no_grad():
+                table.weight[first : first + len(places)] = places
+                table.weight[first + len(places)] = 0
+
+
+def image_places(side: int, channels: int, finest: int, dim: int) -> Tensor:
+    """Where the intensities of an image are: (side * side * channels, dim) in raster-scan order.
+
+    Args:
+        side: pixels of a row and of a column.
+        channels: intensities per pixel, places of their own in the row.
+        finest: half periods of the highest frequency along a side; the lowest has one.
+        dim: half of it for the row, half for the column (a remainder is zero).
+    """
+    rows = (torch.arange(side) + 0.5) / side
+    columns = (torch.arange(side * channels) + 0.5) / (side * channels)
+    frequencies = math.pi * finest ** torch.linspace(0, 1, dim // 4)
+    angles = torch.cartesian_prod(rows, columns).unsqueeze(-1) * frequencies  # (N, 2, dim // 4)
+    waves = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    return F.pad(waves, (0, dim - waves.size(1)))
 
 
 def add_span_arg(parser: ArgumentParser) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from typing import Any
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder
+from fairseq_aggdec.data.images import ImageFormat
+from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder, image_places
+from fairseq_aggdec.tasks.super_resolution import SuperResolutionConfig, SuperResolutionTask
 from tests.support import (
     assert_same,
     generate,
@@ -197,3 +202,37 @@ def test_architectures(
     given = Namespace(attention_span=7, decoder_layers=1)
     ARCH_CONFIG_REGISTRY[arch](given)
     assert (given.attention_span, given.decoder_layers) == (7, 1)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 3]), st.integers(8, 20))
+@settings(max_examples=15)
+def test_places_are_waves_along_rows_and_columns(side: int, channels: int, dim: int) -> None:
+    finest = 2 * side * channels
+    places = image_places(side, channels, finest, dim)
+    assert places.shape == (side * side * channels, dim)
+    quarter = dim // 4
+    index = 0
+    for row in range(side):
+        for column in range(side * channels):
+            y, x = (row + 0.5) / side, (column + 0.5) / (side * channels)
+            for wave in range(quarter):
+                angle = math.pi * finest ** (wave / (quarter - 1))
+                expected = [f(angle * place) for place in (y, x) for f in (math.sin, math.cos)]
+                found = places[index, wave : 4 * quarter : quarter]
+                torch.testing.assert_close(found, torch.tensor(expected), atol=1e-3, rtol=0)
+            index += 1
+    assert (places[:, 4 * quarter :] == 0).all()
+
+
+def test_positions_of_both_images_begin_as_places() -> None:
+    form = ImageFormat(2, 4, 3)
+    task = SuperResolutionTask(SuperResolutionConfig(), form)
+    args = Namespace(arch="image_transformer", encoder_embed_dim=16, decoder_embed_dim=16)
+    model = task.build_model(args)
+    for part, side in ((model.encoder, 2), (model.decoder, 4)):
+        length = side * side * 3
+        tokens = torch.full((1, length + 1), 7)
+        found = part.embed_positions(tokens)[0]
+        torch.testing.assert_close(found[:length], image_places(side, 3, 12, 16))
+        assert (found[length] == 0).all()
+        assert part.max_positions() == length + 1
