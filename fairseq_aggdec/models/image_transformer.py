@@ -6,8 +6,9 @@ position attends to itself and the ``--attention-span`` positions before it, in 
 wherever it stands, fairseq's incremental state holds ``--attention-span`` keys, and a cached decoder may begin its
 window anywhere. The encoder and all the rest are stock.
 
-Position embeddings are learned, as lengths never change. Those of both images begin as sines and cosines of the place
-in the image, from 0 to 1 on either axis, so that the decoder finds the part of the input that it is painting.
+Two kinds of embeddings begin as sines and cosines instead of noise, and are learned from there. Those of positions: the
+place in the image, from 0 to 1 on either axis for both images, so that the decoder finds the part of the input that it
+is painting. Those of intensities: the brightness, so that near intensities are alike, to read and to predict.
 """
 
 import math
@@ -22,7 +23,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_aggdec.data.images import ImageFormat
+from fairseq_aggdec.data.images import INTENSITIES, ImageFormat, intensity_offset
 
 State = Dict[str, Optional[Tensor]]
 
@@ -105,6 +106,7 @@ class ImageTransformerModel(TransformerModel):
         form = getattr(task, "form", None)
         if isinstance(form, ImageFormat):
             place_positions(model, form)
+            order_intensities(model)
         return model
 
     @classmethod
@@ -133,21 +135,43 @@ def place_positions(model: TransformerModel, form: ImageFormat) -> None:
                 table.weight[first + len(places)] = 0
 
 
+def order_intensities(model: TransformerModel) -> None:
+    """Sets the embeddings of intensities to their brightness (in place), each as long as a random one: 1."""
+    for part in (model.encoder, model.decoder):
+        table = part.embed_tokens.weight
+        first, dim = intensity_offset(part.dictionary), table.size(1)
+        brightness = waves(centres(INTENSITIES).unsqueeze(1), INTENSITIES, dim)
+        with torch.no_grad():
+            table[first : first + INTENSITIES] = F.normalize(brightness)
+
+
 def image_places(side: int, channels: int, finest: int, dim: int) -> Tensor:
     """Where the intensities of an image are: (side * side * channels, dim) in raster-scan order.
 
     Args:
         side: pixels of a row and of a column.
         channels: intensities per pixel, places of their own in the row.
-        finest: half periods of the highest frequency along a side; the lowest has one.
-        dim: half of it for the row, half for the column (a remainder is zero).
+        finest, dim: as of :func:`waves`.
     """
-    rows = (torch.arange(side) + 0.5) / side
-    columns = (torch.arange(side * channels) + 0.5) / (side * channels)
-    frequencies = math.pi * finest ** torch.linspace(0, 1, dim // 4)
-    angles = torch.cartesian_prod(rows, columns).unsqueeze(-1) * frequencies  # (N, 2, dim // 4)
-    waves = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
-    return F.pad(waves, (0, dim - waves.size(1)))
+    return waves(torch.cartesian_prod(centres(side), centres(side * channels)), finest, dim)
+
+
+def centres(count: int) -> Tensor:
+    """The middles of ``count`` equal parts of 0 to 1."""
+    return (torch.arange(count) + 0.5) / count
+
+
+def waves(places: Tensor, finest: int, dim: int) -> Tensor:
+    """Places (N, A) on A axes from 0 to 1, as sines and cosines of growing frequency: (N, dim).
+
+    Args:
+        finest: half periods of the highest frequency along an axis; the lowest has one.
+        dim: its A-th part for each axis, half of it sines; a remainder is zero.
+    """
+    frequencies = math.pi * finest ** torch.linspace(0, 1, dim // (2 * places.size(1)))
+    angles = places.unsqueeze(-1) * frequencies  # (N, A, dim // 2A)
+    found = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    return F.pad(found, (0, dim - found.size(1)))
 
 
 def add_span_arg(parser: ArgumentParser) -> None:

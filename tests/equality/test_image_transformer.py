@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -236,3 +237,15 @@ def test_positions_of_both_images_begin_as_places() -> None:
         torch.testing.assert_close(found[:length], image_places(side, 3, 12, 16))
         assert (found[length] == 0).all()
         assert part.max_positions() == length + 1
+
+
+def test_embeddings_of_intensities_begin_in_order() -> None:
+    task = SuperResolutionTask(SuperResolutionConfig(), ImageFormat(2, 4, 1))
+    model = task.build_model(Namespace(arch="image_transformer"))
+    assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
+    table = model.decoder.embed_tokens.weight[task.offset :].detach()
+    alike = table @ table.T
+    torch.testing.assert_close(alike.diagonal(), torch.ones(256))
+    by_distance = [alike.diagonal(distance).mean() for distance in (0, 1, 2, 4, 8, 16, 32)]
+    assert all(near > far + 0.02 for near, far in pairwise(by_distance))
+    assert alike.fill_diagonal_(0).max() < 0.9
