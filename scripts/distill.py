@@ -12,17 +12,17 @@ import argparse
 import hashlib
 import json
 import logging
-import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from fairseq import options, tasks, utils
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import progress_bar
 from omegaconf import DictConfig, OmegaConf
@@ -30,15 +30,16 @@ from sacrebleu.metrics import BLEU
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import CheckpointError
-from fairseq_aggdec.data import distillation
-from fairseq_aggdec.data.distillation import DistillationError, Filter, Output
+from fairseq_aggdec.data import distillation, distilled_folder
+from fairseq_aggdec.data.distillation import DistillationError, Filter, Output, UnfinishedError
+from fairseq_aggdec.data.distilled_folder import TEXT, DataFolder
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 BLEU_SENTENCES = 100_000  # at most; sacrebleu takes a minute for them
-SHARDS, TEXT, SUMMARY = "shards", "text", "distillation.json"
+SHARDS, SUMMARY = "shards", "distillation.json"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,32 +77,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# -- data
-
-
-def data_folder(cfg: DictConfig) -> Path:
-    folders = utils.split_paths(cfg.task.data)
-    if len(folders) != 1:
-        raise DistillationError(f"DATA: give one folder, not {len(folders)}")
-    return Path(folders[0])
-
-
-def prefix(cfg: DictConfig, subset: str) -> str:
-    """Path of a set up to the language, as fairseq looks for it."""
-    source, target = cfg.task.source_lang, cfg.task.target_lang
-    names = [f"{subset}.{source}-{target}.", f"{subset}.{target}-{source}."]
-    for name in names:
-        path = str(data_folder(cfg) / name)
-        if indexed_dataset.dataset_exists(path + source, cfg.task.dataset_impl):
-            return path
-    raise DistillationError(f"{data_folder(cfg)} has no {names[0]}{source}: check DATA and SUBSET")
-
-
-def load_side(cfg: DictConfig, subset: str, language: str, dictionary: Dictionary) -> Any:
-    """One side of a set as it was binarised; None where the file is missing."""
-    return data_utils.load_indexed_dataset(
-        prefix(cfg, subset) + language, dictionary, cfg.task.dataset_impl
-    )
+def data_folder(cfg: DictConfig) -> DataFolder:
+    """DATA and its languages, inferred as fairseq does where they are not given."""
+    paths = utils.split_paths(cfg.task.data)
+    if len(paths) != 1:
+        raise DistillationError(f"DATA: give one folder, not {len(paths)}")
+    languages = cfg.task.source_lang, cfg.task.target_lang
+    if None in languages:
+        languages = data_utils.infer_language_pair(paths[0])
+    if None in languages:
+        raise DistillationError(
+            f"--source-lang, --target-lang: {paths[0]} does not tell the languages"
+        )
+    return DataFolder(Path(paths[0]), *languages, cfg.task.dataset_impl)
 
 
 # -- decoding
@@ -126,6 +114,9 @@ def refuse_pointless(cfg: DictConfig) -> None:
             raise DistillationError(f"{option} does not go with distillation")
     if not cfg.common_eval.path:
         raise DistillationError("--path: name the teacher's checkpoint")
+    for path in utils.split_paths(cfg.common_eval.path):
+        if not Path(path).is_file():
+            raise DistillationError(f"--path: there is no file {path}")
     if not 0 <= shard < shards:
         raise DistillationError(f"--distributed-rank {shard} is not one of 0 to {shards - 1}")
 
@@ -173,14 +164,6 @@ def digest(paths: list[Path]) -> str:
     return whole.hexdigest()
 
 
-def data_digest(cfg: DictConfig, subset: str) -> str:
-    """Of what the outputs depend on: sources and dictionaries."""
-    source, target = cfg.task.source_lang, cfg.task.target_lang
-    files = [Path(prefix(cfg, subset) + source + ending) for ending in ("", ".bin", ".idx")]
-    files += [data_folder(cfg) / f"dict.{language}.txt" for language in (source, target)]
-    return digest([path for path in files if path.exists()])
-
-
 def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict[str, Any]:
     """What the outputs depend on; two processes with equal headers write equal outputs."""
     cfg, parallel = session.cfg, session.cfg.distributed_training
@@ -189,7 +172,7 @@ def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict
     batched = {number for batch in batches for number in batch}
     return {
         "teacher": [digest([path]) for path in teachers],
-        "data": data_digest(cfg, subset),
+        "data": digest(data_folder(cfg).source_files(subset)),
         "options": relevant_options(cfg) | {"device": "cuda" if session.cuda else "cpu"},
         "order of sentences": hashlib.sha256(json.dumps(batches).encode()).hexdigest(),
         "subset": subset,
@@ -203,11 +186,14 @@ def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict
 
 
 def relevant_options(cfg: DictConfig) -> dict[str, Any]:
-    """Options that can change an output, by name."""
+    """Options that can change an output, by name; a file counts by what is in it."""
     plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     found = {**plain["generation"], **plain["task"]}
     for section, names in RELEVANT.items():
         found |= {name: plain[section][name] for name in names}
+    for name, value in found.items():
+        if name.endswith(("_path", "_file")) and value and Path(value).is_file():
+            found[name] = digest([Path(value)])
     return {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
 
 
@@ -293,166 +279,101 @@ def as_output(number: int, tokens: torch.Tensor, longest: int | None) -> Output:
 
 
 def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None:
-    """Makes the output a data folder, all files new or all files old; the summary comes last."""
-    distilled = {name: distillation.collect(args.output / SHARDS, name) for name in subsets}
-    task = tasks.setup_task(cfg.task)
-    for subset, found in distilled.items():
-        check_data(cfg, subset, found)
-    (args.output / SUMMARY).unlink(missing_ok=True)
+    """Makes the output a data folder. Its summary comes last: where it is, the folder is whole."""
+    data = data_folder(cfg)
+    distilled = [distillation.collect(args.output / SHARDS, subset) for subset in subsets]
+    for found in distilled:
+        if found.header["data"] != digest(data.source_files(found.header["subset"])):
+            raise DistillationError(f"{data.path} is not the DATA that was decoded")
     partial = args.output / "merge.partial"
     shutil.rmtree(partial, ignore_errors=True)
     (partial / TEXT).mkdir(parents=True)
-    copy_the_rest(cfg, partial, subsets)
+    distilled_folder.copy_the_rest(data, partial, subsets)
+    task = tasks.setup_task(cfg.task)
     summary = {"command": "python scripts/distill.py " + " ".join(sys.argv[1:]), "subsets": {}}
-    for subset, found in distilled.items():
-        summary["subsets"][subset] = write_subset(args, cfg, task, found, partial)
-    for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+    for found in distilled:
+        summary["subsets"][found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
+    (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    (args.output / SUMMARY).unlink(missing_ok=True)
+    files = [path for path in partial.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path.name == SUMMARY):
         target = args.output / path.relative_to(partial)
         target.parent.mkdir(exist_ok=True)
         path.replace(target)
     shutil.rmtree(partial)
-    text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
-    unfinished = args.output / (SUMMARY + ".partial")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(args.output / SUMMARY)
-    print(text, end="")
+    for subset, result in summary["subsets"].items():
+        print(sentence(subset, result))
 
 
-def check_data(cfg: DictConfig, subset: str, found: distillation.Distilled) -> None:
-    if found.header["data"] != data_digest(cfg, subset):
-        raise DistillationError(
-            f"{data_folder(cfg)}: {subset} or a dictionary is not what was decoded: give the DATA "
-            "that was decoded"
-        )
-
-
-def copy_the_rest(cfg: DictConfig, output: Path, subsets: list[str]) -> None:
-    """Dictionaries and the sets that keep their references."""
-    source, target = cfg.task.source_lang, cfg.task.target_lang
-    folder = data_folder(cfg)
-    for language in {source, target}:
-        name = f"dict.{language}.txt"
-        shutil.copyfile(folder / name, output / name)
-    for pair in {f"{source}-{target}", f"{target}-{source}"}:
-        for path in sorted(folder.glob(f"*.{pair}.*")):
-            subset = path.name.split(".")[0]
-            if re.fullmatch(r"train\d+", subset) and subset not in subsets and "train" in subsets:
-                # fairseq-train would read it as a part of the training set
-                logger.warning("%s is left out: name it in --subsets to distill it too", path.name)
-            elif subset not in subsets:
-                shutil.copyfile(path, output / path.name)
-
-
-def write_subset(
+def merge_subset(
     args: argparse.Namespace,
     cfg: DictConfig,
     task: Any,
     found: distillation.Distilled,
     output: Path,
 ) -> dict[str, Any]:
-    """Writes binarised pairs, text and the list of what was dropped; returns what there is to say about them."""
-    subset = found.header["subset"]
-    languages = cfg.task.source_lang, cfg.task.target_lang
-    dictionaries = task.source_dictionary, task.target_dictionary
-    source, reference = (
-        load_side(cfg, subset, language, dictionary)
-        for language, dictionary in zip(languages, dictionaries, strict=True)
-    )
+    """Writes a subset; returns what the summary says about it."""
+    data, header = data_folder(cfg), found.header
     rule = Filter(args.max_length_ratio, args.keep_cut)
-    reasons = [
-        rule.reason(int(source.sizes[number]) - 1, written)
-        for number, written in enumerate(found.outputs)
-    ]
-    kept = [number for number, reason in enumerate(reasons) if reason is None]
-    targets = [with_end(found.outputs[number], dictionaries[1].eos()) for number in kept]
-    sides = [(source[number] for number in kept), targets]
-    for language, dictionary, side in zip(languages, dictionaries, sides, strict=True):
-        write_side(output, f"{subset}.{'-'.join(languages)}.{language}", dictionary, side)
-    write_dropped(output / TEXT / f"{subset}.dropped.tsv", reasons, found, dictionaries[1])
+    dictionaries = task.source_dictionary, task.target_dictionary
+    written = distilled_folder.write_subset(data, output, found, rule, dictionaries)
+    references = data.side(header["subset"], data.target, task.target_dictionary)
     return {
-        "teacher": found.header[distillation.NOTES]["teacher"],
-        "options": found.header["options"],
-        "shards": found.header["shards"],
-        "sentences": found.header["sentences"],
-        "kept": len(kept),
-        "dropped": distillation.count_reasons(reasons),
-        "filter": {"max_length_ratio": args.max_length_ratio, "keep_cut": args.keep_cut},
-        "mean_length": {
-            "source": mean(source.sizes[kept] - 1),
-            "distilled": mean([len(target) - 1 for target in targets]),
-            "reference": None if reference is None else mean(reference.sizes[kept] - 1),
-        },
-        "bleu": None if reference is None else bleu(args, cfg, task, kept, targets, reference),
+        "teacher": header[distillation.NOTES]["teacher"],
+        "teacher_sha256": header["teacher"],
+        "filter": asdict(rule),
+        **written.summary,
+        "bleu": None if references is None else bleu(args, cfg, task, written, references),
+        "shards": header["shards"],
+        "options": header["options"],
     }
 
 
-def with_end(written: Output, end: int) -> torch.Tensor:
-    return torch.from_numpy(np.append(written.tokens, end).astype(np.int64))
-
-
-def write_side(output: Path, name: str, dictionary: Dictionary, side: Iterable[torch.Tensor]):
-    """One language, binarised and as dictionary symbols: ids are copied, nothing is encoded anew."""
-    text = output / TEXT / f"{name.split('.')[0]}.{name.split('.')[-1]}"
-    builder = indexed_dataset.make_builder(
-        indexed_dataset.data_file_path(str(output / name)), "mmap", len(dictionary)
+def sentence(subset: str, result: dict[str, Any]) -> str:
+    """The summary in one line for the terminal."""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in result["dropped"].items() if count)
+    lengths, score = result["mean_length"], result["bleu"]
+    return (
+        f"{subset}: {result['kept']} of {result['sentences']} pairs kept (dropped: {dropped or 'none'}); "
+        f"mean length {lengths['distilled']}, references {lengths['reference']}"
+        + (f"; BLEU {score['score']} against the references ({score['text']})" if score else "")
     )
-    with text.open("w", encoding="utf-8") as file:
-        for tokens in side:
-            builder.add_item(tokens)
-            file.write(symbols(dictionary, tokens[:-1].tolist()) + "\n")
-    builder.finalize(indexed_dataset.index_file_path(str(output / name)))
-
-
-def write_dropped(
-    path: Path, reasons: list[str | None], found: distillation.Distilled, dictionary: Dictionary
-) -> None:
-    """Sentence number, reason and output of every pair that was dropped."""
-    with path.open("w", encoding="utf-8") as file:
-        for number, (reason, written) in enumerate(zip(reasons, found.outputs, strict=True)):
-            if reason is not None:
-                tokens = [] if written is None else written.tokens.tolist()
-                file.write(f"{number}\t{reason}\t{symbols(dictionary, tokens)}\n")
-
-
-def symbols(dictionary: Dictionary, tokens: list[int]) -> str:
-    return " ".join(dictionary[token] for token in tokens)
-
-
-def mean(lengths: Any) -> float | None:
-    """Dictionary symbols without ``</s>``."""
-    return round(float(np.mean(lengths)), 2) if len(lengths) else None
 
 
 def bleu(
     args: argparse.Namespace,
     cfg: DictConfig,
     task: Any,
-    kept: list[int],
-    targets: list[torch.Tensor],
-    reference: Any,
-) -> dict[str, Any]:
+    written: distilled_folder.Written,
+    references: Any,
+) -> dict[str, Any] | None:
     """BLEU of the teacher against the references, on the text that fairseq-generate would score."""
     bpe, tokenizer = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
+    post_process = cfg.common_eval.post_process
 
     def text(tokens: torch.Tensor) -> str:
-        joined = symbols(task.target_dictionary, tokens[:-1].tolist())
-        joined = data_utils.post_process(joined, cfg.common_eval.post_process)
+        symbols = distilled_folder.symbols(task.target_dictionary, tokens.tolist()[:-1])
+        joined = data_utils.post_process(symbols, post_process)
         for part in (bpe, tokenizer):
             joined = joined if part is None else part.decode(joined)
         return joined
 
-    step = -(-len(kept) // BLEU_SENTENCES) or 1
+    if not written.kept:
+        return None
+    step = -(-len(written.kept) // BLEU_SENTENCES)
     metric = BLEU(tokenize=args.bleu_tokenize)
-    written = [text(tokens) for tokens in targets[::step]]
-    references = [text(reference[number]) for number in kept[::step]]
-    score = metric.corpus_score(written, [references]).score if kept else 0.0
-    joined = cfg.common_eval.post_process or cfg.bpe is not None or cfg.tokenizer is not None
+    hypotheses = [text(tokens) for tokens in written.targets[::step]]
+    expected = [text(references[number]) for number in written.kept[::step]]
+    subwords = not (post_process or bpe or tokenizer)
     return {
-        "score": round(score, 2),
-        "signature": str(metric.get_signature()) if kept else None,
-        "sentences": len(written),
-        "text": "joined" if joined else "dictionary symbols: give --post-process for words",
+        "score": round(metric.corpus_score(hypotheses, [expected]).score, 2),
+        "signature": str(metric.get_signature()),
+        "sentences": len(hypotheses),
+        "text": "on dictionary symbols; --post-process joins them" if subwords else "on words",
     }
+
+
+UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 
 
 def main() -> None:
@@ -462,27 +383,20 @@ def main() -> None:
     subsets = args.subsets or [args.gen_subset]
     try:
         refuse_pointless(cfg)
-        infer_languages(cfg)
         for subset in subsets:
-            prefix(cfg, subset)
+            data_folder(cfg).prefix(subset)
         if args.merge:
             with distillation.exclusive(args.output / SHARDS / "merge.lock"):
                 merge(args, cfg, subsets)
         else:
             session = Session(build_parser())
-            infer_languages(session.cfg)
             for subset in subsets:
                 decode(session, subset, args.output)
+    except UnfinishedError as error:
+        print(f"not yet: {error}", file=sys.stderr)
+        sys.exit(UNFINISHED)
     except (DistillationError, CheckpointError) as error:
-        raise SystemExit(f"error: {error}") from None
-
-
-def infer_languages(cfg: DictConfig) -> None:
-    if not cfg.task.source_lang or not cfg.task.target_lang:
-        found = data_utils.infer_language_pair(str(data_folder(cfg)))
-        if None in found:
-            raise DistillationError("--source-lang, --target-lang: the data folder does not tell")
-        cfg.task.source_lang, cfg.task.target_lang = found
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

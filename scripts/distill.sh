@@ -74,7 +74,15 @@ for shard in "${FAILED[@]+"${FAILED[@]}"}"; do
     say "shard $shard of $SHARDS failed"
     [ "$PROCESSES" = 1 ] || { say "the end of $OUTPUT/shards/$shard.log:"; tail -n 5 "$OUTPUT/shards/$shard.log" >&2; }
 done
-[ "${#FAILED[@]}" = 0 ] || die "${#FAILED[@]} of $PROCESSES processes failed: mend what they say and give the same \
-command again, it goes on where they stopped"
+if [ "${#FAILED[@]}" -gt 0 ]; then
+    die "${#FAILED[@]} of $PROCESSES processes failed; once the reason is gone, the same command goes on where they stopped"
+fi
 
-distill "$@" --merge
+# Status 3: other machines are not done yet.
+status=0
+distill "$@" --merge || status=$?
+if [ "$status" = 3 ] && [ "$SHARDS" -gt "$PROCESSES" ]; then
+    say "the machine that finishes last makes the data folder"
+    exit 0
+fi
+exit "$status"

@@ -34,6 +34,7 @@ Header = Mapping[str, Any]
 NOTES = "notes"  # the part of a header that may differ between two starts
 LABELS = {
     "teacher": "teacher (--path)",
+    "data": "DATA",
     "shards": "--distributed-world-size",
     "shard": "--distributed-rank",
 }
@@ -42,6 +43,10 @@ REASONS = ("too long", "empty", "cut", "length ratio")
 
 class DistillationError(ValueError):
     """Files that do not fit together, or not to the command; the message is for the user."""
+
+
+class UnfinishedError(DistillationError):
+    """Shards are still to be decoded, here or on another machine."""
 
 
 @dataclass(frozen=True)
@@ -182,32 +187,32 @@ def check_header(name: str, found: Header, wanted: Header) -> None:
     old, new = _flat(found), _flat(wanted)
     for key in [*new, *old]:
         if old.get(key) != new.get(key):
+            values = f"{key} {json.dumps(old.get(key))}, not {json.dumps(new.get(key))}"
+            difference = values if key.startswith("--") else f"another {key}"
             raise DistillationError(
-                f"{name} was begun with another {key} ({_short(old.get(key))}, now {_short(new.get(key))}): "
-                "give what it was begun with, or another --output"
+                f"{name} was begun with {difference}: give what it was begun with, or another --output"
             )
 
 
 def check_siblings(folder: Path, subset: str, header: Header) -> None:
-    """Refuses to begin a shard that would not fit the ones already there (any number of shards)."""
+    """Refuses a shard that would not fit the others that are there, of any number of shards."""
     for path in sorted(folder.glob(f"{subset}.*-of-*.jsonl")):
         with path.open("rb") as file:
             first = next(whole_lines(file), None)
         if first is not None:
             found = parse(str(path), 1, first)
-            check_header(str(path), {**found, "shard": None}, {**header, "shard": None})
+            check_header(str(path), found, {**header, "shard": found["shard"]})
 
 
 def _flat(header: Header) -> dict[str, Any]:
-    """Entries of a header under names that a user knows, its options one by one."""
-    entries = {key: value for key, value in header.items() if key not in (NOTES, "options")}
-    options = {f"--{key.replace('_', '-')}": value for key, value in header["options"].items()}
-    return {LABELS.get(key, key): value for key, value in entries.items()} | options
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:16] + "..."
+    """Entries of a header under names that a user knows, its options one by one in their place."""
+    entries: dict[str, Any] = {}
+    for key, value in header.items():
+        if key == "options":
+            entries |= {f"--{name.replace('_', '-')}": given for name, given in value.items()}
+        elif key != NOTES:
+            entries[LABELS.get(key, key)] = value
+    return entries
 
 
 # -- all shards
@@ -218,7 +223,7 @@ class Distilled:
     """A subset, complete.
 
     Attributes:
-        header: of shard 0.
+        header: as of shard 0.
         outputs: every sentence of the set in its order; None: too long for the teacher.
     """
 
@@ -230,31 +235,22 @@ def collect(folder: Path, subset: str) -> Distilled:
     """Reads all shards of a subset.
 
     Raises:
-        DistillationError: a shard is missing, not finished or does not fit the others, or a
-            sentence is not there exactly once.
+        UnfinishedError: a shard is missing or not finished.
+        DistillationError: shards do not fit each other, or a sentence is not there exactly once.
     """
     paths = sorted(folder.glob(f"{subset}.*-of-*.jsonl"))
-    header: Header | None = None
-    outputs: dict[int, Output] = {}
-    for path in paths:
-        found, rows = read_shard(path)
-        if header is None:
-            header = found
-        check_header(str(path), {**found, "shard": 0}, {**header, "shard": 0})
-        for output in rows:
-            if output.sentence in outputs:
-                raise DistillationError(f"{path} has sentence {output.sentence} a second time")
-            outputs[output.sentence] = output
-    if header is None:
-        raise DistillationError(f"{folder} has nothing of {subset} yet: decode it first")
-    missing = [
-        shard
-        for shard in range(header["shards"])
-        if shard_path(folder, subset, shard, header["shards"]) not in paths
-    ]
-    if missing:
-        raise DistillationError(f"{_shards(missing, header)} of {subset} not begun: decode first")
-    return Distilled(header, _every_sentence(header, outputs, subset))
+    if not paths:
+        raise UnfinishedError(f"{folder} has nothing of {subset} yet: decode it first")
+    shards = [read_shard(path) for path in paths]
+    header = {**shards[0][0], "shard": 0}
+    for path, (found, _) in zip(paths, shards, strict=True):
+        check_header(str(path), {**found, "shard": 0}, header)
+    for shard in range(header["shards"]):
+        if shard_path(folder, subset, shard, header["shards"]) not in paths:
+            raise UnfinishedError(
+                f"{subset}: shard {shard} of {header['shards']} is not begun: decode it first"
+            )
+    return Distilled(header, _every_sentence(header, [rows for _, rows in shards]))
 
 
 def read_shard(path: Path) -> tuple[Header, list[Output]]:
@@ -263,37 +259,36 @@ def read_shard(path: Path) -> tuple[Header, list[Output]]:
         lines = whole_lines(file)
         first = next(lines, None)
         if first is None:
-            raise DistillationError(f"{path} is empty so far: wait for its process or run it again")
+            raise UnfinishedError(f"{path} is empty so far: wait for its process or run it again")
         header = parse(str(path), 1, first)
-        batches = [parse(str(path), number, line) for number, line in enumerate(lines, start=2)]
+        batches = [
+            [
+                Output(sentence, cut, np.array(tokens, dtype=np.int32))
+                for sentence, cut, tokens in rows
+            ]
+            for rows in (parse(str(path), number, line) for number, line in enumerate(lines, 2))
+        ]
     owned = len(range(header["shard"], header["batches"], header["shards"]))
-    if len(batches) != owned:
-        raise DistillationError(
+    if len(batches) < owned:
+        raise UnfinishedError(
             f"{path} has {len(batches)} of {owned} batches: wait for its process or run it again"
         )
-    rows = (row for batch in batches for row in batch)
-    return header, [
-        Output(number, cut, np.array(tokens, dtype=np.int32)) for number, cut, tokens in rows
-    ]
+    return header, [output for batch in batches for output in batch]
 
 
-def _shards(missing: Sequence[int], header: Header) -> str:
-    names = ", ".join(map(str, missing))
-    return f"shard{'s' * (len(missing) > 1)} {names} of {header['shards']}"
-
-
-def _every_sentence(
-    header: Header, outputs: Mapping[int, Output], subset: str
-) -> list[Output | None]:
-    too_long = set(header["too_long"])
-    expected = set(range(header["sentences"])) - too_long
-    wrong = sorted(expected.symmetric_difference(outputs))
+def _every_sentence(header: Header, shards: Sequence[list[Output]]) -> list[Output | None]:
+    """Outputs in the order of the set, each sentence once or known to be too long."""
+    seen = Counter(output.sentence for outputs in shards for output in outputs)
+    seen.update(header["too_long"])
+    wrong = [number for number in range(header["sentences"]) if seen[number] != 1]
+    wrong += [number for number in seen if not 0 <= number < header["sentences"]]
     if wrong:
         raise DistillationError(
-            f"{subset}: {len(wrong)} sentences are missing or do not belong there, "
+            f"{header['subset']}: {len(wrong)} sentences are not there exactly once, "
             f"the first is {wrong[0]}"
         )
-    return [outputs.get(number) for number in range(header["sentences"])]
+    by_number = {output.sentence: output for outputs in shards for output in outputs}
+    return [by_number.get(number) for number in range(header["sentences"])]
 
 
 # -- what is kept
