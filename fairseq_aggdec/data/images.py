@@ -383,8 +383,8 @@ def sets_of_squares(args: argparse.Namespace) -> tuple[list[Iterable[Image]], st
     if args.images is None:
         smallest = 2 * args.high_size  # shrunk to half at least: no blur of the camera is left
         squares = [
-            random_squares(tiles, count, smallest, index == 0, random.Random(f"{args.seed}{index}"))
-            for index, (tiles, count) in enumerate(
+            random_squares(parts, count, smallest, index == 0, random.Random(f"{args.seed}{index}"))
+            for index, (parts, count) in enumerate(
                 zip(photograph_sets(mode, args.held_out, rng), args.crops, strict=True)
             )
         ]
