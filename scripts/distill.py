@@ -172,7 +172,7 @@ def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict
     batched = {number for batch in batches for number in batch}
     return {
         "teacher": [digest([path]) for path in teachers],
-        "data": digest(data_folder(cfg).source_files(subset)),
+        "data": digest(data_folder(cfg).files(subset)),
         "options": relevant_options(cfg) | {"device": "cuda" if session.cuda else "cpu"},
         "order of sentences": hashlib.sha256(json.dumps(batches).encode()).hexdigest(),
         "subset": subset,
@@ -283,7 +283,7 @@ def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None
     data = data_folder(cfg)
     distilled = [distillation.collect(args.output / SHARDS, subset) for subset in subsets]
     for found in distilled:
-        if found.header["data"] != digest(data.source_files(found.header["subset"])):
+        if found.header["data"] != digest(data.files(found.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
     partial = args.output / "merge.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -389,7 +389,7 @@ def main() -> None:
             with distillation.exclusive(args.output / SHARDS / "merge.lock"):
                 merge(args, cfg, subsets)
         else:
-            session = Session(build_parser())
+            session = Session(parser, [*sys.argv[1:], "--gen-subset", subsets[0]])
             for subset in subsets:
                 decode(session, subset, args.output)
     except UnfinishedError as error:

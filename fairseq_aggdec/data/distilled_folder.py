@@ -60,10 +60,11 @@ class DataFolder:
         name = f"{subset}.{self.source}-{self.target}.{self.source}"
         raise DistillationError(f"{self.path} has no {name}: check DATA and SUBSET")
 
-    def source_files(self, subset: str) -> list[Path]:
-        """What a decoder reads: the sources and both dictionaries."""
-        prefix = self.prefix(subset) + self.source
-        files = [Path(prefix + ending) for ending in ("", ".bin", ".idx")]
+    def files(self, subset: str) -> list[Path]:
+        """Both sides of a set and both dictionaries."""
+        prefix = self.prefix(subset)
+        endings = [language + end for language in self.languages for end in ("", ".bin", ".idx")]
+        files = [Path(prefix + ending) for ending in endings]
         return [path for path in files if path.exists()] + self.dictionaries()
 
     def dictionaries(self) -> list[Path]:
