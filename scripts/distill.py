@@ -377,8 +377,7 @@ UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 
 
 def main() -> None:
-    parser = build_parser()
-    args = options.parse_args_and_arch(parser)
+    args = options.parse_args_and_arch(build_parser())
     cfg = convert_namespace_to_omegaconf(args)
     subsets = args.subsets or [args.gen_subset]
     try:
@@ -389,7 +388,7 @@ def main() -> None:
             with distillation.exclusive(args.output / SHARDS / "merge.lock"):
                 merge(args, cfg, subsets)
         else:
-            session = Session(parser, [*sys.argv[1:], "--gen-subset", subsets[0]])
+            session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]])
             for subset in subsets:
                 decode(session, subset, args.output)
     except UnfinishedError as error:

@@ -122,10 +122,11 @@ class ShardFile:
         size = 0
         first = next(lines, None)
         if first is not None:
-            check_header(file.name, parse(file.name, 1, first), header)
+            check_header(file.name, parse_header(file.name, first), header)
             size = len(first)
         for line in lines:
-            self._check(parse(file.name, self.done + 2, line))
+            if not self._is_next(parse_batch(file.name, self.done + 2, line)):
+                raise damaged(file.name, self.done + 2)
             self.done += 1
             size += len(line)
         file.truncate(size)
@@ -134,16 +135,19 @@ class ShardFile:
             sync_folder(Path(file.name).parent)
 
     def append(self, outputs: Sequence[Output]) -> None:
-        """Adds the next batch; it is on disk when the call returns."""
-        line = [[output.sentence, output.cut, output.tokens.tolist()] for output in outputs]
-        self._check(line)
-        self._append(line)
+        """Adds the next batch; it is on disk when the call returns.
+
+        Raises:
+            ValueError: these are not the sentences of the next batch, in its order.
+        """
+        if not self._is_next(outputs):
+            raise ValueError(f"{self.file.name}: not the batch that comes next")
+        self._append([[output.sentence, output.cut, output.tokens.tolist()] for output in outputs])
         self.done += 1
 
-    def _check(self, line: Any) -> None:
-        expected = self.batches[self.done] if self.done < len(self.batches) else []
-        if not expected or [row[0] for row in line] != list(expected):
-            raise damaged(self.file.name, self.done + 2)
+    def _is_next(self, outputs: Sequence[Output]) -> bool:
+        found = [output.sentence for output in outputs]
+        return self.done < len(self.batches) and found == list(self.batches[self.done])
 
     def _append(self, value: Any) -> None:
         self.file.write(json.dumps(value).encode() + b"\n")
@@ -156,10 +160,23 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
     return (line for line in file if line.endswith(b"\n"))
 
 
-def parse(name: str, number: int, line: bytes) -> Any:
+def parse_header(name: str, line: bytes) -> Header:
     try:
-        return json.loads(line)
+        header = json.loads(line)
     except ValueError:
+        raise damaged(name, 1) from None
+    if not isinstance(header, dict) or "options" not in header:
+        raise damaged(name, 1)
+    return header
+
+
+def parse_batch(name: str, number: int, line: bytes) -> list[Output]:
+    try:
+        return [
+            Output(sentence, cut, np.array(tokens, dtype=np.int32))
+            for sentence, cut, tokens in json.loads(line)
+        ]
+    except (TypeError, ValueError):
         raise damaged(name, number) from None
 
 
@@ -200,7 +217,7 @@ def check_siblings(folder: Path, subset: str, header: Header) -> None:
         with path.open("rb") as file:
             first = next(whole_lines(file), None)
         if first is not None:
-            found = parse(str(path), 1, first)
+            found = parse_header(str(path), first)
             check_header(str(path), found, {**header, "shard": found["shard"]})
 
 
@@ -260,14 +277,8 @@ def read_shard(path: Path) -> tuple[Header, list[Output]]:
         first = next(lines, None)
         if first is None:
             raise UnfinishedError(f"{path} is empty so far: wait for its process or run it again")
-        header = parse(str(path), 1, first)
-        batches = [
-            [
-                Output(sentence, cut, np.array(tokens, dtype=np.int32))
-                for sentence, cut, tokens in rows
-            ]
-            for rows in (parse(str(path), number, line) for number, line in enumerate(lines, 2))
-        ]
+        header = parse_header(str(path), first)
+        batches = [parse_batch(str(path), number, line) for number, line in enumerate(lines, 2)]
     owned = len(range(header["shard"], header["batches"], header["shards"]))
     if len(batches) < owned:
         raise UnfinishedError(

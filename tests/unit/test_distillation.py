@@ -107,10 +107,10 @@ def test_a_wrong_batch_is_not_written(tmp_path: Path) -> None:
     with distillation.exclusive(tmp_path / "shard") as opened:
         file = distillation.ShardFile(opened, make_header([[0, 1]], 0, 1), [[0, 1]])
         for wrong in ([1, 0], [0], [0, 1, 2], []):
-            with pytest.raises(DistillationError):
+            with pytest.raises(ValueError, match="comes next"):
                 file.append([output_of(sentence) for sentence in wrong])
         file.append([output_of(0), output_of(1)])
-        with pytest.raises(DistillationError):
+        with pytest.raises(ValueError, match="comes next"):
             file.append([output_of(0), output_of(1)])
     assert (tmp_path / "shard").read_bytes().count(b"\n") == 2
 
@@ -128,6 +128,16 @@ def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
         write(tmp_path, batches)
 
 
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b"{\n"])
+def test_a_damaged_header_is_named(line: bytes, tmp_path: Path) -> None:
+    write(tmp_path, [[0]])
+    path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
+    path.write_bytes(line + path.read_bytes())
+    for read in (lambda: write(tmp_path, [[0]]), lambda: distillation.collect(tmp_path, SUBSET)):
+        with pytest.raises(DistillationError, match="line 1"):
+            read()
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -141,7 +151,7 @@ def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
 )
 def test_another_start_is_refused(changed: dict[str, Any], named: str, tmp_path: Path) -> None:
     batches = random_batches(2)
-    write(tmp_path, batches, most=2)
+    assert write(tmp_path, batches, most=2) == 0
     path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
     before = path.read_bytes()
     with pytest.raises(DistillationError, match=named):
@@ -252,7 +262,7 @@ def test_every_sentence_once(sentence: int, first: int, tmp_path: Path) -> None:
 
 def test_decoded_though_too_long(tmp_path: Path) -> None:
     write(tmp_path, [[0, 1]], sentences=2, too_long=[1])
-    with pytest.raises(DistillationError, match="1 sentences .* the first is 1"):
+    with pytest.raises(DistillationError, match=r"1 sentences .* the first is 1"):
         distillation.collect(tmp_path, SUBSET)
 
 

@@ -1,0 +1,338 @@
+"""distill.py and distill.sh as a user calls them, on a tiny random teacher, killed again and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import random
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.data import Dictionary, data_utils
+from fairseq_cli import generate, train
+
+from fairseq_aggdec.data import distillation, distilled_folder
+from fairseq_aggdec.data.distillation import DistillationError, shard_path
+from fairseq_aggdec.evaluation import replay
+from tests.support import WORDS, make_dictionary
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "distill.py"
+SENTENCES = {"train": 200, "valid": 8, "test": 5}
+LONGEST = 12  # --max-source-positions, </s> included
+LANGUAGES = (replay.SOURCE, replay.TARGET)
+PAIR = "-".join(LANGUAGES)
+FILES = [f"train.{PAIR}.{language}.{end}" for language in LANGUAGES for end in ("bin", "idx")]
+FILES += [f"text/train.{name}" for name in (*LANGUAGES, "dropped.tsv")]
+OPTIONS = ["--cpu", "--num-workers", "0", "--batch-size", "4", "--beam", "3", "--max-len-b", "12"]
+OPTIONS += ["--max-source-positions", str(LONGEST)]
+
+# Processes are forked from one that has imported everything: they start in a second instead of four.
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["fairseq_aggdec.evaluation.session", "fairseq_cli.train"])
+
+
+def random_sentences(dictionary: Dictionary, seed: int, count: int) -> list[torch.Tensor]:
+    """Lengths 1 to 14, with ``</s>`` up to 15: some do not fit the teacher; some words are unknown."""
+    generator = random.Random(seed)
+    choices = [*range(dictionary.nspecial, dictionary.nspecial + WORDS), dictionary.unk()]
+    rows = [generator.choices(choices, k=generator.randint(1, 14)) for _ in range(count)]
+    return [torch.tensor([*row, dictionary.eos()]) for row in rows]
+
+
+def write_teacher(path: Path, data: Path, seed: int) -> None:
+    """A random model with larger weights than a fresh one: its outputs vary, and many end by themselves."""
+    replay.write_checkpoint(path, data, "transformer_tiny", seed)
+    state = torch.load(path, weights_only=True)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in state["model"].items():
+        if parameter.dim() > 1:
+            spread = 0.4 if "embed" in name else parameter.size(-1) ** -0.5
+            parameter.normal_(0, spread, generator=generator)
+    state["model"]["decoder.embed_tokens.weight"][make_dictionary().eos()] *= 2
+    torch.save(state, path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Binarised data and two teachers."""
+    folder = tmp_path_factory.mktemp("distill")
+    data, dictionary = folder / "data", make_dictionary()
+    (data / distilled_folder.TEXT).mkdir(parents=True)
+    for seed, language in enumerate(LANGUAGES):
+        dictionary.save(str(data / f"dict.{language}.txt"))
+        for subset, count in SENTENCES.items():
+            name = f"{subset}.{PAIR}"
+            rows = random_sentences(dictionary, len(subset) + seed, count)
+            distilled_folder.write_side(data, name, language, dictionary, rows)
+    for seed in (1, 2):
+        write_teacher(folder / f"teacher{seed}.pt", data, seed)
+    return folder
+
+
+def arguments(folder: Path, output: Path, *more: str) -> list[str]:
+    teacher = ["--path", str(folder / "teacher1.pt")]
+    return [str(folder / "data"), "--output", str(output), *teacher, *OPTIONS, *more]
+
+
+def distill(folder: Path, output: Path, *more: str) -> None:
+    """Runs distill.py in this process."""
+    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def start(folder: Path, output: Path, *more: str) -> BaseProcess:
+    """Starts distill.py in a process of its own."""
+    process = context.Process(target=runpy.run_path, args=(str(SCRIPT), None, "__main__"))
+    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
+        process.start()
+    return process
+
+
+def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
+    """Kills a process once something can be seen; it must not have ended by then."""
+    while process.exitcode is None and not reached():
+        process.join(0.001)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    return {name: (output / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Path:
+    """One shard, decoded and merged without interruption."""
+    output = folder / "undisturbed"
+    distill(folder, output)
+    distill(folder, output, "--merge")
+    return output
+
+
+def test_ten_kills_change_nothing(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    whole = shard_path(undisturbed / "shards", "train", 0, 1).read_bytes()
+    path = shard_path(tmp_path / "shards", "train", 0, 1)
+    generator = random.Random(3)
+    for kill in range(10):
+        target = lines(path) + generator.randint(0, 4)
+        kill_when(start(folder, tmp_path), lambda target=target: lines(path) >= target)
+        if kill % 2 and lines(path):  # what a kill in the middle of a write leaves
+            os.truncate(path, size(path) - generator.randint(1, 40))
+        assert size(path) < len(whole)
+    assert lines(path) > 10
+    distill(folder, tmp_path)
+    assert path.read_bytes() == whole
+    distill(folder, tmp_path, "--merge")
+    assert contents(tmp_path) == contents(undisturbed)
+
+
+@pytest.mark.parametrize("seen", ["merge.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
+def test_a_killed_merge_is_repeated(
+    seen: str, folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    process = start(folder, tmp_path, "--merge")
+    kill_when(process, (tmp_path / seen).exists)
+    distill(folder, tmp_path, "--merge")
+    assert contents(tmp_path) == contents(undisturbed)
+    assert not (tmp_path / "merge.partial").exists()
+
+
+def test_outputs_are_those_of_fairseq_generate(folder: Path, undisturbed: Path) -> None:
+    options = ["--gen-subset", "train", "--skip-invalid-size-inputs-valid-test", *OPTIONS]
+    options += ["--path", str(folder / "teacher1.pt"), "--required-batch-size-multiple", "1"]
+    stdout = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["fairseq-generate", str(folder / "data"), *options]),
+        redirect_stdout(stdout),
+    ):
+        generate.cli_main()
+    expected = dict(re.findall(r"^H-(\d+)\t\S+\t(.*)$", stdout.getvalue(), re.MULTILINE))
+    collected = distillation.collect(undisturbed / "shards", "train")
+    found = {
+        str(output.sentence): distilled_folder.symbols(make_dictionary(), output.tokens.tolist())
+        for output in collected.outputs
+        if output is not None
+    }
+    assert found == expected
+    assert len(set(found.values())) > 20
+    cut = [output.cut for output in collected.outputs if output is not None]
+    assert cut == [len(text.split()) == 12 for text in found.values()]
+    assert 20 < sum(cut) < len(cut) - 20
+
+
+def test_the_new_folder(folder: Path, undisturbed: Path) -> None:
+    dictionary, data = make_dictionary(), folder / "data"
+    lines = (undisturbed / "text" / "train.dropped.tsv").read_text().splitlines()
+    dropped = {int(number): reason for number, reason, _ in (line.split("\t") for line in lines)}
+
+    def load(path: Path, subset: str, language: str) -> list[list[int]]:
+        name = str(path / f"{subset}.{PAIR}.{language}")
+        return [row.tolist() for row in data_utils.load_indexed_dataset(name, dictionary)]
+
+    sources = load(data, "train", replay.SOURCE)
+    too_long = [number for number, row in enumerate(sources) if len(row) > LONGEST]
+    assert [number for number, reason in dropped.items() if reason == "too long"] == too_long
+    kept = [row for number, row in enumerate(sources) if number not in dropped]
+    assert load(undisturbed, "train", replay.SOURCE) == kept
+    assert any(dictionary.unk() in row for row in kept)
+    assert len(load(undisturbed, "train", replay.TARGET)) == len(kept)
+    for subset in ("valid", "test"):
+        for language in LANGUAGES:
+            assert load(undisturbed, subset, language) == load(data, subset, language)
+    summary = json.loads((undisturbed / "distillation.json").read_text())["subsets"]["train"]
+    assert summary["kept"] == len(kept)
+    assert sum(summary["dropped"].values()) == len(dropped)
+    assert summary["dropped"]["too long"] == len(too_long) > 0
+    assert summary["teacher"] == ["teacher1.pt"]
+    assert summary["options"]["beam"] == 3
+    assert summary["bleu"]["sentences"] == len(kept)
+    assert 0 <= summary["bleu"]["score"] < 20
+
+
+def test_fairseq_trains_on_it(undisturbed: Path, tmp_path: Path) -> None:
+    options = ["--task", "translation", "--arch", "transformer_tiny", "--cpu", "--lr", "0.001"]
+    options += ["--optimizer", "adam", "--max-update", "1", "--batch-size", "8", "--no-save"]
+    options += ["--num-workers", "0", "--save-dir", str(tmp_path), "--no-progress-bar"]
+    with mock.patch.object(sys, "argv", ["fairseq-train", str(undisturbed), *options]):
+        train.cli_main()
+
+
+def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
+    """Two sets with one of our decoders; the filter changes without decoding anew."""
+    more = ["--decoding", "iad", "--subsets", "valid", "test", "--beam", "1"]
+    distill(folder, tmp_path, *more)
+    shards = {path: path.read_bytes() for path in (tmp_path / "shards").iterdir()}
+    for options in (["--keep-cut"], ["--max-length-ratio", "1.5"]):
+        distill(folder, tmp_path, *more, "--merge", *options)
+        summary = json.loads((tmp_path / "distillation.json").read_text())["subsets"]
+        assert set(summary) == {"valid", "test"}
+        dropped = summary["valid"]["dropped"]
+        assert dropped["cut" if "--keep-cut" in options else "too long"] == 0
+    assert sum(subset["dropped"]["length ratio"] for subset in summary.values()) > 0
+    assert {path: path.read_bytes() for path in shards} == shards
+    name = f"train.{PAIR}.{replay.TARGET}.bin"
+    assert (tmp_path / name).read_bytes() == (folder / "data" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--beam", "4"], "--beam 3, not 4"),
+        (["--decoding", "greedy"], '--decoding "beam", not "greedy"'),
+        (["--batch-size", "5"], "--batch-size 4, not 5"),
+        (["--distributed-world-size", "2"], "--distributed-world-size 1, not 2"),
+        (["--distributed-rank", "1"], "--distributed-rank 1 is not one of 0 to 0"),
+        (["--path", "TEACHER2"], "another teacher"),
+        (["--path", "nowhere.pt"], "--path: there is no file nowhere.pt"),
+        (["--nbest", "2"], "--nbest"),
+        (["--max-tokens", "9"], "--max-tokens 9"),
+        (["--subsets", "dev"], "dev"),
+        (["--merge", "--subsets", "valid"], None),
+    ],
+)
+def test_refusals(more: list[str], named: str | None, folder: Path, undisturbed: Path) -> None:
+    """One sentence, and what is there stays; without one, there is nothing to merge yet."""
+    before = contents(undisturbed)
+    more = [str(folder / "teacher2.pt") if word == "TEACHER2" else word for word in more]
+    with pytest.raises(SystemExit) as stopped:
+        distill(folder, undisturbed, *more)
+    if named is None:
+        assert stopped.value.code == 3
+    else:
+        assert named in str(stopped.value)
+        assert "\n" not in str(stopped.value)
+    assert contents(undisturbed) == before
+
+
+def test_other_data_is_refused(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
+    shutil.copy(folder / "teacher1.pt", tmp_path)
+    shutil.copytree(undisturbed / "shards", tmp_path / "new" / "shards")
+    distill(tmp_path, tmp_path / "new", "--merge")
+    for path in (tmp_path / "data").glob("valid.*"):
+        shutil.copy(path, path.with_name(path.name.replace("valid", "train")))
+    for more in ([], ["--merge"]):
+        with pytest.raises(SystemExit, match="DATA"):
+            distill(tmp_path, tmp_path / "new", *more)
+
+
+# -- distill.sh
+
+
+def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
+    """distill.sh with two processes, each process and its children in one group."""
+    data, _, _, *rest = arguments(folder, output)
+    return subprocess.Popen(
+        ["bash", str(ROOT / "scripts" / "distill.sh"), data, str(output), *rest],
+        env={**os.environ, "PROCESSES": "2", "PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until_free(paths: list[Path]) -> None:
+    """Killed processes that are nobody's children any more are gone when their locks are."""
+    while paths:
+        with suppress(DistillationError), distillation.exclusive(paths[0]):
+            paths = paths[1:]
+
+
+def test_two_processes_killed_then_one_fails_then_all_is_well(
+    folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    paths = [shard_path(tmp_path / "shards", "train", shard, 2) for shard in (0, 1)]
+    running = shell(folder, tmp_path)
+    while running.poll() is None and any(size(path) == 0 for path in paths):
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(0.01)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    wait_until_free(paths)
+    with distillation.exclusive(paths[1]):
+        running = shell(folder, tmp_path)
+        printed, _ = running.communicate(timeout=100)
+    assert running.returncode == 2
+    assert "shard 1 of 2 failed" in printed
+    assert "in use by another process" in printed
+    assert "the same command" in printed
+    running = shell(folder, tmp_path)
+    printed, _ = running.communicate(timeout=100)
+    assert running.returncode == 0, printed
+    assert contents(tmp_path) == contents(undisturbed)
+    assert (
+        f"train: {(tmp_path / 'text' / 'train.target').read_text().count(chr(10))} of 200"
+        in printed
+    )
+
+
+def test_usage() -> None:
+    script = str(ROOT / "scripts" / "distill.sh")
+    done = subprocess.run(["bash", script, "--path", "x"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: usage:")
