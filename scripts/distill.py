@@ -25,6 +25,7 @@ from fairseq import options, tasks, utils
 from fairseq.data import data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import progress_bar
+from fairseq.logging.meters import TimeMeter
 from omegaconf import DictConfig, OmegaConf
 from sacrebleu.metrics import BLEU
 
@@ -211,8 +212,10 @@ def decode(session: Session, subset: str, output: Path) -> None:
     folder = output / SHARDS
     if subset != session.cfg.dataset.gen_subset:
         session.task.load_dataset(subset, task_cfg=session.saved.task)
+    generator = build_generator(session)
     batches = make_batches(session, subset)
     header = make_header(session, subset, batches)
+    header["options"]["beam"] = generator.beam_size  # most methods are greedy, whatever --beam says
     distillation.check_siblings(folder, subset, header)
     own = distillation.own_batches(batches, shard, shards)
     with distillation.exclusive(distillation.shard_path(folder, subset, shard, shards)) as opened:
@@ -222,26 +225,28 @@ def decode(session: Session, subset: str, output: Path) -> None:
             *(subset, shard, shards, file.done, len(own)),
         )
         name = f"{subset} {shard}/{shards}"
-        for outputs in decoded(session, subset, own[file.done :], name):
+        for outputs in decoded(session, generator, subset, own[file.done :], name):
             file.append(outputs)
 
 
-def decoded(
-    session: Session, subset: str, batches: list[list[int]], name: str
-) -> Iterator[list[Output]]:
-    """The teacher's outputs, batch by batch, under a progress bar."""
-    cfg, dataset = session.cfg, session.task.dataset(subset)
+def build_generator(session: Session) -> Any:
     try:
-        generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
+        return session.generator(str(session.cfg.task.decoding), session.cfg.generation.beam)[0]
     except ValueError as error:  # an option that the method cannot honour
         raise DistillationError(str(error)) from None
+
+
+def decoded(
+    session: Session, generator: Any, subset: str, batches: list[list[int]], name: str
+) -> Iterator[list[Output]]:
+    """The teacher's outputs, batch by batch, under a progress bar."""
+    common, dataset = session.cfg.common, session.task.dataset(subset)
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_sampler=batches,
         collate_fn=dataset.collater,
-        num_workers=cfg.dataset.num_workers,
+        num_workers=session.cfg.dataset.num_workers,
     )
-    common = cfg.common
     bar = progress_bar.progress_bar(
         loader,
         common.log_format,
@@ -249,6 +254,7 @@ def decoded(
         prefix=name,
         default_log_format="simple" if common.no_progress_bar else "tqdm",
     )
+    speed = TimeMeter()
     for batch, sample in zip(batches, bar, strict=True):
         # Of its own for each batch: sampling gives the same however often the process was killed.
         utils.set_torch_seed(common.seed + batch[0])
@@ -258,7 +264,8 @@ def decoded(
         )  # longest source first, unlike the batch
         longest = longest_output(generator, sample)
         yield [as_output(number, found[number]["tokens"], longest) for number in batch]
-        bar.log({"sentence": batch[-1], "tokens": sample["ntokens"]})
+        speed.update(len(batch))
+        bar.log({"sentences_per_second": round(speed.avg, 1)})
 
 
 def longest_output(generator: Any, sample: dict[str, Any]) -> int | None:
