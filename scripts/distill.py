@@ -195,7 +195,8 @@ def relevant_options(cfg: DictConfig) -> dict[str, Any]:
     for name, value in found.items():
         if name.endswith(("_path", "_file")) and value and Path(value).is_file():
             found[name] = digest([Path(value)])
-    return {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
+    rest = {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
+    return {"decoding": found["decoding"]} | rest  # the first that a refusal names
 
 
 RELEVANT = {
