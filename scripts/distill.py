@@ -45,7 +45,8 @@ SHARDS, SUMMARY = "shards", "distillation.json"
 
 def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
-    parser.set_defaults(gen_subset="train")
+    # Collating is nothing beside decoding, and a process that is killed leaves no loader behind.
+    parser.set_defaults(gen_subset="train", num_workers=0)
     group = parser.add_argument_group("distillation")
     group.add_argument(
         "--output", type=Path, required=True, help="data folder to make; progress is kept in it"

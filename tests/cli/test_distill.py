@@ -37,7 +37,7 @@ LANGUAGES = (replay.SOURCE, replay.TARGET)
 PAIR = "-".join(LANGUAGES)
 FILES = [f"train.{PAIR}.{language}.{end}" for language in LANGUAGES for end in ("bin", "idx")]
 FILES += [f"text/train.{name}" for name in (*LANGUAGES, "dropped.tsv")]
-OPTIONS = ["--cpu", "--num-workers", "0", "--batch-size", "4", "--beam", "3", "--max-len-b", "12"]
+OPTIONS = ["--cpu", "--batch-size", "4", "--beam", "3", "--max-len-b", "12"]
 OPTIONS += ["--max-source-positions", str(LONGEST)]
 
 # Processes are forked from one that has imported everything: they start in a second instead of four.
