@@ -1,0 +1,20 @@
+"""Sequence-to-lattice translation (Deng and Rush 2023): the parts that need no network.
+
+From training pairs to tables, once:
+
+    word_alignment   which source token each target token comes from (fast_align)
+    counting         links -> counts of (source token, offset, target token) and of positions -> tables
+    tables           the folder beside the binarised data in which they are kept, memory-mapped
+
+From a batch of sources to translations:
+
+    length           a straight line gives the window of target lengths
+    candidates       tables -> a few candidate tokens at every target position
+    lattice          the candidates of a batch with their masks: what a scorer reads and gives edge scores to
+    viterbi          the best paths
+    drawing          one sentence's lattice as JSON, Graphviz or SVG
+    recall           how many reference tokens the candidates hold; chooses the weights of interpolation
+
+A neural scorer computes P(y_t | y_{t-1}, t, x) for the candidates of a :class:`~fairseq_aggdec.lattice.lattice.Lattice`
+and hands the scores back to its ``search``.
+"""

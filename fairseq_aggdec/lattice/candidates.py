@@ -1,0 +1,336 @@
+"""The candidate model: which target tokens may stand at each position, from counts alone.
+
+Deng and Rush 2023, section 3: with latent alignments a,
+
+    P(y_t | x, t) = sum_a P(y_t | x_a, a - t) P(a | S, t)
+
+and the N tokens with the highest P(y_t | x, t) are the candidates of position t. ``smoothing="none"`` is this, by maximum
+likelihood. On small data most (source token, offset) pairs were seen once or never; ``interpolated`` mixes in what does not
+know the offset or the length:
+
+    P(y | x_a, a - t)   becomes   w P(y | x_a, a - t) + (1 - w) P(y | x_a)
+    P(a | S, t)         becomes   v P(a | S, t)       + (1 - v) P(a - t) / sum_a' P(a' - t)
+
+with weights chosen on training sentences that were not counted (``recall.choose_weights``). Where a first part is unknown
+its weight goes to the second. The paper leaves open what happens without smoothing to a pair (S, t) that was never seen;
+here its source positions are equally likely. A position that has no candidate at all is given ``<unk>``.
+
+Source positions are those of words: padding and ``</s>`` are skipped wherever they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+from torch.nn import functional
+
+from fairseq_aggdec.lattice import tables
+from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
+from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.lattice.length import WINDOW, LengthModel, LengthWindow
+from fairseq_aggdec.lattice.tables import Table
+
+Smoothing = Literal["none", "interpolated"]
+SMOOTHINGS = get_args(Smoothing)
+_SPREAD = 2**24  # (position, source word, entry) triples that are looked up at once
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much the specific part of an interpolation counts, 0 to 1.
+
+    Attributes:
+        translation: w, of P(y | x_a, a - t).
+        position: v, of P(a | S, t).
+    """
+
+    translation: float
+    position: float
+
+    def __post_init__(self) -> None:
+        for name in ("translation", "position"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"the {name} weight is {getattr(self, name)}; it must be 0 to 1")
+
+
+@dataclass(frozen=True)
+class Special:
+    """Ids of the special symbols: of both dictionaries (``pad``, ``eos``) and of the target's (``unk``)."""
+
+    pad: int
+    eos: int
+    unk: int
+
+
+@dataclass(frozen=True)
+class CandidateModel:
+    """Tables and what is needed to read them.
+
+    Attributes:
+        translation, lexicon, position, offset: as :mod:`fairseq_aggdec.lattice.counting` makes them.
+        max_offset: the outermost offset that the tables know.
+        length: predicts the target length.
+        weights: of interpolation.
+        special: symbols.
+    """
+
+    translation: Table
+    lexicon: Table
+    position: Table
+    offset: Table
+    max_offset: int
+    length: LengthModel
+    weights: Weights
+    special: Special
+
+    @classmethod
+    def open(cls, folder: Path, source: Dictionary, target: Dictionary) -> CandidateModel:
+        """Opens a folder of tables, memory-mapped.
+
+        Raises:
+            FileNotFoundError: there are no tables.
+            ValueError: they are of another format or were made with other dictionaries.
+        """
+        header = tables.read_header(folder)
+        tables.check_dictionary(folder, header, "source", source)
+        tables.check_dictionary(folder, header, "target", target)
+        return cls(
+            **{name: tables.load(folder, name, header) for name in NAMES},
+            max_offset=header["max_offset"],
+            length=LengthModel.from_record(header["length"]),
+            weights=Weights(**header["weights"]),
+            special=Special(target.pad(), target.eos(), target.unk()),
+        )
+
+    def save(
+        self, folder: Path, source: Dictionary, target: Dictionary, about: Mapping[str, Any]
+    ) -> None:
+        """Writes a folder that :meth:`open` reads.
+
+        Args:
+            source, target: the dictionaries of the counted data.
+            about: more for the header, such as the command.
+        """
+        header = {
+            **about,
+            "dictionaries": {
+                "source": tables.describe(source),
+                "target": tables.describe(target),
+            },
+            "max_offset": self.max_offset,
+            "length": self.length.record(),
+            "weights": asdict(self.weights),
+        }
+        tables.save(folder, {name: getattr(self, name) for name in NAMES}, header)
+
+    def to(self, device: torch.device | str) -> CandidateModel:
+        """The same with its tables on a device, read into memory."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in NAMES})
+
+    def lattice(
+        self,
+        source: Tensor,
+        candidates: int,
+        smoothing: Smoothing = "none",
+        lengths: LengthWindow | None = None,
+        window: int = WINDOW,
+        positions: int | None = None,
+    ) -> Lattice:
+        """The lattice of a batch.
+
+        Args:
+            source: (B, S) int64, padded on either side, with or without ``</s>``.
+            candidates: N, ``</s>`` and padding counted where they are allowed; at least 3, or 1 when every row has one
+                length only.
+            smoothing: ``none`` is the paper's.
+            lengths: the allowed lengths; None predicts them.
+            window: dL of the prediction.
+            positions: T, at least the longest length and one more for ``</s>``; None asks the device.
+
+        Raises:
+            ValueError: no room for the candidates, or an unknown smoothing.
+        """
+        if smoothing not in SMOOTHINGS:
+            raise ValueError(
+                f"smoothing is {smoothing!r}; it must be one of {', '.join(SMOOTHINGS)}"
+            )
+        single = window == 0 if lengths is None else lengths.single
+        if candidates < (1 if single else 3):
+            raise ValueError(
+                f"{candidates} candidates leave no room for a word beside </s> and padding; take 3 or more, "
+                "or a length window of 0"
+            )
+        words, source_lengths = gather_words(source, self.special)
+        if lengths is None:
+            lengths = self.length.window(source_lengths, window)
+        if positions is None:
+            positions = int(lengths.longest.max()) + 1
+        if max(positions, source.size(1)) >= POSITIONS:
+            raise ValueError(f"sentences must be shorter than {POSITIONS} tokens")
+        tokens, probabilities = self.words(words, source_lengths, positions, candidates, smoothing)
+        return _with_ends(tokens, probabilities, lengths, self.special)
+
+    def words(
+        self,
+        words: Tensor,
+        source_lengths: Tensor,
+        positions: int,
+        candidates: int,
+        smoothing: Smoothing = "none",
+    ) -> tuple[Tensor, Tensor]:
+        """The N most likely words of each position, ``</s>`` and padding apart.
+
+        Args:
+            words: (B, S) int64, words from the left, padding after them.
+            source_lengths: (B,) int64.
+            positions: T.
+            candidates: N.
+
+        Returns:
+            Tokens (B, T, N) int64, most likely first, of equally likely ones the lowest id, ``pad`` where there are
+            fewer; probabilities (B, T, N) float32, 0 there.
+        """
+        rows, longest = words.shape
+        width = self.translation.width + self.lexicon.width
+        at_once = max(1, _SPREAD // (rows * max(1, longest) * width))
+        places = torch.arange(positions, device=words.device)
+        found = [
+            self._words_at(words, source_lengths, part, candidates, smoothing)
+            for part in places.split(at_once)
+        ]
+        tokens, probabilities = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        return tokens.masked_fill(probabilities == 0, self.special.pad), probabilities
+
+    def _words_at(
+        self,
+        words: Tensor,
+        source_lengths: Tensor,
+        positions: Tensor,
+        candidates: int,
+        smoothing: Smoothing,
+    ) -> tuple[Tensor, Tensor]:
+        prior = self._prior(words, source_lengths, positions, smoothing)  # (B, T, S)
+        at = torch.arange(words.size(1), device=words.device)
+        offset = self._offset(at, positions)  # (T, S)
+        keys = words.unsqueeze(1) * (2 * self.max_offset + 1) + offset  # (B, T, S)
+        tokens, chances, seen = self.translation.look_up(keys)  # (B, T, S, K), (B, T, S)
+        if smoothing == "interpolated":
+            weight = torch.where(seen > 0, self.weights.translation, 0.0)  # (B, T, S)
+            free_tokens, free_chances, _ = self.lexicon.look_up(words)  # (B, S, K)
+            shape = (*prior.shape, free_tokens.size(-1))
+            rest = (1 - weight).unsqueeze(-1) * free_chances.unsqueeze(1)
+            tokens = torch.cat([tokens, free_tokens.unsqueeze(1).expand(shape)], -1)
+            chances = torch.cat([weight.unsqueeze(-1) * chances, rest], -1)
+        joint = chances * prior.unsqueeze(-1)  # (B, T, S, K)
+        return most_likely(tokens.flatten(2), joint.flatten(2), candidates)
+
+    def _offset(self, at: Tensor, positions: Tensor) -> Tensor:
+        """Number (T, S) of the offset from target positions (T,) to source positions (S,)."""
+        offset = at - positions.unsqueeze(1)
+        return offset.clamp(-self.max_offset, self.max_offset) + self.max_offset
+
+    def _prior(
+        self, words: Tensor, source_lengths: Tensor, positions: Tensor, smoothing: Smoothing
+    ) -> Tensor:
+        """P(a | S, t): (B, T, S) float32, 0 behind a row's last word."""
+        keys = source_lengths.unsqueeze(1) * POSITIONS + positions  # (B, T)
+        at, chances, seen = self.position.look_up(keys)  # (B, T, K), (B, T)
+        specific = chances.new_zeros(*keys.shape, words.size(1))
+        specific.scatter_add_(2, at.long(), chances)
+        source = torch.arange(words.size(1), device=words.device)
+        inside = (source < source_lengths.unsqueeze(1)).unsqueeze(1)  # (B, 1, S)
+        known = (seen > 0).unsqueeze(2)
+        if smoothing == "none":
+            return torch.where(known, specific, _normalised(inside.float(), inside))
+        relative = self._offset_chances(words.device)[self._offset(source, positions)]  # (T, S)
+        weight = torch.where(known, self.weights.position, 0.0)
+        return weight * specific + (1 - weight) * _normalised(relative, inside)
+
+    def _offset_chances(self, device: torch.device) -> Tensor:
+        """P(a - t) of every offset, (offsets,)."""
+        values, chances, _ = self.offset.look_up(torch.zeros((), dtype=torch.int64, device=device))
+        return chances.new_zeros(2 * self.max_offset + 1).scatter_add_(0, values.long(), chances)
+
+
+def gather_words(source: Tensor, special: Special) -> tuple[Tensor, Tensor]:
+    """Moves the words of every row to the left, padding behind them.
+
+    Args:
+        source: (B, S) int64, padded on either side, with or without ``</s>``.
+
+    Returns:
+        Words (B, S) and how many there are (B,).
+    """
+    is_word = (source != special.pad) & (source != special.eos)
+    order = torch.sort(~is_word, stable=True, dim=1).indices
+    lengths = is_word.sum(1)
+    words = source.gather(1, order)
+    behind = torch.arange(source.size(1), device=source.device) >= lengths.unsqueeze(1)
+    return words.masked_fill(behind, special.pad), lengths
+
+
+def most_likely(tokens: Tensor, chances: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Sums the chances of equal tokens and picks the largest sums.
+
+    Args:
+        tokens: (..., M) int32.
+        chances: (..., M) float32, not negative.
+        count: N.
+
+    Returns:
+        Tokens (..., N) int64, best first, of equal ones the lowest id; sums (..., N) float32. Where fewer than N tokens
+        have a chance, the rest has 0.
+    """
+    missing = count - tokens.size(-1)
+    if missing > 0:
+        tokens = functional.pad(tokens, (0, missing))
+        chances = functional.pad(chances, (0, missing))
+    tokens, order = torch.sort(tokens, stable=True, dim=-1)
+    chances = chances.gather(-1, order)
+    begins = functional.pad(tokens[..., 1:] != tokens[..., :-1], (1, 0), value=False)
+    group = begins.cumsum(-1)
+    sums = torch.zeros_like(chances).scatter_add_(-1, group, chances)
+    names = torch.zeros_like(tokens).scatter_(-1, group, tokens)
+    sums, order = torch.sort(sums, stable=True, dim=-1, descending=True)
+    return names.gather(-1, order[..., :count]).long(), sums[..., :count]
+
+
+def _normalised(chances: Tensor, inside: Tensor) -> Tensor:
+    """Chances (..., S) with those outside at 0 and the rest adding up to 1; equal ones where all are 0."""
+    kept = chances * inside
+    kept = torch.where((kept.sum(-1, keepdim=True) > 0) | ~inside, kept, 1.0)
+    return kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(kept.dtype).tiny)
+
+
+def _with_ends(
+    tokens: Tensor, probabilities: Tensor, lengths: LengthWindow, special: Special
+) -> Lattice:
+    """The lattice of words (B, T, N) with ``</s>`` and padding before them where they are allowed, N in all."""
+    rows, positions, candidates = tokens.shape
+    position = torch.arange(positions, device=tokens.device)
+    shortest, longest = lengths.shortest.unsqueeze(1), lengths.longest.unsqueeze(1)
+    within = position < longest  # (B, T)
+    unknown = probabilities[..., 0] == 0
+    words = torch.where(unknown.unsqueeze(2), 0, probabilities).log()
+    words[..., 0] = words[..., 0].masked_fill(unknown, 0.0)
+    tokens = torch.cat([tokens.new_empty(rows, positions, 2), tokens], 2)
+    tokens[..., 0], tokens[..., 1] = special.eos, special.pad
+    tokens[..., 2] = tokens[..., 2].masked_fill(unknown, special.unk)
+    ends = torch.stack([(position >= shortest) & (position <= longest), position > shortest], 2)
+    scores = torch.cat(
+        [
+            torch.where(ends, 0.0, -torch.inf),
+            words.masked_fill(~within.unsqueeze(2), -torch.inf),
+        ],
+        2,
+    )
+    order = torch.sort(scores == -torch.inf, stable=True, dim=2).indices[..., :candidates]
+    scores = scores.gather(2, order)
+    tokens = tokens.gather(2, order).masked_fill(scores == -torch.inf, special.pad)
+    return Lattice(tokens, scores, lengths, special.pad, special.eos)

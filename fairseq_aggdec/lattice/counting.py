@@ -1,0 +1,234 @@
+"""Counting P(y_t | x_a, a - t) and P(a_t | S, t) over word-aligned sentence pairs (Deng and Rush 2023, section 3).
+
+Every link (a, t) of source position a and target position t, both from 0, is one observation of
+
+    translation   target token y_t given source token x_a and offset a - t
+    lexicon       target token y_t given source token x_a, at any offset
+    position      source position a given source length S and target position t
+    offset        offset a - t
+
+The first and the third are the paper's, the others serve interpolation. An observation is a number, counts are sorted
+unique numbers, so counting is sorting: no loop over sentences, links or tokens. Observations are packed as
+
+    ((x * offsets + offset) * target types) + y        and        ((S * positions) + t) * positions + a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fairseq_aggdec.lattice.tables import Table
+
+POSITIONS = 2**12  # sentences are shorter than this
+TOP = 40  # the paper's candidates per (source token, offset)
+_PENDING = 2**25  # observations that are kept before they are counted
+NAMES = ("translation", "lexicon", "position", "offset")
+
+
+@dataclass(frozen=True)
+class AlignedPairs:
+    """P sentence pairs, flat.
+
+    Attributes:
+        source, target: token ids without ``</s>``, sentence after sentence, integers.
+        source_lengths, target_lengths: (P,) integers, their sums are the sizes of the above.
+        links: (L, 2) integers, source and target position within the sentence, sentence after sentence.
+        link_counts: (P,) integers, their sum is L.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    source_lengths: np.ndarray
+    target_lengths: np.ndarray
+    links: np.ndarray
+    link_counts: np.ndarray
+
+    def check(self, first: int = 0) -> None:
+        """Refuses links that point outside of their sentence.
+
+        Args:
+            first: number of the first pair in the corpus, for the message.
+
+        Raises:
+            ValueError: there is one, or a sentence is too long to be counted.
+        """
+        longest = max(
+            int(lengths.max(initial=0)) for lengths in (self.source_lengths, self.target_lengths)
+        )
+        if longest >= POSITIONS:
+            raise ValueError(
+                f"a sentence has {longest} tokens; lattice tables need fewer than {POSITIONS}"
+            )
+        pair = np.repeat(np.arange(len(self.link_counts)), self.link_counts)
+        bounds = np.stack([self.source_lengths[pair], self.target_lengths[pair]], 1)
+        outside = ((self.links < 0) | (self.links >= bounds)).any(1)
+        if outside.any():
+            link = int(outside.argmax())
+            source, target = self.links[link].tolist()
+            place = int(pair[link])
+            raise ValueError(
+                f"sentence pair {first + place + 1} has {self.source_lengths[place]} source and "
+                f"{self.target_lengths[place]} target tokens but the link {source}-{target}"
+            )
+
+
+@dataclass
+class Counts:
+    """Sorted unique observations and how often each was made."""
+
+    observations: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    _pending: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, observations: np.ndarray) -> None:
+        """Counts observations (E,) int64, now or when more of them have come together."""
+        self._pending.append(observations)
+        if sum(map(len, self._pending)) >= _PENDING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Counts what is pending."""
+        if self._pending:
+            found, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+            self._pending.clear()
+            self._merge(found, counts)
+
+    def merge(self, other: Counts) -> None:
+        """Adds the counts of other observations."""
+        self.settle()
+        other.settle()
+        self._merge(other.observations, other.counts)
+
+    def _merge(self, observations: np.ndarray, counts: np.ndarray) -> None:
+        if not len(self.observations):
+            self.observations, self.counts = observations, counts
+            return
+        together = np.concatenate([self.observations, observations])
+        order = np.argsort(together, kind="stable")  # two sorted runs: timsort merges them
+        together = together[order]
+        counted = np.concatenate([self.counts, counts])[order]
+        starts = _run_starts(together)
+        self.observations, self.counts = together[starts], np.add.reduceat(counted, starts)
+
+
+class Counter:
+    """Counts aligned sentence pairs of two dictionaries.
+
+    Args:
+        target_types: size of the target dictionary.
+        max_offset: offsets beyond +-``max_offset`` count as the outermost; None keeps all apart.
+    """
+
+    def __init__(self, target_types: int, max_offset: int | None = None):
+        self.target_types = target_types
+        self.reach = POSITIONS - 1 if max_offset is None else max_offset
+        self.translation, self.position = Counts(), Counts()
+        self.links = 0
+
+    def add(self, pairs: AlignedPairs) -> None:
+        """Counts the links of sentence pairs, which have been checked."""
+        pair = np.repeat(np.arange(len(pairs.link_counts)), pairs.link_counts)
+        at_source, at_target = (
+            pairs.links[:, 0].astype(np.int64),
+            pairs.links[:, 1].astype(np.int64),
+        )
+        x = pairs.source[_begins(pairs.source_lengths)[pair] + at_source].astype(np.int64)
+        y = pairs.target[_begins(pairs.target_lengths)[pair] + at_target].astype(np.int64)
+        offset = np.clip(at_source - at_target, -self.reach, self.reach) + self.reach
+        self.translation.add((x * self.offsets + offset) * self.target_types + y)
+        lengths = pairs.source_lengths.astype(np.int64)[pair]
+        self.position.add((lengths * POSITIONS + at_target) * POSITIONS + at_source)
+        self.links += len(pair)
+
+    @property
+    def offsets(self) -> int:
+        return 2 * self.reach + 1
+
+    def merge(self, other: Counter) -> None:
+        """Adds the counts of other sentence pairs, made with the same dictionaries and offsets."""
+        self.translation.merge(other.translation)
+        self.position.merge(other.position)
+        self.links += other.links
+
+    def tables(self, top: int = TOP) -> dict[str, Table]:
+        """The tables by name.
+
+        Args:
+            top: how many target tokens are kept per (source token, offset) and per source token. Probabilities are
+                those among all of them.
+        """
+        self.translation.settle()
+        self.position.settle()
+        observed, counts = self.translation.observations, self.translation.counts
+        x, y = observed // (self.offsets * self.target_types), observed % self.target_types
+        lexicon = _count(x * self.target_types + y, counts)
+        places = self.position.observations
+        offset = np.clip(
+            places % POSITIONS - places // POSITIONS % POSITIONS, -self.reach, self.reach
+        )
+        offsets = _count(offset + self.reach, self.position.counts)
+        return {
+            "translation": make_table(observed, counts, self.target_types, top),
+            "lexicon": make_table(*lexicon, self.target_types, top),
+            "position": make_table(places, self.position.counts, POSITIONS),
+            "offset": make_table(*offsets, self.offsets),
+        }
+
+
+def make_table(
+    observations: np.ndarray, counts: np.ndarray, values: int, top: int | None = None
+) -> Table:
+    """The conditional probabilities of counted observations ``key * values + value``.
+
+    Args:
+        observations: (E,) int64, ascending.
+        counts: (E,).
+        values: how many values there are.
+        top: keep only the most frequent of each key, of equally frequent ones the lowest.
+    """
+    keys, value = observations // values, observations % values
+    starts = _run_starts(keys)
+    sizes = np.diff(starts, append=len(keys))
+    totals = np.add.reduceat(counts, starts) if len(starts) else counts
+    key = np.repeat(np.arange(len(starts)), sizes)
+    # Ascending by key already; the stable sorts keep values ascending among equal counts.
+    order = np.argsort(-counts, kind="stable")
+    order = order[np.argsort(key[order], kind="stable")]
+    if top is not None:
+        order = order[np.arange(len(keys)) - starts[key] < top]
+        sizes = np.minimum(sizes, top)
+    probabilities = (counts[order] / totals[key[order]]).astype(np.float32)
+    return Table(
+        keys=torch.from_numpy(keys[starts]),
+        starts=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
+        values=torch.from_numpy(value[order].astype(np.int32)),
+        probabilities=torch.from_numpy(probabilities),
+        totals=torch.from_numpy(totals.astype(np.int32)),
+        width=int(sizes.max(initial=1)),
+    )
+
+
+def _count(observations: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums the counts of equal observations."""
+    order = np.argsort(observations, kind="stable")
+    observations = observations[order]
+    starts = _run_starts(observations)
+    summed = np.add.reduceat(counts[order], starts) if len(starts) else counts
+    return observations[starts], summed
+
+
+def _run_starts(ordered: np.ndarray) -> np.ndarray:
+    """Where in an ascending array each new value begins."""
+    if not len(ordered):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+
+
+def _begins(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Where each sentence begins in the flat array."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return ends - np.asarray(lengths)

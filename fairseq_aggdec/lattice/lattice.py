@@ -1,0 +1,108 @@
+"""The lattice of a batch: candidate tokens at every target position, and which of them may follow each other.
+
+All lengths of a row's window are in one lattice, told apart by ``</s>`` and padding (Deng and Rush 2023, section 4, and
+its predecessor's code). Worked example, target lengths 1 to 2, N = 3 candidates, T = 3 positions:
+
+    position 0    Hund   Tier   ein         words only: the shortest translation has one
+    position 1    </s>   <pad>  bellt       a second word, or the end after one
+    position 2    </s>   <pad>  -           the end after two words; padding when it came earlier
+
+Behind a word stands a word or ``</s>``; behind ``</s>`` and padding stands padding, at no cost, so lengths compete by
+their scores alone. Padding never follows a word, hence a path of any length ends with one ``</s>`` and fills the grid;
+rows of different lengths need nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.lattice.length import LengthWindow
+from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Candidates of B rows at T positions, N at each.
+
+    Attributes:
+        tokens: (B, T, N) int64; ``pad`` also where there is no candidate.
+        log_probabilities: (B, T, N) float32, nats, of each candidate by itself; 0 for ``</s>`` and padding, -inf where
+            there is no candidate.
+        lengths: the allowed target lengths.
+        pad, eos: ids of the target dictionary.
+    """
+
+    tokens: Tensor
+    log_probabilities: Tensor
+    lengths: LengthWindow
+    pad: int
+    eos: int
+
+    @property
+    def nodes(self) -> Tensor:
+        """(B, T, N) bool: there is a candidate."""
+        return self.log_probabilities > -torch.inf
+
+    @property
+    def edges(self) -> Tensor:
+        """(B, T - 1, N, N) bool: candidate j at position t + 1 may follow candidate i at t."""
+        nodes, over = self.nodes, self._over
+        padding = self.tokens == self.pad
+        pairs = nodes[:, :-1].unsqueeze(3) & nodes[:, 1:].unsqueeze(2)
+        return pairs & (over[:, :-1].unsqueeze(3) == padding[:, 1:].unsqueeze(2))
+
+    @property
+    def _over(self) -> Tensor:
+        """(B, T, N) bool: the translation has ended at or before this candidate."""
+        return (self.tokens == self.eos) | (self.tokens == self.pad)
+
+    def scores(
+        self, first: Tensor | None = None, edges: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What Viterbi searches: a scorer's scores with all that is not allowed at -inf and padding at 0.
+
+        Args:
+            first: (B, N) nats, score of each candidate of position 0; None for its log-probability.
+            edges: (B, T - 1, N, N) nats, log P(candidate j at t + 1 | candidate i at t); None for the log-probability
+                of j by itself.
+
+        Returns:
+            Unary scores (B, T, N), which are 0 but at position 0, and edge scores (B, T - 1, N, N).
+        """
+        own = self.log_probabilities
+        first = own[:, 0] if first is None else first
+        edges = own[:, 1:].unsqueeze(2) if edges is None else edges
+        allowed = self.edges
+        padding = (self.tokens == self.pad)[:, 1:].unsqueeze(2)
+        unary = torch.zeros_like(own)
+        unary[:, 0] = first.to(own.dtype).masked_fill(~self.nodes[:, 0], -torch.inf)
+        edges = edges.to(own.dtype).expand(allowed.shape).masked_fill(padding, 0.0)
+        return unary, edges.masked_fill(~allowed, -torch.inf)
+
+    def search(
+        self,
+        first: Tensor | None = None,
+        edges: Tensor | None = None,
+        count: int | None = None,
+        form: Form = "serial",
+    ) -> BestPaths:
+        """The best path of every row, or with ``count`` the so many best, over all lengths of its window at once.
+
+        Args:
+            first, edges: a scorer's scores, as :meth:`scores` takes them.
+            count: how many paths; None for the one best.
+            form: of the search for the one best path.
+        """
+        unary, step = self.scores(first, edges)
+        return (
+            viterbi(unary, step, form=form) if count is None else n_best(unary, step, count=count)
+        )
+
+    def read(self, choices: Tensor) -> Tensor:
+        """Tokens (B, [P,] T) of paths (B, [P,] T): ``</s>`` at the end of each, then ``pad``."""
+        rows, positions, _ = self.tokens.shape
+        index = choices.reshape(rows, -1, positions).transpose(1, 2)  # (B, T, P)
+        return self.tokens.gather(2, index).transpose(1, 2).reshape(choices.shape)

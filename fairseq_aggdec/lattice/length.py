@@ -1,0 +1,101 @@
+"""Target length from source length: a straight line and a window around it.
+
+Deng and Rush 2023, section 4: linear regression predicts the length L from S, and all lengths from L - dL to L + dL are
+searched at once (dL = 3). Lengths are numbers of tokens without ``</s>``, on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+WINDOW = 3  # the paper's dL
+
+
+@dataclass(frozen=True)
+class LengthWindow:
+    """Target lengths of B rows, ``</s>`` not counted.
+
+    Attributes:
+        shortest, longest: (B,) int64, both allowed; 1 <= shortest <= longest.
+        single: it is known that they are the same for every row.
+    """
+
+    shortest: Tensor
+    longest: Tensor
+    single: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shortest.shape != self.longest.shape or self.shortest.dim() != 1:
+            raise ValueError("shortest and longest must both be of shape (B,)")
+
+    @classmethod
+    def exactly(cls, lengths: Tensor) -> LengthWindow:
+        """One length (B,) for every row."""
+        return cls(lengths, lengths, single=True)
+
+
+@dataclass(frozen=True)
+class LengthModel:
+    """L = slope * S + intercept, rounded half up."""
+
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fit(cls, source_lengths: np.ndarray, target_lengths: np.ndarray) -> LengthModel:
+        """Ordinary least squares over pairs of lengths (P,).
+
+        Where all sources are equally long the line is flat.
+
+        Raises:
+            ValueError: there is no pair.
+        """
+        if not len(source_lengths):
+            raise ValueError("the length model needs at least one sentence pair")
+        source = np.asarray(source_lengths, np.float64)
+        target = np.asarray(target_lengths, np.float64)
+        centred = source - source.mean()
+        spread = float(centred @ centred)
+        slope = float(centred @ target) / spread if spread else 0.0
+        return cls(slope, float(target.mean() - slope * source.mean()))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, float]) -> LengthModel:
+        return cls(record["slope"], record["intercept"])
+
+    def record(self) -> dict[str, float]:
+        """Ready for JSON."""
+        return {"slope": self.slope, "intercept": self.intercept}
+
+    def predict(self, source_lengths: Tensor) -> Tensor:
+        """Lengths (B,) int64, at least 1, of sources (B,)."""
+        line = source_lengths.double() * self.slope + self.intercept
+        return (line + 0.5).floor().long().clamp(min=1)
+
+    def window(
+        self, source_lengths: Tensor, window: int = WINDOW, longest: int | None = None
+    ) -> LengthWindow:
+        """The lengths from L - ``window`` to L + ``window``.
+
+        Args:
+            source_lengths: (B,).
+            window: dL, 0 for the predicted length alone.
+            longest: no length above this one is allowed.
+
+        Raises:
+            ValueError: ``window`` is negative or ``longest`` less than 1.
+        """
+        if window < 0:
+            raise ValueError(f"the length window is {window}; it must be at least 0")
+        if longest is not None and longest < 1:
+            raise ValueError(f"the longest target length is {longest}; it must be at least 1")
+        predicted = self.predict(source_lengths)
+        if window == 0:
+            return LengthWindow.exactly(predicted.clamp(1, longest))
+        return LengthWindow(
+            (predicted - window).clamp(1, longest), (predicted + window).clamp(1, longest)
+        )

@@ -1,0 +1,154 @@
+"""Conditional probabilities as flat arrays: P(value | key), the values of a key beside each other, best first.
+
+Tables lie in a folder beside the binarised data, ``lattice.SOURCE-TARGET``, one ``.npy`` file per array and a
+``header.json`` that names dictionaries, sizes and the command. They are memory-mapped when opened: processes share them
+and only what is looked up is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+HEADER = "header.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """P(value | key) of the K keys that were seen, E entries in all.
+
+    Attributes:
+        keys: (K,) int64, ascending.
+        starts: (K + 1,) int64, where the entries of each key begin; the last is E.
+        values: (E,) int32.
+        probabilities: (E,) float32.
+        totals: (K,) int32, how often the key was seen.
+        width: entries of the longest key, at least 1.
+    """
+
+    keys: Tensor
+    starts: Tensor
+    values: Tensor
+    probabilities: Tensor
+    totals: Tensor
+    width: int
+
+    def to(self, device: torch.device | str) -> Table:
+        moved = {name: getattr(self, name).to(device) for name in ARRAYS}
+        return Table(**moved, width=self.width)
+
+    def look_up(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The entries of keys of any shape (...).
+
+        Returns:
+            Values (..., width) int32, 0 behind the last; probabilities (..., width) float32, 0 behind the last and for
+            keys that were never seen; how often each key was seen (...) int32.
+        """
+        if not self.keys.numel():
+            nothing = torch.zeros(*keys.shape, self.width, device=keys.device)
+            return nothing.int(), nothing, torch.zeros_like(keys, dtype=torch.int32)
+        place = torch.searchsorted(self.keys, keys).clamp_(max=self.keys.numel() - 1)
+        seen = self.keys[place] == keys
+        start = self.starts[place]
+        count = (self.starts[place + 1] - start) * seen
+        offset = torch.arange(self.width, device=keys.device)
+        used = offset < count.unsqueeze(-1)  # (..., width)
+        index = torch.where(used, start.unsqueeze(-1) + offset, 0)
+        return (
+            self.values[index] * used,
+            self.probabilities[index] * used,
+            self.totals[place] * seen,
+        )
+
+
+ARRAYS = tuple(field.name for field in fields(Table) if field.name != "width")
+
+
+def fingerprint(dictionary: Dictionary) -> str:
+    """Short hash of the symbols of a dictionary in their order."""
+    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()[:16]
+
+
+def describe(dictionary: Dictionary) -> dict[str, Any]:
+    return {"symbols": len(dictionary), "sha256": fingerprint(dictionary)}
+
+
+def save(folder: Path, tables: Mapping[str, Table], header: Mapping[str, Any]) -> None:
+    """Writes tables by name; the header last, so that a folder with a header is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / HEADER).unlink(missing_ok=True)
+    for name, table in tables.items():
+        for array in ARRAYS:
+            np.save(folder / f"{name}.{array}.npy", getattr(table, array).numpy())
+    widths = {name: table.width for name, table in tables.items()}
+    text = json.dumps({"format": FORMAT, **header, "widths": widths}, indent=2, ensure_ascii=False)
+    (folder / HEADER).write_text(text + "\n", encoding="utf-8")
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """The header of a folder of tables.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is of another format.
+    """
+    try:
+        header: dict[str, Any] = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{folder} holds no lattice tables; scripts/lattice_tables.py makes them"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{folder / HEADER} is damaged ({error}); make the tables anew") from error
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder / HEADER} has format {header.get('format')}, this version reads {FORMAT}; make the tables anew"
+        )
+    return header
+
+
+def check_dictionary(
+    folder: Path, header: Mapping[str, Any], side: str, dictionary: Dictionary
+) -> None:
+    """Refuses tables that were made with another dictionary.
+
+    Args:
+        side: ``source`` or ``target``.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    found, expected = describe(dictionary), header["dictionaries"][side]
+    if found != expected:
+        raise ValueError(
+            f"the lattice tables in {folder} belong to another {side} dictionary ({expected['symbols']} symbols, "
+            f"here {found['symbols']}); make them anew from this data"
+        )
+
+
+def load(folder: Path, name: str, header: Mapping[str, Any]) -> Table:
+    """A table, memory-mapped.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+    """
+    return Table(
+        **{array: _map(folder / f"{name}.{array}.npy") for array in ARRAYS},
+        width=header["widths"][name],
+    )
+
+
+def _map(path: Path) -> Tensor:
+    # Copy on write: PyTorch has no read-only tensors, and nothing is written.
+    array = np.load(path, mmap_mode="c")
+    return torch.from_numpy(array)
