@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Blockwise parallel decoding on Multi30k: Table 1 of Stern et al. at a small size, on the model of multi30k.sh.
+#
+#   scripts/recipes/blockwise_multi30k.sh            the grid of SETTINGS x BLOCK_SIZES, then the table of all that is trained
+#
+# Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
+# both. Killed at any moment, the same command goes on.
+# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (1500), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
+# many updates as fit in little time), HEAD_FLAGS (--identity-first-head for a frozen base), DEVICE_FLAGS (--cpu), SEED (1),
+# OUTPUT (docs/results/blockwise-multi30k).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+WORK=${WORK:-$ROOT/work/multi30k}
+SETTINGS=${SETTINGS:-regular distillation fine-tuning both}
+BLOCK_SIZES=${BLOCK_SIZES:-8 4}
+MAX_UPDATE=${MAX_UPDATE:-1500}
+HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
+HEAD_LOSS=${HEAD_LOSS:-mean}
+SEED=${SEED:-1}
+DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+BASE=$WORK/model-de-en/model.pt
+DATA=$WORK/data-de-en
+DISTILLED=$WORK/distilled-de-en
+
+[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
+
+distil() {
+    # shellcheck disable=SC2086  # the flags are lists
+    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
+        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
+}
+
+train() {
+    local setting=$1 block_size=$2 data=$DATA flags=()
+    case $setting in
+        regular) flags=(--freeze-base --identity-first-head) ;;
+        distillation) flags=(--freeze-base --identity-first-head); data=$DISTILLED ;;
+        fine-tuning) ;;
+        both) data=$DISTILLED ;;
+        *) die "unknown setting '$setting' in SETTINGS (choose from: regular distillation fine-tuning both)" ;;
+    esac
+    # shellcheck disable=SC2086
+    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS --seed "$SEED" \
+        --arch blockwise_transformer --base-checkpoint "$BASE" --block-size "$block_size" --head-layout "$HEAD_LAYOUT" \
+        ${flags[@]+"${flags[@]}"} --dropout 0.1 \
+        --criterion blockwise_loss --head-loss "$HEAD_LOSS" --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+        --lr 0.001 --lr-scheduler inverse_sqrt --warmup-updates 200 \
+        --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
+        --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
+        --save-dir "$OUT" --save-interval-updates 250 --keep-interval-updates 2 --no-epoch-checkpoints \
+        --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
+}
+
+case " $SETTINGS " in *" both "* | *" distillation "*) distil ;; esac
+for block_size in $BLOCK_SIZES; do
+    for setting in $SETTINGS; do
+        resume "blockwise-$setting-$block_size" train "$setting" "$block_size"
+    done
+done
