@@ -8,4 +8,6 @@ from fairseq_aggdec import compat
 compat.check_fairseq()
 compat.register_safe_globals()
 
+from fairseq_aggdec.criterions import blockwise_loss  # noqa: E402, F401
+from fairseq_aggdec.models import blockwise_transformer  # noqa: E402, F401
 from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402, F401

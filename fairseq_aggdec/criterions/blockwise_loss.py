@@ -1,0 +1,159 @@
+"""``--criterion blockwise_loss``: cross entropy of the heads of blockwise decoding (Stern et al., section 6)."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
+from omegaconf import II
+from torch import Tensor
+
+HEAD_LOSS = ChoiceEnum(["sample", "mean"])
+
+
+@dataclass
+class BlockwiseLossConfig(FairseqDataclass):
+    """How the losses of the heads become one."""
+
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    )
+    head_loss: HEAD_LOSS = field(
+        default="sample",
+        metadata={
+            "help": "sample: one head drawn per minibatch, unbiased, as in the paper; mean: all heads every time "
+            "(more memory)"
+        },
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("blockwise_loss", dataclass=BlockwiseLossConfig)
+class BlockwiseLoss(FairseqCriterion):
+    """Head i learns the token i + 1 positions ahead; nothing is learned past ``</s>``.
+
+    In training the loss is that of the drawn head (or the mean over heads). Validation looks at all heads: its ``loss``
+    is their mean, and ``mean_accepted`` the tokens per iteration that exact acceptance would give at the positions of
+    the reference.
+    """
+
+    cfg: BlockwiseLossConfig
+
+    def __init__(self, cfg: BlockwiseLossConfig, task: Any):
+        super().__init__(task)
+        self.epsilon = cfg.label_smoothing
+        self.mean, self.sentence_avg = str(cfg.head_loss) == "mean", cfg.sentence_avg
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
+        target = sample["target"]
+        logging: dict[str, Any] = {"nsentences": target.size(0), "ntokens": sample["ntokens"]}
+        losses, predicted = [], []
+        for head, logits in self._heads(model, sample["net_input"]):  # logits: (B, T, V)
+            shifted = shift(target, head, self.padding_idx)
+            losses.append(self._head_loss(logits, shifted, head, logging))
+            if not model.training:
+                predicted.append(logits.argmax(-1))
+        loss = torch.stack(losses).mean()
+        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        logging |= {"loss": loss.detach(), "sample_size": sample_size}
+        if predicted:
+            gained, positions = accepted_on_reference(predicted, target, self.padding_idx)
+            logging |= {"gained": gained, "positions": positions}
+        return loss, sample_size, logging
+
+    def _heads(self, model: Any, net_input: dict[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
+        """The heads to learn from or to look at, each with its logits (B, T, V)."""
+        if not model.training:
+            features = model.decoder_features(**net_input)
+            for head in range(model.decoder.heads.block_size):  # all logits at once would be large
+                yield head, model.decoder.head_logits(features, [head]).squeeze(-2)
+            return
+        heads = model.trained_heads
+        if not self.mean:
+            # fairseq seeds torch with the number of the update, so a resumed run draws the same heads.
+            drawn = int(torch.randint(len(heads), ()))
+            heads = heads[drawn : drawn + 1]
+        logits = model(**net_input, heads=heads)
+        yield from zip(heads, logits.unbind(-2), strict=True)
+
+    def _head_loss(
+        self, logits: Tensor, target: Tensor, head: int, logging: dict[str, Any]
+    ) -> Tensor:
+        """Label-smoothed loss of one head, summed over its targets; its accuracy and loss go to the log."""
+        flat = target.flatten()
+        log_probs = logits.float().log_softmax(-1).flatten(0, 1)
+        loss, nll = label_smoothed_nll_loss(
+            log_probs, flat.unsqueeze(1), self.epsilon, ignore_index=self.padding_idx
+        )
+        there = flat != self.padding_idx
+        count = there.sum()
+        hits = ((log_probs.argmax(-1) == flat) & there).sum()
+        logging |= {
+            f"nll_{head + 1}": nll.detach(),
+            f"hits_{head + 1}": hits,
+            f"count_{head + 1}": count,
+        }
+        return loss
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:
+        """Per head: ``acc_i`` in percent and ``nll_i`` in bits; ``mean_accepted`` in validation."""
+
+        def total(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        sample_size = total("sample_size")
+        metrics.log_scalar("loss", total("loss") / sample_size / math.log(2), sample_size, round=3)
+        heads = {int(name[4:]) for log in logging_outputs for name in log if name[:4] == "nll_"}
+        for head in sorted(heads):
+            if count := int(total(f"count_{head}")):
+                bits = total(f"nll_{head}") / count / math.log(2)
+                metrics.log_scalar(f"nll_{head}", bits, count, round=3)
+                accuracy = 100 * total(f"hits_{head}") / count
+                metrics.log_scalar(f"acc_{head}", accuracy, count, round=1)
+        if positions := int(total("positions")):
+            accepted = total("gained") / positions
+            metrics.log_scalar("mean_accepted", accepted, positions, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def shift(target: Tensor, head: int, pad: int) -> Tensor:
+    """What a head must predict: targets (B, T) moved ``head`` positions to the left, ``pad`` where they end."""
+    if head == 0:
+        return target
+    shifted = torch.full_like(target, pad)
+    shifted[:, :-head] = target[:, head:]
+    return shifted
+
+
+def accepted_on_reference(
+    predicted: Sequence[Tensor], target: Tensor, pad: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens that an iteration would gain, summed over all positions of the reference, and the number of positions.
+
+    From position t head 1's token always stands; those of head 2, 3, ... stand as long as each equals what head 1
+    predicts at its place, read with the reference as prefix.
+
+    Args:
+        predicted: per head (B, T) tokens; those of head i at t are for position t + i.
+        target: (B, T) reference.
+        pad: padding index.
+    """
+    here = target != pad
+    stands, gained = here, here.sum()
+    for head, tokens in enumerate(predicted[1:], start=1):
+        own = shift(predicted[0], head, pad)
+        stands = stands & (tokens == own) & shift(here, head, False)
+        gained = gained + stands.sum()
+    return gained, here.sum()

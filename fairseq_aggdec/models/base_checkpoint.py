@@ -1,0 +1,80 @@
+"""``--base-checkpoint``: a model that begins as a trained Transformer, with the architecture of that checkpoint."""
+
+import argparse
+import logging
+from typing import Any
+
+from fairseq.models.transformer import TransformerModel
+from omegaconf import DictConfig
+from torch import nn
+
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+
+logger = logging.getLogger(__name__)
+
+# How to train, not what the model is: these stay as the command line has them.
+TRAINING_OPTIONS = {
+    "activation_dropout",
+    "attention_dropout",
+    "checkpoint_activations",
+    "dropout",
+    "offload_activations",
+    "relu_dropout",
+}
+
+
+def architecture_options() -> set[str]:
+    """Names of the options that shape a Transformer, fairseq's or one with local attention."""
+    parser = argparse.ArgumentParser(add_help=False, argument_default=None)
+    TransformerModel.add_args(parser)
+    return {*vars(parser.parse_args([])), "attention_span"} - TRAINING_OPTIONS
+
+
+def saved_options(state: dict[str, Any], path: str) -> dict[str, Any]:
+    """The model options of a checkpoint, of either age of fairseq."""
+    config = state.get("cfg") or {}
+    model = config.get("model") or state.get("args")
+    if model is None:
+        raise CheckpointError(f"--base-checkpoint {path} does not say which model it holds.")
+    if isinstance(model, DictConfig):
+        model = {str(name): model[name] for name in model}
+    options: dict[str, Any] = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
+    return options
+
+
+def take_architecture(args: argparse.Namespace, path: str) -> dict[str, Any]:
+    """Gives ``args`` the architecture of the checkpoint and returns the checkpoint's parameters by name."""
+    state = load_checkpoint(path)
+    saved = saved_options(state, path)
+    for name in architecture_options() & set(saved):
+        setattr(args, name, saved[name])
+    logger.info("the architecture is that of --base-checkpoint %s", path)
+    parameters: dict[str, Any] = state["model"]
+    return parameters
+
+
+def load_base(model: nn.Module, parameters: dict[str, Any], path: str, new: str) -> None:
+    """Loads a base model's parameters into a model that adds modules to it.
+
+    Args:
+        model: receives them.
+        parameters: of the base checkpoint.
+        path: named in errors.
+        new: prefix of the parameters that the base lacks; they keep their fresh values.
+
+    Raises:
+        CheckpointError: the checkpoint is of another kind of model or of other dictionaries.
+    """
+    kept = {name: value for name, value in parameters.items() if not name.startswith(new)}
+    own = model.state_dict()
+    for name, value in kept.items():
+        if name not in own or own[name].shape != value.shape:
+            shape = tuple(own[name].shape) if name in own else "no such parameter"
+            raise CheckpointError(
+                f"--base-checkpoint {path} does not fit this model and its dictionaries: "
+                f"{name} is {tuple(value.shape)} there and {shape} here."
+            )
+    missing = [name for name in own if name not in kept and not name.startswith(new)]
+    if missing:
+        raise CheckpointError(f"--base-checkpoint {path} lacks {missing[0]}.")
+    model.load_state_dict(kept, strict=False)

@@ -1,0 +1,195 @@
+"""``--arch blockwise_transformer``: a Transformer with k heads that predict k tokens from one position.
+
+The combined scoring and proposal model of Stern et al., section 6. As a fairseq model it is an ordinary Transformer
+whose output is that of head 1; the other heads are for ``--decoding blockwise`` and for training
+(``blockwise_loss``).
+"""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerDecoder, TransformerModel
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from torch import Tensor, nn
+
+from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
+from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
+
+HEADS = "decoder.heads."
+
+
+class HeadedDecoder:
+    """What a Transformer decoder gains from block heads: mixed in before its class, ``heads`` set once it is made."""
+
+    heads: BlockHeads
+    output_projection: nn.Module
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits of head 1, the model itself: (..., C) -> (..., V)."""
+        return self.head_logits(features, [0]).squeeze(-2)
+
+    def head_logits(self, features: Tensor, heads: Sequence[int]) -> Tensor:
+        """Logits of consecutive heads (counted from 0): (..., C) -> (..., len(heads), V)."""
+        logits: Tensor = self.output_projection(self.heads(features, heads))
+        return logits
+
+
+class BlockwiseDecoder(HeadedDecoder, TransformerDecoder):
+    """A stock Transformer decoder with block heads."""
+
+
+@register_model("blockwise_transformer")
+class BlockwiseTransformerModel(TransformerModel):
+    """A Transformer with block heads, from scratch or on a trained base.
+
+    With ``--freeze-base`` only the heads train; the base runs without dropout and without gradients.
+    """
+
+    def __init__(self, args: Namespace, encoder: Any, decoder: Any):
+        super().__init__(args, encoder, decoder)
+        self.frozen = bool(args.freeze_base)
+        if self.frozen:
+            for parameter in self.base_parameters():
+                parameter.requires_grad = False
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        TransformerModel.add_args(parser)
+        add_head_args(parser)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "BlockwiseTransformerModel":
+        blockwise_architecture(args)
+        check_head_args(args)
+        path, parameters = args.base_checkpoint, None
+        if path:
+            parameters = take_architecture(args, path)
+            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
+            args.base_checkpoint = None
+        model: BlockwiseTransformerModel = super().build_model(args, task)
+        if parameters is not None:
+            load_base(model, parameters, path, new=HEADS)
+        return model
+
+    @classmethod
+    def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> BlockwiseDecoder:
+        decoder = BlockwiseDecoder(args, tgt_dict, embed_tokens)
+        decoder.heads = build_heads(args, decoder.output_embed_dim)
+        return decoder
+
+    def base_parameters(self) -> Iterator[nn.Parameter]:
+        """Every parameter but those of the heads."""
+        for name, parameter in self.named_parameters():
+            if not name.startswith(HEADS):
+                yield parameter
+
+    @property
+    def trained_heads(self) -> range:
+        """The heads that learn: all, but for one that is a frozen base itself."""
+        heads = self.decoder.heads
+        return range(int(self.frozen and heads.identity_first), heads.block_size)
+
+    def train(self, mode: bool = True) -> "BlockwiseTransformerModel":
+        super().train(mode)
+        if mode and self.frozen:
+            self.encoder.eval()
+            self.decoder.eval()
+            self.decoder.heads.train()
+        return self
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        heads: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Any:
+        """As a stock Transformer; with ``heads``, the logits of those consecutive heads (B, T, len(heads), V)."""
+        if heads is None:
+            return super().forward(src_tokens, src_lengths, prev_output_tokens, **options)
+        features = self.decoder_features(src_tokens, src_lengths, prev_output_tokens)
+        return self.decoder.head_logits(features, heads)
+
+    def decoder_features(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
+    ) -> Tensor:
+        """What the heads read: (B, T, C); without gradients when the base is frozen."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            features: Tensor = self.decoder(
+                prev_output_tokens, encoder_out=encoder_out, features_only=True
+            )[0]
+        return features
+
+
+def add_head_args(parser: ArgumentParser) -> None:
+    """The options of block heads, for any architecture that has them."""
+    parser.add_argument(
+        "--block-size", type=int, metavar="K", help="number of heads: tokens predicted at once"
+    )
+    parser.add_argument(
+        "--head-layout",
+        choices=[DENSE, PER_HEAD],
+        help="dense: every head reads the hidden units of all, as in the paper; per-head: its own only "
+        "(smaller, faster)",
+    )
+    parser.add_argument(
+        "--head-hidden-dim",
+        type=int,
+        metavar="N",
+        help="hidden units per head (default: --decoder-ffn-embed-dim, as in the paper)",
+    )
+    parser.add_argument(
+        "--identity-first-head",
+        action="store_true",
+        help="head 1 is the decoder's own output, so that quality is exactly that of the base model",
+    )
+    parser.add_argument(
+        "--base-checkpoint",
+        metavar="FILE",
+        help="begin with a trained stock Transformer; the architecture is read from it too",
+    )
+    parser.add_argument(
+        "--freeze-base", action="store_true", help="train the heads only, the base stays as it is"
+    )
+
+
+def check_head_args(args: Namespace) -> None:
+    """Raises ``ValueError`` with one sentence that names the option."""
+    if int(args.block_size) < 1:
+        raise ValueError(f"--block-size {args.block_size}: there is at least one head")
+    if int(args.block_size) == 1 and args.identity_first_head:
+        raise ValueError("--block-size 1 with --identity-first-head leaves nothing to train")
+
+
+def build_heads(args: Namespace, dim: int) -> BlockHeads:
+    """The heads that the options ask for, over features of size ``dim``."""
+    return BlockHeads(
+        int(args.block_size),
+        dim,
+        args.head_hidden_dim or args.decoder_ffn_embed_dim,
+        layout=args.head_layout,
+        identity_first=args.identity_first_head,
+        dropout=args.dropout,
+    )
+
+
+def set_head_defaults(args: Namespace) -> None:
+    """Fills in the options of :func:`add_head_args` that were not given."""
+    args.block_size = getattr(args, "block_size", None) or 8
+    args.head_layout = getattr(args, "head_layout", None) or DENSE
+    args.head_hidden_dim = getattr(args, "head_hidden_dim", None)
+    args.identity_first_head = getattr(args, "identity_first_head", False)
+    args.base_checkpoint = getattr(args, "base_checkpoint", None)
+    args.freeze_base = getattr(args, "freeze_base", False)
+
+
+@register_model_architecture("blockwise_transformer", "blockwise_transformer")
+def blockwise_architecture(args: Namespace) -> None:
+    """Base size unless told otherwise, as the stock ``transformer``."""
+    set_head_defaults(args)
+    base_architecture(args)
