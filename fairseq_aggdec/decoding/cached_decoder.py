@@ -17,9 +17,11 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm
 from fairseq_aggdec.decoding.support import attention_gap, overridden
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,9 @@ def decoder_gap(decoder: Any) -> str | None:
     """What keeps :class:`CachedDecoder` from representing ``decoder``, or None when nothing does."""
     if not isinstance(decoder, TransformerDecoderBase):
         return f"{type(decoder).__name__} is not a Transformer decoder"
-    methods = ("forward", "extract_features", "extract_features_scriptable", "output_layer")
+    methods = ["forward", "extract_features", "extract_features_scriptable"]
+    if not isinstance(decoder, HeadedDecoder):
+        methods.append("output_layer")
     if gap := overridden(decoder, TransformerDecoderBase, methods):
         return gap
     if decoder.adaptive_softmax is not None or type(decoder.embed_tokens) is not nn.Embedding:
@@ -128,6 +132,7 @@ class CachedDecoder:
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.norm = _optional_norm(decoder.layer_norm)
         self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
+        self.heads = FastHeads(decoder.heads, pack) if isinstance(decoder, HeadedDecoder) else None
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
@@ -164,8 +169,16 @@ class CachedDecoder:
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
         """(N, C_out) -> (N, V), divided by the temperature."""
+        if self.heads is not None:
+            features = self.heads.first(features)
         logits = self.project_vocabulary(features)
         return logits if temperature == 1.0 else logits.div_(temperature)
+
+    def propose(self, features: Tensor, block_size: int) -> Tensor:
+        """Tokens of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1)."""
+        assert self.heads is not None
+        others = self.heads.others(features, block_size)  # (B, k - 1, C_out)
+        return self.project_vocabulary(others.flatten(0, 1)).argmax(-1).view(len(features), -1)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""
@@ -237,6 +250,9 @@ class PrefixDecoder:
         """(N, ...) -> (N, V) log-probabilities; the temperature divides the decoder's output, as in stock."""
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
+
+    def propose(self, features: Tensor, block_size: int) -> Tensor:
+        raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = torch.tensor(rows, device=self.tokens.device)

@@ -1,10 +1,12 @@
 """Every decoding option of the plugin, declared once; the task's options are these beside fairseq's own."""
 
 from dataclasses import dataclass, field
+from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-DECODING = ChoiceEnum(["beam", "greedy", "iad"])
+DECODING = ChoiceEnum(["beam", "greedy", "iad", "blockwise"])
+ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
 
 
@@ -16,7 +18,43 @@ class DecodingConfig(FairseqDataclass):
         default="beam",
         metadata={
             "help": "beam: stock fairseq; greedy: one token at a time on the cached decoder; iad: input-guided "
-            "aggressive decoding, drafts from the source. greedy and iad give what --beam 1 gives, faster"
+            "aggressive decoding, drafts from the source; blockwise: the model's own extra heads draft (--arch "
+            "blockwise_transformer). All but beam give what --beam 1 gives, faster, unless --acceptance is relaxed"
+        },
+    )
+    block_size: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "blockwise: tokens per iteration at most, no more than the model was trained with (default: all "
+            "of them)"
+        },
+    )
+    acceptance: ACCEPTANCE = field(
+        default="exact",
+        metadata={
+            "help": "which drafted tokens stand. exact: the model's own choice, lossless; top-beta: one of its "
+            "--top-beta best, at most --tolerance behind the best; top-k: one of its --top-k best; distance: a "
+            "number at most --epsilon away from its choice (tasks whose symbols are numbers)"
+        },
+    )
+    top_beta: int = field(
+        default=3, metadata={"help": "--acceptance top-beta: rank that stands, 1 is exact"}
+    )
+    tolerance: float = field(
+        default=1.0,
+        metadata={"help": "--acceptance top-beta: log-probability behind the best, in nats"},
+    )
+    top_k: int = field(
+        default=2, metadata={"help": "--acceptance top-k: rank that stands, 1 is exact"}
+    )
+    epsilon: int = field(
+        default=2, metadata={"help": "--acceptance distance: largest difference that stands"}
+    )
+    min_block_size: int = field(
+        default=1,
+        metadata={
+            "help": "tokens that an iteration yields at least, right or not; above 1 the output is no longer that of "
+            "--beam 1"
         },
     )
     iad_match: IAD_MATCH = field(

@@ -1,8 +1,12 @@
 """Which generation options a method can honour: everything else is refused before a sentence is decoded."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
+from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -53,3 +57,63 @@ def announce_ngram_blocking(args: Any) -> None:
             "so outputs may differ from --decoding beam",
             size,
         )
+
+
+def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance:
+    """The rule that the options ask for; says once when it is not lossless.
+
+    Args:
+        cfg: the decoding options.
+        first_number: index of the first symbol that is a number, None in a task without numbers.
+
+    Raises:
+        ValueError: a value that makes no sense, or ``distance`` without numbers; names the option.
+    """
+    at_least_one = {"top_beta": 1, "top_k": 1, "min_block_size": 1, "epsilon": 0, "tolerance": 0}
+    for name, least in at_least_one.items():
+        if getattr(cfg, name) < least:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} {getattr(cfg, name)}: it must be at least {least}")
+    kind = str(cfg.acceptance)
+    if kind == "distance" and first_number is None:
+        raise ValueError(
+            "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
+        )
+    if kind != "exact" or cfg.min_block_size > 1:
+        logger.info(
+            "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
+            kind,
+            cfg.min_block_size,
+        )
+    rules = {
+        "exact": lambda: exact,
+        "top-beta": lambda: top_beta(cfg.top_beta, cfg.tolerance),
+        "top-k": lambda: top_beta(cfg.top_k),
+        "distance": lambda: distance(cfg.epsilon, first_number or 0),
+    }
+    return at_least(cfg.min_block_size, rules[kind]())
+
+
+def block_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
+    """The block size of ``--decoding blockwise``, checked against the model.
+
+    Raises:
+        ValueError: no model with block heads, several models, or a block that is larger than the trained one.
+    """
+    if len(models) > 1:
+        raise ValueError(
+            "--decoding blockwise drafts with the heads of one model, --path names several"
+        )
+    decoder = models[0].decoder
+    if not isinstance(decoder, HeadedDecoder):
+        raise ValueError(
+            "--decoding blockwise needs a model with block heads (--arch blockwise_transformer); that of --path "
+            "has none"
+        )
+    trained = decoder.heads.block_size
+    size = trained if cfg.block_size is None else int(cfg.block_size)
+    if not 1 <= size <= trained:
+        raise ValueError(
+            f"--block-size {size}: the model was trained with {trained} heads, choose 1 to {trained}"
+        )
+    return size

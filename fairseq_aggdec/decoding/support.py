@@ -17,8 +17,10 @@ def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | N
 
 def attention_gap(attention: Any) -> str | None:
     """What keeps a fairseq attention module from being computed as plain softmax(QK/sqrt(d))V, None if nothing."""
-    if type(attention) is not MultiheadAttention:
+    if not isinstance(attention, MultiheadAttention):
         return f"attention of type {type(attention).__name__}"
+    if gap := overridden(attention, MultiheadAttention, ("forward",)):
+        return gap
     if attention.bias_k is not None or attention.add_zero_attn:
         return "attention with extra key positions (add_bias_kv, add_zero_attn)"
     if getattr(attention, "use_xformers", False):

@@ -63,11 +63,15 @@ class Verifier:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
         temperature: divides the logits before the softmax.
+
+    Attributes:
+        features: (N, C) of the last window, one per model.
     """
 
     def __init__(self, models: Sequence[nn.Module], pack: bool = True, temperature: float = 1.0):
         self.members = [Member(model, pack) for model in models]
         self.temperature = temperature
+        self.features: list[Tensor] = []
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row."""
@@ -76,14 +80,20 @@ class Verifier:
 
     def logits(self, window: Window) -> Tensor:
         """(N, V) fp32: what ``log_softmax`` turns into the models' (averaged) log-probabilities, NaN nowhere hidden."""
+        self.features = [member.decoder.features(window) for member in self.members]
         outputs = [
-            member.decoder.logits(member.decoder.features(window), self.temperature).float()
-            for member in self.members
+            member.decoder.logits(features, self.temperature).float()
+            for member, features in zip(self.members, self.features, strict=True)
         ]
         if len(outputs) == 1:
             return outputs[0]
         log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
         return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
+
+    def propose(self, features: Tensor, block_size: int) -> Tensor:
+        """The tokens that heads 2 to ``block_size`` predict: (B, C) -> (B, ``block_size`` - 1)."""
+        (member,) = self.members
+        return member.decoder.propose(features, block_size)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""

@@ -33,6 +33,26 @@ class Draft:
         return torch.tensor(flat, device=device)
 
 
+class BlockDraft(Draft):
+    """Proposed tokens that live on the verifier's device: they are never copied to the host.
+
+    Args:
+        block: (B, K) int64.
+        lengths: how many tokens of each row count, at most K (host numbers).
+    """
+
+    def __init__(self, block: Tensor, lengths: Sequence[int]):
+        self.block, self.lengths = block, list(lengths)
+
+    def after(self, last: Sequence[int], device: torch.device) -> Tensor:
+        first = torch.tensor(last, device=device).unsqueeze(1)
+        tokens = torch.cat([first, self.block], dim=1)  # (B, 1 + K)
+        if min(self.lengths) == self.block.size(1):
+            return tokens.flatten()
+        widths = torch.tensor(self.lengths, device=device).unsqueeze(1) + 1
+        return tokens[torch.arange(tokens.size(1), device=device) < widths]
+
+
 class Drafter(Protocol):
     """Proposes tokens. The output of the loop never depends on what is proposed, only its speed does."""
 

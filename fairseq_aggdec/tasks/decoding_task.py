@@ -1,0 +1,126 @@
+"""What ``--decoding`` adds to a fairseq task: the generator of each method, its counters, no lost sentence."""
+
+import atexit
+import logging
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.decoding.options import (
+    acceptance_rule,
+    announce_ngram_blocking,
+    block_size,
+    refuse_unsupported,
+    set_greedy_beam,
+)
+from fairseq_aggdec.drafters.base import Drafter, EmptyDrafter
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
+
+logger = logging.getLogger(__name__)
+
+
+class DecodingTask(FairseqTask):
+    """Mixed in before a sequence-to-sequence task whose configuration has the fields of ``DecodingConfig``.
+
+    Attributes:
+        counters: of everything that this task's generators decoded.
+        first_number: index of the first symbol that is a number, for ``--acceptance distance``; None where symbols are
+            words.
+    """
+
+    first_number: int | None = None
+
+    def __init__(self, cfg: Any, *args: Any, **kwargs: Any):
+        super().__init__(cfg, *args, **kwargs)
+        self.counters = Counters()
+        self.summary_at_exit = False
+        self.training = False
+
+    def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
+        self.training = True  # only training and validation ask for a criterion
+        return super().build_criterion(*args, **kwargs)
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stock batching, but no sentence is lost.
+
+        fairseq drops the end of a set that does not fill ``--required-batch-size-multiple`` (default 8), which is
+        harmless in training only.
+        """
+        if not (self.training and dataset is self.datasets.get(self.cfg.train_subset)):
+            kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        tokens, iterations = self.counters.tokens, self.counters.iterations
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.counters.iterations > iterations:
+            logging_output["_emitted"] = self.counters.tokens - tokens
+            logging_output["_iterations"] = self.counters.iterations - iterations
+        return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        iterations = sum(log.get("_iterations", 0) for log in logging_outputs)
+        if iterations:
+            emitted = sum(log.get("_emitted", 0) for log in logging_outputs)
+            metrics.log_scalar("mean_accepted", emitted / iterations, iterations, round=2)
+
+    def build_generator(
+        self,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Mapping[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
+        decoding = str(self.cfg.decoding)
+        extra = dict(extra_gen_cls_kwargs or {})
+        if decoding == "beam" or getattr(args, "score_reference", False):
+            return super().build_generator(
+                models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
+            )
+        refuse_unsupported(args, extra, decoding)
+        set_greedy_beam(args, decoding)
+        announce_ngram_blocking(args)
+        generator_class: Any = DraftAndVerifyGenerator
+        if getattr(args, "print_alignment", None):
+            generator_class = AlignedGenerator
+            extra["print_alignment"] = args.print_alignment
+        extra |= {
+            "drafter": self.build_drafter(decoding, models),
+            "accept": acceptance_rule(self.cfg, self.first_number),
+            "counters": self.counters,
+            "pack": not self.cfg.no_weight_packing,
+            "retain_history": bool(getattr(args, "retain_iter_history", False)),
+        }
+        self._log_summary_at_exit()
+        return super().build_generator(models, args, generator_class, extra)
+
+    def build_drafter(self, decoding: str, models: Sequence[torch.nn.Module]) -> Drafter:
+        """The drafter of a method."""
+        if decoding == "greedy":
+            return EmptyDrafter()
+        if decoding == "blockwise":
+            return BlockwiseHeadsDrafter(block_size(self.cfg, models))
+        device = next(models[0].parameters()).device
+        return InputCopyDrafter(
+            self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match), device.type
+        )
+
+    def _log_summary_at_exit(self) -> None:
+        # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.
+        if not self.summary_at_exit and not getattr(self.cfg, "eval_bleu", False):
+            self.summary_at_exit = True
+            atexit.register(self._log_summary)
+
+    def _log_summary(self) -> None:
+        if self.counters.sentences:
+            logger.info("decoding summary: %s", self.counters.summary())

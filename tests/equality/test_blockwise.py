@@ -1,0 +1,206 @@
+"""Blockwise parallel decoding: head 1's greedy output with fewer calls, whatever the other heads propose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from tests.support import (
+    assert_same,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
+
+LAYOUTS = pytest.mark.parametrize("layout", ["dense", "per-head"])
+FIRST = pytest.mark.parametrize("identity", [False, True])
+
+
+def headed(
+    layout: str = "per-head", identity: bool = False, block_size: int = 4, **options: Any
+) -> Any:
+    """A random model whose heads propose all sorts of things."""
+    return make_model(
+        make_task(),
+        5,
+        "blockwise_transformer",
+        block_size=block_size,
+        head_layout=layout,
+        head_hidden_dim=8,
+        identity_first_head=identity,
+        **options,
+    )
+
+
+def blockwise(
+    model: Any, sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
+) -> Any:
+    names = ("block_size", "acceptance", "top_beta", "tolerance", "top_k", "min_block_size")
+    chosen = {name: options.pop(name) for name in names if name in options}
+    return generate(make_task("blockwise", **chosen), [model], sample, prefix, **options)
+
+
+@LAYOUTS
+@FIRST
+@pytest.mark.parametrize("rows", [1, 8])
+def test_output_is_head_1s_own(layout: str, identity: bool, rows: int) -> None:
+    model = headed(layout, identity)
+    assert decoder_gap(model.decoder) is None
+    for seed in range(3):
+        sample = make_batch(random_sources(seed, rows))
+        assert_same(blockwise(model, sample), stock([model], sample))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("block_size", [1, 2, 3])
+def test_blocks_smaller_than_trained(layout: str, block_size: int) -> None:
+    model = headed(layout)
+    sample = make_batch(random_sources(3, 5))
+    assert_same(blockwise(model, sample, block_size=block_size), stock([model], sample))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_len_b": 3},
+        {"max_len_b": 1},
+        {"min_len": 6, "max_len_b": 9},
+        {"unkpen": -3.0},
+        {"temperature": 2.0},
+    ],
+    ids=str,
+)
+def test_generation_options(options: dict[str, Any]) -> None:
+    model = headed()
+    sample = make_batch(random_sources(7, 6))
+    assert_same(blockwise(model, sample, **options), stock([model], sample, **options))
+
+
+def test_prefix_tokens() -> None:
+    model = headed()
+    sample = make_batch(random_sources(8, 3))
+    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
+    assert_same(blockwise(model, sample, prefix), stock([model], sample, prefix))
+
+
+@LAYOUTS
+@FIRST
+def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
+    model = headed(layout, identity)
+    decoder = CachedDecoder(model.decoder, pack=True)
+    assert decoder.heads is not None
+    features = torch.randn(5, 16)
+    with torch.inference_mode():
+        expected = model.decoder.heads(features, range(4))
+        torch.testing.assert_close(decoder.heads.first(features), expected[:, 0])
+        for block_size in (2, 3, 4):
+            found = decoder.heads.others(features, block_size)
+            torch.testing.assert_close(found, expected[:, 1:block_size])
+        proposed = decoder.propose(features, 4)
+    assert torch.equal(proposed, model.decoder.head_logits(features, range(1, 4)).argmax(-1))
+
+
+class Oracle:
+    """Stands in for the heads' proposals: the next tokens of a known output, of which ``right`` are right."""
+
+    def __init__(self, model: Any, output: list[int], right: int):
+        self.model, self.output, self.right, self.calls = model, output, right, 0
+
+    def attach(self, generator: Any) -> None:
+        verifier, drafter = generator.verifier, generator.drafter
+        logits = verifier.logits
+        state_of = drafter.draft
+
+        def draft(state: Any) -> Any:
+            self.position = state.rows[0].position
+            return state_of(state)
+
+        def count(window: Any) -> Tensor:
+            self.calls += 1
+            found: Tensor = logits(window)
+            return found
+
+        drafter.draft, verifier.logits, verifier.propose = draft, count, self.propose
+
+    def propose(self, features: Tensor, block_size: int) -> Tensor:
+        following = self.output[self.position : self.position + block_size - 1]
+        wrong = [4 if token != 4 else 5 for token in following[self.right :]]
+        block = following[: self.right] + wrong
+        return torch.tensor([block + [4] * (block_size - 1 - len(block))])
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_calls_when_so_many_proposals_are_right(right: int) -> None:
+    model = headed()
+    sample = make_batch(random_sources(11, 1))
+    expected = stock([model], sample)
+    output = expected[0]["tokens"].tolist()
+    oracle = Oracle(model, output, right)
+    found = generate(make_task("blockwise"), [model], sample, prepare=oracle.attach)
+    assert_same(found, expected)
+    # The first call has no draft and gives one token; each further one the right proposals and the correction token.
+    assert oracle.calls == 1 + -(-(len(output) - 1) // (right + 1))
+
+
+def test_a_relaxed_rule_accepts_more_and_one_of_rank_1_is_exact() -> None:
+    model = headed()
+    sample = make_batch(random_sources(13, 8))
+    exact = blockwise(model, sample)
+    assert_same(blockwise(model, sample, acceptance="top-k", top_k=1), exact)
+    assert_same(blockwise(model, sample, acceptance="top-beta", top_beta=1), exact)
+    steps = sum(hypothesis["steps"] for hypothesis in exact)
+    relaxed = blockwise(model, sample, acceptance="top-k", top_k=12)
+    assert sum(hypothesis["steps"] for hypothesis in relaxed) < steps
+
+
+def test_relaxed_scores_are_those_of_what_was_emitted() -> None:
+    model = headed()
+    sample = make_batch(random_sources(13, 1))
+    (found,) = blockwise(model, sample, acceptance="top-k", top_k=12)
+    previous = torch.cat([torch.tensor([2]), found["tokens"][:-1]]).unsqueeze(0)
+    logits = model(**sample["net_input"], prev_output_tokens=previous)[0][0]
+    expected = logits.log_softmax(-1).gather(1, found["tokens"].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(found["positional_scores"], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_minimum_block() -> None:
+    model = headed()
+    sample = make_batch(random_sources(17, 1))
+    (found,) = blockwise(model, sample, min_block_size=4)
+    tokens = len(found["tokens"])
+    assert found["steps"] == 1 + -(-(tokens - 1) // 4)
+
+
+def test_options_hold_under_relaxed_acceptance() -> None:
+    model = headed()
+    sample = make_batch(random_sources(19, 6))
+    for hypothesis in blockwise(model, sample, min_block_size=4, min_len=5, max_len_b=7):
+        tokens = hypothesis["tokens"].tolist()
+        assert 5 <= tokens.index(2) <= 7
+        assert 1 not in tokens
+
+
+def refusal(task: TranslationAggdecTask, models: list[Any]) -> str:
+    with pytest.raises(ValueError) as error:
+        generate(task, models, make_batch([[5, 6]]))
+    return str(error.value)
+
+
+def test_refusals_name_the_option() -> None:
+    model = headed()
+    plain = make_model(make_task(), 1)
+    assert "needs a model with block heads" in refusal(make_task("blockwise"), [plain])
+    assert "--path names several" in refusal(make_task("blockwise"), [model, model])
+    assert "--block-size 9" in refusal(make_task("blockwise", block_size=9), [model])
+    assert "--top-k 0" in refusal(make_task("blockwise", acceptance="top-k", top_k=0), [model])
+    assert "needs a task whose symbols are numbers" in refusal(
+        make_task("blockwise", acceptance="distance"), [model]
+    )
