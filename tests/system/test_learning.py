@@ -1,0 +1,114 @@
+"""A small system that learns: raw text to a Transformer to block heads, through fairseq's own commands."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+USER_DIR = ["--user-dir", str(ROOT / "fairseq_aggdec")]
+WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
+SENTENCES = {"train": 3000, "valid": 40, "test": 60}
+SIZES = shlex.split(
+    "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 48 --decoder-embed-dim 48 "
+    "--encoder-ffn-embed-dim 96 --decoder-ffn-embed-dim 96 --encoder-attention-heads 2 --decoder-attention-heads 2"
+)
+LEARNT = 0.6  # share of sentences without a fault; a model that learnt nothing has none
+TRAINING = shlex.split(
+    "--optimizer adam --lr-scheduler inverse_sqrt --warmup-updates 100 --batch-size 48 --clip-norm 1 --dropout 0 "
+    "--cpu --seed 1 --num-workers 0 --no-progress-bar --no-epoch-checkpoints --required-batch-size-multiple 1"
+)
+
+
+def command(name: str, *arguments: str | Path) -> str:
+    """Runs a fairseq command; what it printed and logged."""
+    found = subprocess.run(
+        [sys.executable, "-m", f"fairseq_cli.{name}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    return found.stdout + found.stderr
+
+
+def write_texts(folder: Path) -> None:
+    """A language whose words are spelt backwards in another one, in pairs that swap places."""
+    rng = random.Random(1)
+    for split, count in SENTENCES.items():
+        sources, targets = [], []
+        for _ in range(count):
+            words = [rng.choice(WORDS) for _ in range(2 * rng.randint(2, 5))]
+            swapped = [words[i ^ 1][::-1] for i in range(len(words))]
+            sources.append(" ".join(words))
+            targets.append(" ".join(swapped))
+        (folder / f"{split}.xx").write_text("\n".join(sources) + "\n")
+        (folder / f"{split}.yy").write_text("\n".join(targets) + "\n")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("system")
+    write_texts(folder)
+    texts = [f"--{split}pref={folder / split}" for split in SENTENCES]
+    command("preprocess", "-s", "xx", "-t", "yy", *texts, "--destdir", folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def base(data: Path) -> Path:
+    folder = data.parent / "base"
+    limits = ["--max-update", "500", "--lr", "0.005", "--save-dir", folder]
+    command("train", data, "--arch", "transformer", *SIZES, *TRAINING, *limits)
+    return folder / "checkpoint_last.pt"
+
+
+def decode(data: Path, model: Path, *options: str) -> tuple[dict[int, str], str]:
+    printed = command(
+        "generate", data, "--path", model, "--gen-subset", "test", "--cpu", *USER_DIR,
+        "--task", "translation_aggdec", "--num-workers", "0", *options,
+    )  # fmt: skip
+    lines = re.findall(r"^D-(\d+)\t\S+\t(.*)$", printed, re.MULTILINE)
+    assert len(lines) == SENTENCES["test"]
+    return {int(sentence): text for sentence, text in lines}, printed
+
+
+def accuracy(texts: dict[int, str], data: Path) -> float:
+    references = (data.parent / "test.yy").read_text().splitlines()
+    return sum(texts[i] == text for i, text in enumerate(references)) / len(references)
+
+
+def mean_accepted(printed: str) -> float:
+    found = re.search(r"mean accepted tokens ([\d.]+)", printed)
+    assert found is not None
+    return float(found[1])
+
+
+def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None:
+    folder = data.parent / "heads"
+    command(
+        "train", data, *USER_DIR, "--arch", "blockwise_transformer", "--base-checkpoint", base, "--block-size", "4",
+        "--head-layout", "per-head", "--criterion", "blockwise_loss", "--head-loss", "mean", *TRAINING,
+        "--max-update", "500", "--lr", "0.003", "--save-dir", folder,
+    )  # fmt: skip
+    model = folder / "checkpoint_last.pt"
+    stock, _ = decode(data, model, "--beam", "1")
+    assert accuracy(stock, data) > LEARNT
+    ours, printed = decode(data, model, "--decoding", "blockwise")
+    assert ours == stock
+    assert mean_accepted(printed) > 2.0
+
+
+def test_greedy_and_input_guided_equal_stock(data: Path, base: Path) -> None:
+    stock, _ = decode(data, base, "--beam", "1")
+    assert accuracy(stock, data) > LEARNT
+    for decoding in ("greedy", "iad"):
+        ours, _ = decode(data, base, "--decoding", decoding)
+        assert ours == stock
