@@ -4,16 +4,16 @@ Deng and Rush 2023, section 3: with latent alignments a,
 
     P(y_t | x, t) = sum_a P(y_t | x_a, a - t) P(a | S, t)
 
-and the N tokens with the highest P(y_t | x, t) are the candidates of position t. ``smoothing="none"`` is this, by maximum
-likelihood. On small data most (source token, offset) pairs were seen once or never; ``interpolated`` mixes in what does not
-know the offset or the length:
+and the N tokens with the highest P(y_t | x, t) are the candidates of position t. ``smoothing="none"`` is this, by
+maximum likelihood. On small data most (source token, offset) pairs were seen once or never; ``interpolated`` mixes in
+what does not know the offset or the length:
 
     P(y | x_a, a - t)   becomes   w P(y | x_a, a - t) + (1 - w) P(y | x_a)
     P(a | S, t)         becomes   v P(a | S, t)       + (1 - v) P(a - t) / sum_a' P(a' - t)
 
-with weights chosen on training sentences that were not counted (``recall.choose_weights``). Where a first part is unknown
-its weight goes to the second. The paper leaves open what happens without smoothing to a pair (S, t) that was never seen;
-here its source positions are equally likely. A position that has no candidate at all is given ``<unk>``.
+with weights chosen on training sentences that were not counted (``recall.choose_weights``). Where a first part is
+unknown its weight goes to the second. The paper leaves open what happens without smoothing to a pair (S, t) that was
+never seen; here its source positions are equally likely. A position that has no candidate at all is given ``<unk>``.
 
 Source positions are those of words: padding and ``</s>`` are skipped wherever they stand.
 """
@@ -221,7 +221,7 @@ class CandidateModel:
         keys = words.unsqueeze(1) * (2 * self.max_offset + 1) + offset  # (B, T, S)
         tokens, chances, seen = self.translation.look_up(keys)  # (B, T, S, K), (B, T, S)
         if smoothing == "interpolated":
-            weight = torch.where(seen > 0, self.weights.translation, 0.0)  # (B, T, S)
+            weight = torch.where(seen, self.weights.translation, 0.0)  # (B, T, S)
             free_tokens, free_chances, _ = self.lexicon.look_up(words)  # (B, S, K)
             shape = (*prior.shape, free_tokens.size(-1))
             rest = (1 - weight).unsqueeze(-1) * free_chances.unsqueeze(1)
@@ -245,7 +245,7 @@ class CandidateModel:
         specific.scatter_add_(2, at.long(), chances)
         source = torch.arange(words.size(1), device=words.device)
         inside = (source < source_lengths.unsqueeze(1)).unsqueeze(1)  # (B, 1, S)
-        known = (seen > 0).unsqueeze(2)
+        known = seen.unsqueeze(2)
         if smoothing == "none":
             return torch.where(known, specific, _normalised(inside.float(), inside))
         relative = self._offset_chances(words.device)[self._offset(source, positions)]  # (T, S)

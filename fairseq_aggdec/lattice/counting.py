@@ -47,6 +47,17 @@ class AlignedPairs:
     links: np.ndarray
     link_counts: np.ndarray
 
+    def select(self, chosen: np.ndarray) -> AlignedPairs:
+        """The pairs where ``chosen`` (P,) bool is true."""
+        return AlignedPairs(
+            self.source[np.repeat(chosen, self.source_lengths)],
+            self.target[np.repeat(chosen, self.target_lengths)],
+            self.source_lengths[chosen],
+            self.target_lengths[chosen],
+            self.links[np.repeat(chosen, self.link_counts)],
+            self.link_counts[chosen],
+        )
+
     def check(self, first: int = 0) -> None:
         """Refuses links that point outside of their sentence.
 
@@ -207,7 +218,6 @@ def make_table(
         starts=torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
         values=torch.from_numpy(value[order].astype(np.int32)),
         probabilities=torch.from_numpy(probabilities),
-        totals=torch.from_numpy(totals.astype(np.int32)),
         width=int(sizes.max(initial=1)),
     )
 

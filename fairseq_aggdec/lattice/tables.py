@@ -32,7 +32,6 @@ class Table:
         starts: (K + 1,) int64, where the entries of each key begin; the last is E.
         values: (E,) int32.
         probabilities: (E,) float32.
-        totals: (K,) int32, how often the key was seen.
         width: entries of the longest key, at least 1.
     """
 
@@ -40,7 +39,6 @@ class Table:
     starts: Tensor
     values: Tensor
     probabilities: Tensor
-    totals: Tensor
     width: int
 
     def to(self, device: torch.device | str) -> Table:
@@ -52,23 +50,19 @@ class Table:
 
         Returns:
             Values (..., width) int32, 0 behind the last; probabilities (..., width) float32, 0 behind the last and for
-            keys that were never seen; how often each key was seen (...) int32.
+            keys that were never seen; which keys were seen (...) bool.
         """
         if not self.keys.numel():
             nothing = torch.zeros(*keys.shape, self.width, device=keys.device)
-            return nothing.int(), nothing, torch.zeros_like(keys, dtype=torch.int32)
-        place = torch.searchsorted(self.keys, keys).clamp_(max=self.keys.numel() - 1)
+            return nothing.int(), nothing, torch.zeros_like(keys, dtype=torch.bool)
+        place = torch.searchsorted(self.keys, keys.contiguous()).clamp_(max=self.keys.numel() - 1)
         seen = self.keys[place] == keys
         start = self.starts[place]
         count = (self.starts[place + 1] - start) * seen
         offset = torch.arange(self.width, device=keys.device)
         used = offset < count.unsqueeze(-1)  # (..., width)
         index = torch.where(used, start.unsqueeze(-1) + offset, 0)
-        return (
-            self.values[index] * used,
-            self.probabilities[index] * used,
-            self.totals[place] * seen,
-        )
+        return self.values[index] * used, self.probabilities[index] * used, seen
 
 
 ARRAYS = tuple(field.name for field in fields(Table) if field.name != "width")
