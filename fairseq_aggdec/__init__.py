@@ -9,5 +9,9 @@ compat.check_fairseq()
 compat.register_safe_globals()
 
 from fairseq_aggdec.criterions import blockwise_loss  # noqa: E402, F401
-from fairseq_aggdec.models import blockwise_transformer  # noqa: E402, F401
-from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402, F401
+from fairseq_aggdec.models import (  # noqa: E402
+    blockwise_image_transformer,  # noqa: F401
+    blockwise_transformer,  # noqa: F401
+    image_transformer,  # noqa: F401
+)
+from fairseq_aggdec.tasks import super_resolution, translation_aggdec  # noqa: E402, F401

@@ -30,6 +30,7 @@ LABELS = {
     "ct2-int8": "CTranslate2 int8, greedy, 1 thread",
     "greedy": "ours, greedy",
     "iad": "ours, IAD",
+    "blockwise": "ours, blockwise",
 }
 
 

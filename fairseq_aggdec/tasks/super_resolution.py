@@ -16,9 +16,8 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 import torch
 from fairseq.data import Dictionary, LanguagePairDataset
-from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, OmegaConf, open_dict
 from torch import Tensor
 
@@ -32,6 +31,8 @@ from fairseq_aggdec.data.images import (
     to_image,
     to_tokens,
 )
+from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +40,15 @@ LENGTH_OPTIONS = ("max_len_a", "max_len_b", "min_len")
 
 
 @dataclass
-class SuperResolutionConfig(FairseqDataclass):
-    """Where the images are; sizes and channels stand beside them."""
+class SuperResolutionConfig(DecodingConfig):
+    """Where the images are (sizes and channels stand beside them) and how to decode."""
 
     data: Optional[str] = field(
         default=None, metadata={"help": "folder made by python -m fairseq_aggdec.data.images"}
     )
     # --path, seen from the task; no help text, so that fairseq makes no flag of it.
     model_paths: Optional[str] = II("common_eval.path")
+    train_subset: str = II("dataset.train_subset")
 
 
 class ImageSequences(torch.utils.data.Dataset[Tensor]):
@@ -71,7 +73,7 @@ class ImageSequences(torch.utils.data.Dataset[Tensor]):
 
 
 @register_task("super_resolution", dataclass=SuperResolutionConfig)
-class SuperResolutionTask(FairseqTask):
+class SuperResolutionTask(DecodingTask):
     """Image super-resolution as sequence-to-sequence.
 
     Attributes:
@@ -86,7 +88,7 @@ class SuperResolutionTask(FairseqTask):
         super().__init__(cfg)
         self.form = form
         self.dictionary = intensity_dictionary()
-        self.offset = intensity_offset(self.dictionary)
+        self.offset = self.first_number = intensity_offset(self.dictionary)
 
     @classmethod
     def setup_task(cls, cfg: SuperResolutionConfig, **kwargs: Any) -> "SuperResolutionTask":

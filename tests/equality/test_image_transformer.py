@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.data.images import ImageFormat
+from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder, image_places
 from fairseq_aggdec.tasks.super_resolution import SuperResolutionConfig, SuperResolutionTask
 from tests.support import (
@@ -35,6 +36,7 @@ TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
 def make_image_model(span: int, seed: int = 1, **options: Any) -> Any:
     model = make_model(make_task(), seed, "image_transformer", attention_span=span, **options)
     assert isinstance(model.decoder, ImageTransformerDecoder)
+    assert decoder_gap(model.decoder) is None
     return model
 
 
@@ -249,3 +251,21 @@ def test_embeddings_of_intensities_begin_in_order() -> None:
     by_distance = [alike.diagonal(distance).mean() for distance in (0, 1, 2, 4, 8, 16, 32)]
     assert all(near > far + 0.02 for near, far in pairwise(by_distance))
     assert alike.fill_diagonal_(0).max() < 0.9
+
+
+@pytest.mark.parametrize("options", [{}, {"acceptance": "distance", "epsilon": 3}], ids=str)
+def test_block_heads_on_images(options: dict[str, Any]) -> None:
+    form = ImageFormat(low=2, high=3, channels=1)
+    task = SuperResolutionTask(SuperResolutionConfig(decoding="blockwise", **options), form)
+    sizes = {"block_size": 3, "head_hidden_dim": 8, "attention_span": 4}
+    model = make_model(task, 3, "blockwise_image_transformer", **sizes)
+    assert decoder_gap(model.decoder) is None
+    low = [[4, 90, 140, 255], [250, 7, 8, 9]]
+    sample = make_batch(low)
+    found = generate(task, [model], sample, max_len_b=200)
+    expected = stock([model], sample, max_len_a=0, max_len_b=9, min_len=9)
+    if options:
+        assert [len(hypothesis["tokens"]) for hypothesis in found] == [10, 10]
+        assert sum(h["steps"] for h in found) < sum(len(h["tokens"]) for h in expected)
+    else:
+        assert_same(found, expected)
