@@ -4,8 +4,8 @@ All lengths of a row's window are in one lattice, told apart by ``</s>`` and pad
 its predecessor's code). Worked example, target lengths 1 to 2, N = 3 candidates, T = 3 positions:
 
     position 0    Hund   Tier   ein         words only: the shortest translation has one
-    position 1    </s>   <pad>  bellt       a second word, or the end after one
-    position 2    </s>   <pad>  -           the end after two words; padding when it came earlier
+    position 1    </s>   bellt  schläft     the end after one word, or a second
+    position 2    </s>   <pad>  -           the end after two words, or padding when it came earlier
 
 Behind a word stands a word or ``</s>``; behind ``</s>`` and padding stands padding, at no cost, so lengths compete by
 their scores alone. Padding never follows a word, hence a path of any length ends with one ``</s>`` and fills the grid;
