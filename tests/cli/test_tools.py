@@ -12,6 +12,7 @@ import pytest
 
 from fairseq_aggdec.evaluation import equality, memory, replay
 from fairseq_aggdec.evaluation.recording import Record, load
+from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,6 +52,14 @@ def test_audit_passes(
         assert result["equal"] + result["ties"] == 11
     assert record["machine"]["versions"]["torch"]
     assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
+
+
+def test_every_batch_size_gets_batches_of_its_own(arguments: list[str]) -> None:
+    session = Session(generation_parser(None), arguments)
+    for batch_size in (1, 4, 2):
+        ids = [sample["id"].tolist() for sample in session.task_batches(batch_size)]
+        assert max(map(len, ids)) == batch_size
+        assert sorted(sum(ids, [])) == list(range(11))
 
 
 def doctored(fault: str) -> Any:
