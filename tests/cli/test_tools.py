@@ -59,7 +59,7 @@ def test_every_batch_size_gets_batches_of_its_own(arguments: list[str]) -> None:
     for batch_size in (1, 4, 2):
         ids = [sample["id"].tolist() for sample in session.task_batches(batch_size)]
         assert max(map(len, ids)) == batch_size
-        assert sorted(sum(ids, [])) == list(range(11))
+        assert sorted(index for batch in ids for index in batch) == list(range(11))
 
 
 def doctored(fault: str) -> Any:
