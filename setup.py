@@ -28,11 +28,13 @@ EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
+    "lattice": ["systran-align>=3.5,<4"],
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
 }
 EXTRAS["test"] = [
     *EXTRAS["gec"],
     *EXTRAS["images"],
+    *EXTRAS["lattice"],
     *EXTRAS["report"],
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
