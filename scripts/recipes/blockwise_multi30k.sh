@@ -61,3 +61,12 @@ for block_size in $BLOCK_SIZES; do
         resume "blockwise-$setting-$block_size" train "$setting" "$block_size"
     done
 done
+
+MODELS=()
+for folder in "$WORK"/blockwise-*-*/; do
+    [ -e "$folder/checkpoint_best.pt" ] || continue
+    name=$(basename "$folder") name=${name#blockwise-}
+    MODELS+=("${name%-*}/${name##*-}=${folder}checkpoint_best.pt")
+done
+"$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset test --batch-size 32 \
+    --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,24 @@ def mean_accepted(printed: str) -> float:
     return float(found[1])
 
 
+def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
+    """What ``scripts/blockwise_table.py`` finds, by rule."""
+    output = data.parent / "table"
+    script = [
+        sys.executable,
+        ROOT / "scripts" / "blockwise_table.py",
+        data,
+        "--models",
+        f"both/4={model}",
+    ]
+    options = ["--gen-subset", "test", "--cpu", "--output", output]
+    found = subprocess.run([*script, *options], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "| both/4 | exact |" in output.with_suffix(".md").read_text()
+    scores = json.loads(output.with_suffix(".json").read_text())["scores"]
+    return {score["rule"]: score for score in scores}
+
+
 def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None:
     folder = data.parent / "heads"
     command(
@@ -104,6 +124,11 @@ def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None
     ours, printed = decode(data, model, "--decoding", "blockwise")
     assert ours == stock
     assert mean_accepted(printed) > 1.4
+    table = table_of(data, model)
+    assert table["exact"]["differ"] == 0
+    assert table["exact"]["mean_accepted"] == pytest.approx(mean_accepted(printed), abs=0.01)
+    assert table["top-3"]["mean_accepted"] >= table["exact"]["mean_accepted"]
+    assert table["minimum block 3"]["mean_accepted"] > 2
 
 
 def test_greedy_and_input_guided_equal_stock(data: Path, base: Path) -> None:

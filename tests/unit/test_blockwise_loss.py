@@ -1,0 +1,136 @@
+"""Targets of the heads and the accepted block that a reference would give, against one position at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.logging import metrics
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_aggdec.criterions.blockwise_loss import (
+    BlockwiseLoss,
+    BlockwiseLossConfig,
+    accepted_on_reference,
+    shift,
+)
+from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
+from tests.support import make_batch, make_model, make_task, random_sources
+
+PAD = 1
+TOKENS = st.integers(2, 5)
+
+
+def padded(rows: list[list[int]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+
+
+@given(
+    st.lists(st.lists(TOKENS, min_size=1, max_size=6), min_size=1, max_size=3), st.integers(0, 3)
+)
+def test_a_head_learns_nothing_past_the_end(rows: list[list[int]], head: int) -> None:
+    shifted = shift(padded(rows), head, PAD).tolist()
+    width = max(map(len, rows))
+    for row, found in zip(rows, shifted, strict=True):
+        assert found == [row[i + head] if i + head < len(row) else PAD for i in range(width)]
+
+
+@given(st.data())
+def test_accepted_block_against_one_position_at_a_time(data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.lists(TOKENS, min_size=1, max_size=6), min_size=1, max_size=3))
+    target, heads = padded(rows), data.draw(st.integers(1, 4))
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    predicted = [torch.randint(2, 4, target.shape) for _ in range(heads)]
+    gained = 0
+    for row, tokens in enumerate(rows):
+        for start in range(len(tokens)):
+            block = 1
+            while (
+                block < heads
+                and start + block < len(tokens)
+                and predicted[block][row, start] == predicted[0][row, start + block]
+            ):
+                block += 1
+            gained += block
+    found, positions = accepted_on_reference(predicted, target, PAD)
+    assert (int(found), int(positions)) == (gained, sum(map(len, rows)))
+
+
+@pytest.mark.parametrize("layout", [DENSE, PER_HEAD])
+@pytest.mark.parametrize("identity", [False, True])
+def test_heads_begin_as_the_base_and_one_at_a_time_equals_all(layout: str, identity: bool) -> None:
+    heads = BlockHeads(3, 4, 5, layout, identity)
+    features = torch.randn(2, 6, 4)
+    assert torch.equal(heads(features, range(3)), features.unsqueeze(2).expand(-1, -1, 3, -1))
+    torch.nn.init.normal_(heads.contract.weight)
+    together = heads(features, range(3))
+    for head in range(3):
+        alone = heads(features, [head]).squeeze(2)
+        torch.testing.assert_close(alone, together[:, :, head])
+        assert torch.equal(alone, features) == (identity and head == 0)
+
+
+def criterion(head_loss: str) -> BlockwiseLoss:
+    config = BlockwiseLossConfig(label_smoothing=0.1, sentence_avg=False)
+    config.head_loss = head_loss
+    return BlockwiseLoss(config, make_task())
+
+
+def sample_with_targets() -> dict[str, Any]:
+    sources = random_sources(1, 4)
+    sample = make_batch(sources)
+    sample["target"] = padded([[*source, 2] for source in sources])
+    previous = padded([[2, *source] for source in sources])
+    sample["net_input"]["prev_output_tokens"] = previous
+    sample["ntokens"] = int((sample["target"] != PAD).sum())
+    return sample
+
+
+def test_drawn_heads_average_to_the_mean_of_all() -> None:
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, head_hidden_dim=8)
+    model.train()
+    for module in model.modules():
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+        if hasattr(module, "dropout_module"):
+            module.dropout_module.p = 0.0
+    sample = sample_with_targets()
+    mean, size, _ = criterion("mean")(model, sample)
+    drawn: dict[str, float] = {}
+    seed = 0
+    while len(drawn) < 3:
+        torch.manual_seed(seed)
+        seed += 1
+        loss, sample_size, logging = criterion("sample")(model, sample)
+        assert sample_size == size == sample["ntokens"]
+        (name,) = [name for name in logging if name.startswith("nll_")]
+        drawn[name] = float(loss.detach())
+    assert sum(drawn.values()) / 3 == pytest.approx(float(mean.detach()), rel=1e-4)
+
+
+def test_a_frozen_identity_head_is_never_drawn() -> None:
+    options = {"identity_first_head": True, "freeze_base": True, "head_hidden_dim": 8}
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, **options).train()
+    assert list(model.trained_heads) == [1, 2]
+    assert not model.encoder.training
+    assert model.decoder.heads.training
+    loss, _, _ = criterion("mean")(model, sample_with_targets())
+    loss.backward()
+    learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert learning
+    assert all(name.startswith("decoder.heads.") for name in learning)
+
+
+def test_validation_reports_every_head_and_the_accepted_block() -> None:
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, head_hidden_dim=8)
+    _, _, logging = criterion("sample")(model, sample_with_targets())
+    assert {"nll_1", "nll_2", "nll_3", "gained", "positions"} <= set(logging)
+    with metrics.aggregate() as gathered:
+        BlockwiseLoss.reduce_metrics([logging])
+    values = gathered.get_smoothed_values()
+    assert 1 <= values["mean_accepted"] <= 3
+    assert 0 <= values["acc_1"] <= 100
