@@ -89,16 +89,22 @@ def _aligned(pairs: BinarisedPairs, links: Path) -> Iterator[tuple[int, AlignedP
         tqdm(starts, desc="count", unit=" chunks"), chunks, strict=True
     ):
         at, counts = next(found, (np.empty((0, 2), np.int32), np.empty(0, np.int64)))
-        if len(counts) != len(source.lengths):
+        if len(counts) < len(source.lengths):
             lines = first + len(counts)
             raise ValueError(f"{links} has {lines} lines for {len(pairs)} sentence pairs")
+        if len(counts) > len(source.lengths):
+            raise ValueError(_too_many(links, pairs))
         chunk = AlignedPairs(
             source.tokens, target.tokens, source.lengths, target.lengths, at, counts
         )
         chunk.check(first)
         yield first, chunk
     if next(found, None) is not None:
-        raise ValueError(f"{links} has more lines than there are sentence pairs ({len(pairs)})")
+        raise ValueError(_too_many(links, pairs))
+
+
+def _too_many(links: Path, pairs: BinarisedPairs) -> str:
+    return f"{links} has more lines than there are sentence pairs ({len(pairs)})"
 
 
 def _spread(pairs: int, held_out: int) -> np.ndarray:

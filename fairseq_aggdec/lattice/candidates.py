@@ -254,8 +254,10 @@ class CandidateModel:
 
     def _offset_chances(self, device: torch.device) -> Tensor:
         """P(a - t) of every offset, (offsets,)."""
-        values, chances, _ = self.offset.look_up(torch.zeros((), dtype=torch.int64, device=device))
-        return chances.new_zeros(2 * self.max_offset + 1).scatter_add_(0, values.long(), chances)
+        only = torch.zeros(1, dtype=torch.int64, device=device)
+        values, chances, _ = self.offset.look_up(only)  # (1, K)
+        table = chances.new_zeros(1, 2 * self.max_offset + 1)
+        return table.scatter_add_(1, values.long(), chances).squeeze(0)
 
 
 def gather_words(source: Tensor, special: Special) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class Table:
         return Table(**moved, width=self.width)
 
     def look_up(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The entries of keys of any shape (...).
+        """The entries of keys of any shape (...) with at least one dimension.
 
         Returns:
             Values (..., width) int32, 0 behind the last; probabilities (..., width) float32, 0 behind the last and for

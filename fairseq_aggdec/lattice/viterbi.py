@@ -66,12 +66,10 @@ def viterbi(
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(FORMS)}")
     ends = _last_positions(unary, edges, lengths)
     first, steps = _fixed_point(unary, edges)
-    forward = (_forward_serial if form == "serial" else _forward_scan)(first, steps)
-    back = _predecessors(forward, steps)
-    last = _at(forward, ends)  # (B, N)
-    best, choice = last.max(1, keepdim=True)
-    trace = _trace_serial if form == "serial" else _trace_scan
-    found = _paths(trace(back, choice, ends), best, first, steps, ends)
+    go, trace = (_forward_serial, _trace) if form == "serial" else (_forward_scan, _trace_scan)
+    forward = go(first, steps)
+    best, choice = _at(forward, ends).max(1, keepdim=True)  # (B, 1)
+    found = _paths(trace(forward, steps, choice, ends), best, first, steps, ends)
     return BestPaths(
         found.choices.squeeze(1), found.scores.squeeze(1), found.position_scores.squeeze(1)
     )
@@ -105,7 +103,7 @@ def n_best(
     order = torch.sort(final, stable=True, dim=1, descending=True)
     best, choice = order.values[:, :count], order.indices[:, :count]
     origins = torch.stack(back, 1).flatten(2) if back else choice.new_empty(rows, 0, 1)
-    nodes = _trace_serial(origins, choice, ends)  # (B, P, T)
+    nodes = _follow(origins, choice, ends)  # (B, P, T)
     return _paths(nodes // count, best, first, steps, ends)
 
 
@@ -176,11 +174,6 @@ def _max_plus(left: Tensor, right: Tensor) -> Tensor:
 # -- backward: what stands at a position, given what stands at the next one
 
 
-def _predecessors(forward: Tensor, steps: Tensor) -> Tensor:
-    """(B, T - 1, N) the best candidate at t before each candidate at t + 1, the lowest of equal ones."""
-    return _add(forward[:, :-1].unsqueeze(3), steps).max(2).indices
-
-
 def _best_prefixes(scores: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     """One position on with P paths to each candidate.
 
@@ -198,22 +191,37 @@ def _best_prefixes(scores: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     return order.values[..., :count], order.indices[..., :count].flatten(1)
 
 
-def _trace_serial(back: Tensor, last: Tensor, ends: Tensor) -> Tensor:
-    """Follows predecessors (B, T - 1, N) from the last candidates (B, P), which stand at ``ends`` (B,): (B, P, T)."""
+def _trace(forward: Tensor, steps: Tensor, last: Tensor, ends: Tensor) -> Tensor:
+    """The best path (B, 1, T) that ends in the candidates ``last`` (B, 1) at ``ends`` (B,), the lowest of equals."""
     ends = ends.unsqueeze(1)
     node = last
     nodes = [node]
-    for t in reversed(range(back.size(1))):
-        node = torch.where(t < ends, back[:, t].gather(1, node), last)
+    for t in reversed(range(steps.size(1))):
+        column = node.unsqueeze(1).expand(-1, steps.size(2), 1)
+        ways = _add(forward[:, t], steps[:, t].gather(2, column).squeeze(2))  # (B, N)
+        node = torch.where(t < ends, ways.max(1, keepdim=True).indices, last)
         nodes.append(node)
     return _cut(torch.stack(nodes[::-1], 2), ends)
 
 
-def _trace_scan(back: Tensor, last: Tensor, ends: Tensor) -> Tensor:
-    """The same by composing the predecessor maps of neighbours, then of neighbours of neighbours, and so on.
+def _follow(origins: Tensor, last: Tensor, ends: Tensor) -> Tensor:
+    """Paths (B, P, T) that end in the nodes ``last`` (B, P), where each node (B, T - 1, N) comes from being known."""
+    ends = ends.unsqueeze(1)
+    node = last
+    nodes = [node]
+    for t in reversed(range(origins.size(1))):
+        node = torch.where(t < ends, origins[:, t].gather(1, node), last)
+        nodes.append(node)
+    return _cut(torch.stack(nodes[::-1], 2), ends)
+
+
+def _trace_scan(forward: Tensor, steps: Tensor, last: Tensor, ends: Tensor) -> Tensor:
+    """What :func:`_trace` finds, by composing the maps from candidates to predecessors: neighbours, then pairs, ...
 
     From ``ends`` on every map leads to the last candidate, whatever follows.
     """
+    # (B, T - 1, N), the best candidate at t before each candidate at t + 1
+    back = _add(forward[:, :-1].unsqueeze(3), steps).max(2).indices
     maps = torch.cat([back, back.new_zeros(back.size(0), 1, back.size(2))], 1)  # (B, T, N)
     position = torch.arange(maps.size(1), device=maps.device)
     maps = torch.where((position >= ends.unsqueeze(1)).unsqueeze(2), last.unsqueeze(2), maps)

@@ -82,8 +82,8 @@ class Aligner:
             self._check_programs()
         elif find_spec("systran_align") is None:
             raise ModuleNotFoundError(
-                "word alignment needs systran-align: pip install 'fairseq_aggdec[lattice]', "
-                "or give your own programs with --aligner fast_align"
+                "word alignment needs systran-align: pip install 'fairseq_aggdec[lattice]' (Python 3.11; "
+                "it has no build for 3.12), or give your own programs with --aligner fast_align"
             )
 
     def _check_programs(self) -> None:
