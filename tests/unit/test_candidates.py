@@ -324,6 +324,14 @@ def test_one_candidate_is_enough_for_one_length() -> None:
     assert lattice.read(lattice.search().choices).tolist() == [[7, 8, 9, EOS]]
 
 
+def test_the_device_is_never_asked() -> None:
+    # Tensors without data: anything that needed a value on the host would fail.
+    model = make_model(MONOTONE).to("meta")
+    source = torch.empty(2, 5, dtype=torch.int64, device="meta")
+    lattice = model.lattice(source, 4, "interpolated", positions=9)
+    assert lattice.read(lattice.search(count=3).choices).shape == (2, 3, 9)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     model, source = make_model(MONOTONE), torch.tensor([[4, 5]])
     with pytest.raises(ValueError, match="2 candidates leave no room"):
