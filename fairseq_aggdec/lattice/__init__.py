@@ -1,10 +1,14 @@
 """Sequence-to-lattice translation (Deng and Rush 2023): the parts that need no network.
 
-From training pairs to tables, once:
+From training pairs to tables, once (``scripts/lattice_tables.py``):
 
-    word_alignment   which source token each target token comes from (fast_align)
+    corpus           sentence pairs of a binarised data folder, many at a time
+    word_alignment   which source token each target token comes from (fast_align); a tool by itself
+                     fast_align_model and symmetrisation: its links in each direction and how the two are combined
     counting         links -> counts of (source token, offset, target token) and of positions -> tables
-    tables           the folder beside the binarised data in which they are kept, memory-mapped
+    tables           the folder beside the data in which they are kept, memory-mapped
+    building         all of this in order
+    recall           how many reference tokens the candidates hold; chooses the weights of interpolation
 
 From a batch of sources to translations:
 
@@ -13,7 +17,6 @@ From a batch of sources to translations:
     lattice          the candidates of a batch with their masks: what a scorer reads and gives edge scores to
     viterbi          the best paths
     drawing          one sentence's lattice as JSON, Graphviz or SVG
-    recall           how many reference tokens the candidates hold; chooses the weights of interpolation
 
 A neural scorer computes P(y_t | y_{t-1}, t, x) for the candidates of a :class:`~fairseq_aggdec.lattice.lattice.Lattice`
 and hands the scores back to its ``search``.

@@ -78,15 +78,26 @@ def describe(dictionary: Dictionary) -> dict[str, Any]:
 
 
 def save(folder: Path, tables: Mapping[str, Table], header: Mapping[str, Any]) -> None:
-    """Writes tables by name; the header last, so that a folder with a header is whole."""
+    """Writes tables by name; the header last, so that a folder with a header is whole.
+
+    Who has older tables of the folder open keeps them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / HEADER).unlink(missing_ok=True)
     for name, table in tables.items():
         for array in ARRAYS:
-            np.save(folder / f"{name}.{array}.npy", getattr(table, array).numpy())
+            _replace(folder / f"{name}.{array}.npy", getattr(table, array).cpu().numpy())
     widths = {name: table.width for name, table in tables.items()}
     text = json.dumps({"format": FORMAT, **header, "widths": widths}, indent=2, ensure_ascii=False)
     (folder / HEADER).write_text(text + "\n", encoding="utf-8")
+
+
+def _replace(path: Path, array: np.ndarray) -> None:
+    # A file that others have mapped must not change under them.
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.save(file, array)
+    partial.replace(path)
 
 
 def read_header(folder: Path) -> dict[str, Any]:

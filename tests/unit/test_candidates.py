@@ -314,8 +314,11 @@ def test_padding_costs_nothing_and_lengths_compete_by_score() -> None:
 
 
 def test_a_position_without_candidate_holds_the_unknown_word() -> None:
-    lattice = make_model(MONOTONE).lattice(torch.tensor([[11, 11]]), 2, window=0)
-    assert shown(lattice, 0) == [[UNK], [UNK], [EOS]]
+    source = torch.tensor([[11, 11], [EOS, PAD]])  # words that were never seen, and none at all
+    for smoothing in candidates.SMOOTHINGS:
+        lattice = make_model(MONOTONE).lattice(source, 2, smoothing, window=0)
+        assert shown(lattice, 0) == [[UNK], [UNK], [EOS]]
+        assert shown(lattice, 1) == [[UNK], [EOS], [PAD]]
 
 
 def test_one_candidate_is_enough_for_one_length() -> None:
@@ -369,6 +372,19 @@ def test_a_folder_gives_the_same_candidates_memory_mapped(tmp_path: Path) -> Non
     words = model.words(*args, "interpolated")
     for one, two in zip(words, opened.words(*args, "interpolated"), strict=True):
         assert torch.equal(one, two)
+
+
+def test_open_tables_outlive_new_ones(tmp_path: Path) -> None:
+    dictionary = make_dictionary([f"w{i}" for i in range(TYPES - 4)])
+    make_model(MONOTONE).save(tmp_path, dictionary, dictionary, {})
+    opened = CandidateModel.open(tmp_path, dictionary, dictionary)
+    make_model([([4], [8], [(0, 0)])]).save(tmp_path, dictionary, dictionary, {})
+    tokens = [
+        model.words(torch.tensor([[4]]), torch.tensor([1]), 1, 2)[0].tolist()
+        for model in (opened, CandidateModel.open(tmp_path, dictionary, dictionary))
+    ]
+    assert tokens == [[[[7, 10]]], [[[8, PAD]]]]
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_tables_of_other_data_are_refused(tmp_path: Path) -> None:
