@@ -109,18 +109,19 @@ class Aligner:
             RuntimeError: the aligner failed.
         """
         output.parent.mkdir(parents=True, exist_ok=True)
-        partial = output.with_name(output.name + ".partial")
         links = 0
         with tempfile.TemporaryDirectory(prefix="align.", dir=output.parent) as scratch:
-            corpus = Path(scratch, "corpus")
+            corpus, partial = Path(scratch, "corpus"), Path(scratch, "links")
             full = _write_corpus(pairs, corpus, total)
             lines = self._lines(corpus) if any(full) else iter(())
             with partial.open("w", encoding="ascii") as file:
                 for has_tokens in tqdm(full, desc="align", unit=" pairs"):
-                    line = next(lines) if has_tokens else ""
+                    line = next(lines, None) if has_tokens else ""
+                    if line is None:
+                        raise RuntimeError(f"{self.name} wrote fewer lines than it was given")
                     links += line.count("-")
                     file.write(line + "\n")
-        partial.replace(output)
+            partial.replace(output)
         return links
 
     def _lines(self, corpus: Path) -> Iterator[str]:

@@ -291,10 +291,15 @@ def test_what_fails_is_told(
     with pytest.raises(RuntimeError, match="fail failed with status 3"):
         broken.align(PAIRS, tmp_path / "links")
     assert not (tmp_path / "links").exists()
+    Path(programs["atools"]).write_text("#!/bin/sh\n")
+    silent = Aligner("fast_align", "union", 5, programs["fast_align"], programs["atools"])
+    with pytest.raises(RuntimeError, match="fast_align wrote fewer lines than it was given"):
+        silent.align(PAIRS, tmp_path / "links")
     monkeypatch.setattr(word_alignment, "find_spec", lambda name: True)
     monkeypatch.setattr(word_alignment, "_ESTIMATE", "raise SystemExit('out of memory')")
     with pytest.raises(RuntimeError, match="systran-align failed with status 1: out of memory"):
         Aligner().align(PAIRS, tmp_path / "links")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["atools", "fail", "fast_align"]
 
 
 def test_wrong_choices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
