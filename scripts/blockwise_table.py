@@ -18,6 +18,7 @@ import sacrebleu
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.evaluation import machine
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
@@ -36,12 +37,14 @@ class Score:
     """One model under one rule.
 
     Attributes:
+        updates: how long it was trained.
         bleu: sacreBLEU on detokenised text.
         mean_accepted: tokens per iteration, ``</s>`` counted.
         differ: sentences whose tokens are not those of stock.
     """
 
     model: str
+    updates: int
     rule: str
     bleu: float
     mean_accepted: float
@@ -81,10 +84,12 @@ def bleu(session: Session, found: dict[int, Any]) -> tuple[float, str]:
     return metric.corpus_score(texts, [references]).score, str(metric.get_signature())
 
 
-def scores_of(name: str, session: Session, limit: int | None) -> tuple[list[Score], str]:
+def scores_of(
+    name: str, updates: int, session: Session, limit: int | None
+) -> tuple[list[Score], str]:
     expected, _ = decode(session, "beam", limit)
     value, signature = bleu(session, expected)
-    scores = [Score(name, STOCK, value, 1.0, 0)]
+    scores = [Score(name, updates, STOCK, value, 1.0, 0)]
     for rule, options in RULES.items():
         kept = {option: getattr(session.task.cfg, option) for option in options}
         for option, chosen in options.items():
@@ -94,7 +99,7 @@ def scores_of(name: str, session: Session, limit: int | None) -> tuple[list[Scor
             setattr(session.task.cfg, option, chosen)
         differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
         value, _ = bleu(session, found)
-        scores.append(Score(name, rule, value, counters.mean_accepted_tokens, differ))
+        scores.append(Score(name, updates, rule, value, counters.mean_accepted_tokens, differ))
     return scores, signature
 
 
@@ -103,11 +108,11 @@ def write(output: Path, scores: list[Score], signature: str, sentences: int) -> 
     command = "python scripts/blockwise_table.py " + " ".join(sys.argv[1:])
     here = machine.describe()
     rows = [
-        "| model / k | acceptance | BLEU | mean accepted tokens | differ from stock |",
-        "|---|---|---|---|---|",
+        "| model / k | updates | acceptance | BLEU | mean accepted tokens | differ from stock |",
+        "|---|---|---|---|---|---|",
     ]
     rows += [
-        f"| {score.model} | {score.rule} | {score.bleu:.2f} | {score.mean_accepted:.2f} | "
+        f"| {score.model} | {score.updates} | {score.rule} | {score.bleu:.2f} | {score.mean_accepted:.2f} | "
         f"{score.differ} of {sentences} |"
         for score in scores
     ]
@@ -138,8 +143,9 @@ def main() -> None:
             raise SystemExit(f"error: --models {item}: give NAME=FILE")
         session = Session(build_parser(), [*arguments, "--path", path])
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        updates = load_checkpoint(path)["optimizer_history"][-1]["num_updates"]
         sentences = len(session.sentences(args.limit))
-        found, signature = scores_of(name, session, args.limit)
+        found, signature = scores_of(name, updates, session, args.limit)
         scores += found
     print(write(args.output, scores, signature, sentences))
 

@@ -5,7 +5,7 @@
 #
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (1500), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
+# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (1500), LR (0.001), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
 # many updates as fit in little time), HEAD_FLAGS (--identity-first-head for a frozen base), DEVICE_FLAGS (--cpu), SEED (1),
 # OUTPUT (docs/results/blockwise-multi30k).
 set -euo pipefail
@@ -46,7 +46,7 @@ train() {
         ${flags[@]+"${flags[@]}"} --dropout 0.1 \
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-        --lr 0.001 --lr-scheduler inverse_sqrt --warmup-updates 200 \
+        --lr "${LR:-0.001}" --lr-scheduler inverse_sqrt --warmup-updates 200 \
         --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 250 --keep-interval-updates 2 --no-epoch-checkpoints \

@@ -106,7 +106,7 @@ def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
     options = ["--gen-subset", "test", "--cpu", "--output", output]
     found = subprocess.run([*script, *options], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr[-2000:]
-    assert "| both/4 | exact |" in output.with_suffix(".md").read_text()
+    assert "| both/4 | 500 | exact |" in output.with_suffix(".md").read_text()
     scores = json.loads(output.with_suffix(".json").read_text())["scores"]
     return {score["rule"]: score for score in scores}
 
