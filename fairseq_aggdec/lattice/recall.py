@@ -26,7 +26,7 @@ from fairseq_aggdec.lattice.candidates import (
 from fairseq_aggdec.lattice.corpus import Sentences
 
 START = Weights(translation=0.4, position=0.6)
-GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
+GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 COUNTS = (16, 32, 64, 128)  # N, the points of the curve
 _BATCH = 32
 
