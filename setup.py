@@ -28,7 +28,7 @@ EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
-    "lattice": ["systran-align>=3.5,<4"],
+    "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
 }
 EXTRAS["test"] = [
