@@ -16,28 +16,31 @@ class FastHeads:
     """
 
     def __init__(self, heads: BlockHeads, pack: bool):
-        self.identity_first = heads.identity_first
-        self.dense, self.dim, self.hidden_dim = heads.dense, heads.dim, heads.hidden_dim
-        self.first_head = None if self.identity_first else self._layer(heads, 0, 1, pack)
-        self.other_heads = [
-            self._layer(heads, first, last, pack) for first, last in self._groups(heads.block_size)
-        ]
+        self.heads, self.pack = heads, pack
+        self.first_head = None if heads.identity_first else self._layers(0, 1)
+        if heads.block_size > 1:
+            read, write = heads.weights(1, heads.block_size)
+            self.expand = self._layer(heads.expand, read, relu=True)
+            if heads.dense:
+                self.contract = self._layer(heads.contract, write)
+            else:  # every head has a product of its own: (k - 1, hidden, C) and (k - 1, 1, C)
+                weight = heads.contract.weight[write].detach().unflatten(0, (-1, heads.dim))
+                self.weights = weight.transpose(1, 2).contiguous()
+                self.biases = heads.contract.bias[write].detach().view(-1, 1, heads.dim)
 
-    def _groups(self, block_size: int) -> list[tuple[int, int]]:
-        """Heads 2 to k (counted from 0: 1 to k - 1): together when dense, one by one when each has its own weights."""
-        if self.dense:
-            return [(1, block_size)] if block_size > 1 else []
-        return [(head, head + 1) for head in range(1, block_size)]
-
-    @staticmethod
-    def _layer(
-        heads: BlockHeads, first: int, last: int, pack: bool
-    ) -> tuple[FastLinear, FastLinear]:
-        read, write = heads.weights(first, last)
+    def _layers(self, first: int, last: int) -> tuple[FastLinear, FastLinear]:
+        read, write = self.heads.weights(first, last)
         return (
-            FastLinear([_linear(heads.expand, read)], relu=True, pack=pack),
-            FastLinear([_linear(heads.contract, write)], pack=pack),
+            self._layer(self.heads.expand, read, relu=True),
+            self._layer(self.heads.contract, write),
         )
+
+    def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear:
+        """Some outputs of a linear layer, the weights shared unless they are packed."""
+        weight, bias = module.weight[rows], module.bias[rows]
+        part = nn.Linear(weight.size(1), weight.size(0), device="meta")
+        part.weight, part.bias = nn.Parameter(weight, False), nn.Parameter(bias, False)
+        return FastLinear([part], relu=relu, pack=self.pack)
 
     def first(self, features: Tensor) -> Tensor:
         """Head 1, the model itself: (N, C) -> (N, C)."""
@@ -48,16 +51,12 @@ class FastHeads:
 
     def others(self, features: Tensor, block_size: int) -> Tensor:
         """Heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, C)."""
-        wanted = block_size - 1
-        groups = self.other_heads[: 1 if self.dense else wanted]
-        corrections = [contract(expand(features)) for expand, contract in groups]
-        correction = torch.cat(corrections, dim=-1).view(len(features), -1, self.dim)
-        return features.unsqueeze(1) + correction[:, :wanted]
-
-
-def _linear(module: nn.Linear, rows: slice) -> nn.Linear:
-    """Some outputs of a linear layer as a layer of their own; the weights are shared."""
-    weight, bias = module.weight[rows], module.bias[rows]
-    part = nn.Linear(weight.size(1), weight.size(0), device="meta")
-    part.weight, part.bias = nn.Parameter(weight, False), nn.Parameter(bias, False)
-    return part
+        wanted, dim = block_size - 1, self.heads.dim
+        hidden = self.expand(features)
+        if self.heads.dense:
+            correction = self.contract(hidden).view(len(features), -1, dim)[:, :wanted]
+        else:
+            by_head = hidden.unflatten(1, (-1, self.heads.hidden_dim)).transpose(0, 1)[:wanted]
+            biases, weights = self.biases[:wanted], self.weights[:wanted]
+            correction = torch.baddbmm(biases, by_head, weights).transpose(0, 1)
+        return features.unsqueeze(1) + correction
