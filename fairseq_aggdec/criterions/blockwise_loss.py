@@ -1,17 +1,18 @@
 """``--criterion blockwise_loss``: cross entropy of the heads of blockwise decoding (Stern et al., section 6)."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
+
+from fairseq_aggdec.criterions.projected_loss import projected_loss
 
 HEAD_LOSS = ChoiceEnum(["sample", "mean"])
 
@@ -54,54 +55,41 @@ class BlockwiseLoss(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         target = sample["target"]
+        heads = self._heads(model)
+        outputs = model(**sample["net_input"], heads=heads).unbind(-2)  # each (B, T, C)
         logging: dict[str, Any] = {"nsentences": target.size(0), "ntokens": sample["ntokens"]}
         losses, predicted = [], []
-        for head, logits in self._heads(model, sample["net_input"]):  # logits: (B, T, V)
-            shifted = shift(target, head, self.padding_idx)
-            losses.append(self._head_loss(logits, shifted, head, logging))
-            if not model.training:
-                predicted.append(logits.argmax(-1))
+        for head, output in zip(heads, outputs, strict=True):
+            wanted = shift(target, head, self.padding_idx)
+            found = projected_loss(
+                model.decoder.output_projection, output, wanted, self.epsilon, self.padding_idx
+            )
+            losses.append(found.loss)
+            predicted.append(found.predicted)
+            there = wanted != self.padding_idx
+            logging |= {
+                f"nll_{head + 1}": found.nll,
+                f"hits_{head + 1}": ((found.predicted == wanted) & there).sum(),
+                f"count_{head + 1}": there.sum(),
+            }
         loss = torch.stack(losses).mean()
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
-        if predicted:
+        if not model.training:
             gained, positions = accepted_on_reference(predicted, target, self.padding_idx)
             logging |= {"gained": gained, "positions": positions}
         return loss, sample_size, logging
 
-    def _heads(self, model: Any, net_input: dict[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
-        """The heads to learn from or to look at, each with its logits (B, T, V)."""
+    def _heads(self, model: Any) -> range:
+        """The heads to learn from or to look at."""
         if not model.training:
-            features = model.decoder_features(**net_input)
-            for head in range(model.decoder.heads.block_size):  # all logits at once would be large
-                yield head, model.decoder.head_logits(features, [head]).squeeze(-2)
-            return
-        heads = model.trained_heads
-        if not self.mean:
-            # fairseq seeds torch with the number of the update, so a resumed run draws the same heads.
-            drawn = int(torch.randint(len(heads), ()))
-            heads = heads[drawn : drawn + 1]
-        logits = model(**net_input, heads=heads)
-        yield from zip(heads, logits.unbind(-2), strict=True)
-
-    def _head_loss(
-        self, logits: Tensor, target: Tensor, head: int, logging: dict[str, Any]
-    ) -> Tensor:
-        """Label-smoothed loss of one head, summed over its targets; its accuracy and loss go to the log."""
-        flat = target.flatten()
-        log_probs = logits.float().log_softmax(-1).flatten(0, 1)
-        loss, nll = label_smoothed_nll_loss(
-            log_probs, flat.unsqueeze(1), self.epsilon, ignore_index=self.padding_idx
-        )
-        there = flat != self.padding_idx
-        count = there.sum()
-        hits = ((log_probs.argmax(-1) == flat) & there).sum()
-        logging |= {
-            f"nll_{head + 1}": nll.detach(),
-            f"hits_{head + 1}": hits,
-            f"count_{head + 1}": count,
-        }
-        return loss
+            return range(model.decoder.heads.block_size)
+        heads: range = model.trained_heads
+        if self.mean:
+            return heads
+        # fairseq seeds torch with the number of the update, so a resumed run draws the same heads.
+        drawn = int(torch.randint(len(heads), ()))
+        return heads[drawn : drawn + 1]
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:

@@ -108,11 +108,11 @@ class BlockwiseTransformerModel(TransformerModel):
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> Any:
-        """As a stock Transformer; with ``heads``, the logits of those consecutive heads (B, T, len(heads), V)."""
+        """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C)."""
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **options)
         features = self.decoder_features(src_tokens, src_lengths, prev_output_tokens)
-        return self.decoder.head_logits(features, heads)
+        return self.decoder.heads(features, heads)
 
     def decoder_features(
         self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from fairseq.logging import metrics
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.decoding.counters import Counters
@@ -56,6 +57,13 @@ class DecodingTask(FairseqTask):
         if not (self.training and dataset is self.datasets.get(self.cfg.train_subset)):
             kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def train_step(
+        self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """fairseq's, with ``--amp`` on CPU too: products in bfloat16, weights and sums in fp32."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(optimizer, AMPOptimizer)):
+            return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
         tokens, iterations = self.counters.tokens, self.counters.iterations

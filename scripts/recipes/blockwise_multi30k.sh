@@ -5,20 +5,21 @@
 #
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (1500), LR (0.001), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
-# many updates as fit in little time), HEAD_FLAGS (--identity-first-head for a frozen base), DEVICE_FLAGS (--cpu), SEED (1),
-# OUTPUT (docs/results/blockwise-multi30k).
+# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0007), HEAD_LAYOUT
+# (per-head), HEAD_LOSS (mean: as many updates as fit in little time), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half
+# precision while training), SEED (1), OUTPUT (docs/results/blockwise-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}
 SETTINGS=${SETTINGS:-regular distillation fine-tuning both}
 BLOCK_SIZES=${BLOCK_SIZES:-8 4}
-MAX_UPDATE=${MAX_UPDATE:-1500}
+MAX_UPDATE=${MAX_UPDATE:-5000}
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 SEED=${SEED:-1}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 BASE=$WORK/model-de-en/model.pt
 DATA=$WORK/data-de-en
 DISTILLED=$WORK/distilled-de-en
@@ -33,23 +34,27 @@ distil() {
 
 train() {
     local setting=$1 block_size=$2 data=$DATA flags=()
+    local frozen=(--freeze-base --identity-first-head --dropout 0.1 --lr "${LR:-0.001}")
+    local trained_on=(--dropout 0.2 --lr "${LR:-0.0007}")
     case $setting in
-        regular) flags=(--freeze-base --identity-first-head) ;;
-        distillation) flags=(--freeze-base --identity-first-head); data=$DISTILLED ;;
-        fine-tuning) ;;
-        both) data=$DISTILLED ;;
+        regular) flags=("${frozen[@]}") ;;
+        distillation) flags=("${frozen[@]}"); data=$DISTILLED ;;
+        fine-tuning) flags=("${trained_on[@]}") ;;
+        both) flags=("${trained_on[@]}"); data=$DISTILLED ;;
         *) die "unknown setting '$setting' in SETTINGS (choose from: regular distillation fine-tuning both)" ;;
     esac
     # shellcheck disable=SC2086
-    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS --seed "$SEED" \
+    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
+        $PRECISION_FLAGS --seed "$SEED" \
         --arch blockwise_transformer --base-checkpoint "$BASE" --block-size "$block_size" --head-layout "$HEAD_LAYOUT" \
-        ${flags[@]+"${flags[@]}"} --dropout 0.1 \
+        "${flags[@]}" \
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-        --lr "${LR:-0.001}" --lr-scheduler inverse_sqrt --warmup-updates 200 \
+        --lr-scheduler inverse_sqrt --warmup-updates 200 \
         --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
-        --save-dir "$OUT" --save-interval-updates 250 --keep-interval-updates 2 --no-epoch-checkpoints \
+        --save-dir "$OUT" --save-interval-updates 500 --validate-interval-updates 500 --validate-interval 1000000 \
+        --keep-interval-updates 2 --no-epoch-checkpoints \
         --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
