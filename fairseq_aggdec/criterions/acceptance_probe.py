@@ -1,0 +1,56 @@
+"""``--eval-acceptance``: what a drafter that is being trained would gain, measured by decoding with the verifier."""
+
+from typing import Any
+
+from fairseq_aggdec.decoding.acceptance import exact
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.drafters.loading import load_verifier
+from fairseq_aggdec.drafters.nar import NarDrafter
+
+
+class AcceptanceProbe:
+    """Decodes the first sentences of a set with draft and verify and counts.
+
+    No ``nn.Module``, so that the verifier's parameters are not taken for those of the criterion that holds it.
+
+    Args:
+        path: checkpoint of the verifier.
+        sentences: those with smaller numbers in their set are decoded.
+        task: has the dictionaries.
+    """
+
+    def __init__(self, path: str, sentences: int, task: Any):
+        if sentences < 1:
+            raise ValueError(
+                f"--eval-acceptance-sentences {sentences}: there is at least one sentence"
+            )
+        self.verifier = load_verifier(path, task, "--eval-acceptance")
+        self.sentences, self.dictionary = sentences, task.target_dictionary
+        self.drafter: Any = None
+
+    def decode(self, drafter: Any, sample: dict[str, Any]) -> tuple[int, int]:
+        """Tokens emitted (``</s>`` included) and iterations for the sentences of a batch that are to be decoded."""
+        chosen = (sample["id"] < self.sentences).nonzero().squeeze(1)
+        if len(chosen) == 0:
+            return 0, 0
+        net_input = {
+            name: sample["net_input"][name][chosen] for name in ("src_tokens", "src_lengths")
+        }
+        if self.drafter is not drafter:
+            self._prepare(drafter)
+        generator = self.generator
+        generator.counters = Counters()
+        generator.generate([self.verifier], {"net_input": net_input})
+        return generator.counters.tokens, generator.counters.iterations
+
+    def _prepare(self, drafter: Any) -> None:
+        self.drafter = drafter
+        self.verifier.to(drafter.decoder.mask_embedding)  # device and precision
+        self.generator = DraftAndVerifyGenerator(
+            [self.verifier],
+            self.dictionary,
+            drafter=NarDrafter(drafter),
+            accept=exact,
+            counters=Counters(),
+        )

@@ -1,0 +1,213 @@
+"""``--criterion glancing_loss``: how a non-autoregressive drafter learns (Ge et al., section 3.2.1).
+
+A random prefix of every target is drawn and the next k tokens are the targets. In training a first pass without
+gradients shows how much of the block the drafter gets wrong; a share of that is revealed to the second pass, which
+learns the rest (glancing, Qian et al., 2021).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.utils import get_perplexity
+from omegaconf import II
+from torch import Tensor
+
+from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
+from fairseq_aggdec.criterions.projected_loss import projected_loss
+from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
+
+VALIDATION = -1  # in place of the number of the update: the same prefixes every time
+
+
+@dataclass
+class GlancingLossConfig(FairseqDataclass):
+    """The published schedule, and what validation measures."""
+
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    )
+    glancing_start: float = field(
+        default=0.5,
+        metadata={"help": "share of the wrong tokens of a block that is revealed, at first"},
+    )
+    glancing_end: float = field(default=0.3, metadata={"help": "the same, at the end"})
+    glancing_updates: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "updates from --glancing-start to --glancing-end (default: --max-update)"
+        },
+    )
+    eval_acceptance: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "checkpoint of a verifier: validation decodes with it and the drafter and reports mean_accepted, "
+            "the tokens per iteration"
+        },
+    )
+    eval_acceptance_sentences: int = field(
+        default=200, metadata={"help": "how many sentences of the validation set that decodes"}
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+    max_update: int = II("optimization.max_update")
+    seed: int = II("common.seed")
+
+
+@register_criterion("glancing_loss", dataclass=GlancingLossConfig)
+class GlancingLoss(FairseqCriterion):
+    """Cross entropy of the block after a drawn prefix; nothing is learned past ``</s>``.
+
+    Validation counts the same blocks with the same prefixes every time and reveals nothing. It reports the drafter's
+    ``matched`` tokens (how many of a block equal the reference up to the first that does not) and, with
+    ``--eval-acceptance``, ``mean_accepted``.
+    """
+
+    cfg: GlancingLossConfig
+
+    def __init__(self, cfg: GlancingLossConfig, task: Any):
+        super().__init__(task)
+        self.cfg = cfg
+        for name in ("glancing_start", "glancing_end"):
+            if not 0 <= getattr(cfg, name) < 1:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} {getattr(cfg, name)}: a share is at least 0 and less than 1"
+                )
+        self.probe = None
+        if cfg.eval_acceptance:
+            self.probe = AcceptanceProbe(cfg.eval_acceptance, cfg.eval_acceptance_sentences, task)
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
+        target, ids, decoder = sample["target"], sample["id"], model.decoder
+        update = model.num_updates if model.training else VALIDATION
+        lengths = (target != self.padding_idx).sum(1)
+        prefixes = draw_prefix_lengths(lengths, ids, self.cfg.seed, update)
+        tokens, block = cut_blocks(
+            target, prefixes, decoder.block_size, self.padding_idx, decoder.mask_index
+        )
+        there = block != self.padding_idx
+        logging: dict[str, Any] = {"nsentences": len(target)}
+        glance = None
+        if model.training:
+            ratio = self.ratio(update)
+            glance = Glance(tokens, block, there, ratio, (ids, self.cfg.seed, update))
+            logging |= {"glancing_ratio": ratio, "batches": 1}
+        source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
+        features = model(**source, prev_output_tokens=tokens, glance=glance)  # (B, k, C)
+        learned = there if glance is None else glance.learned
+        loss, logging["nll_loss"], predicted = projected_loss(
+            decoder.output_layer,
+            features,
+            block.masked_fill(~learned, self.padding_idx),
+            self.cfg.label_smoothing,
+            self.padding_idx,
+        )
+        right = (predicted == block) & there if glance is None else glance.right
+        ntokens = learned.sum()
+        sample_size = len(target) if self.cfg.sentence_avg else ntokens
+        logging |= {
+            "loss": loss.detach(),
+            "sample_size": sample_size,
+            "ntokens": ntokens,
+            "right": right.sum(),
+            "slots": there.sum(),
+        }
+        if glance is None:
+            logging["matched"] = right.cumprod(1).sum()
+            logging |= self._probe(model, sample)
+        return loss, sample_size, logging
+
+    def ratio(self, update: int) -> float:
+        """Share of the distance that is revealed at an update: linear from start to end, then constant.
+
+        Raises:
+            ValueError: it is not said over how many updates.
+        """
+        updates = self.cfg.glancing_updates or self.cfg.max_update
+        if updates <= 0:
+            raise ValueError("--criterion glancing_loss needs --max-update or --glancing-updates")
+        start, end = self.cfg.glancing_start, self.cfg.glancing_end
+        return start + (end - start) * min(1.0, update / updates)
+
+    def _probe(self, model: Any, sample: dict[str, Any]) -> dict[str, int]:
+        if self.probe is None:
+            return {}
+        emitted, iterations = self.probe.decode(model, sample)
+        return {"emitted": emitted, "iterations": iterations}
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
+        """``loss`` and ``nll_loss`` in bits, ``accuracy`` of the slots in percent (in training that of the first pass).
+
+        ``glancing_ratio`` in training; ``matched`` and ``mean_accepted`` in validation.
+        """
+
+        def total(name: str) -> Any:
+            return sum(log.get(name, 0) for log in logging_outputs)
+
+        sample_size, ntokens, slots = total("sample_size"), total("ntokens"), total("slots")
+        metrics.log_scalar("loss", total("loss") / sample_size / math.log(2), sample_size, round=3)
+        metrics.log_scalar("nll_loss", total("nll_loss") / ntokens / math.log(2), ntokens, round=3)
+        metrics.log_derived("ppl", lambda meters: get_perplexity(meters["nll_loss"].avg))
+        metrics.log_scalar("accuracy", 100 * total("right") / slots, slots, round=1)
+        if batches := total("batches"):
+            ratio = total("glancing_ratio") / batches
+            metrics.log_scalar("glancing_ratio", ratio, batches, round=3)
+        else:
+            sentences = total("nsentences")
+            metrics.log_scalar("matched", total("matched") / sentences, sentences, round=2)
+        if iterations := total("iterations"):
+            accepted = total("emitted") / iterations
+            metrics.log_scalar("mean_accepted", accepted, iterations, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+class Glance:
+    """Turns what the first pass predicts into the input of the second.
+
+    Args:
+        tokens: (B, P + k) input of the first pass.
+        block: (B, k) targets.
+        there: (B, k) bool, slots that have a target.
+        ratio: of the wrong tokens that is revealed.
+        keys: ids, seed and update for :func:`choose_revealed`.
+
+    Attributes:
+        right: (B, k) bool, slots that the first pass got right.
+        learned: (B, k) bool, slots that have a target and were not revealed.
+    """
+
+    right: Tensor
+    learned: Tensor
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        block: Tensor,
+        there: Tensor,
+        ratio: float,
+        keys: tuple[Tensor, int, int],
+    ):
+        self.tokens, self.block, self.there = tokens, block, there
+        self.ratio, self.keys = ratio, keys
+
+    def __call__(self, predicted: Tensor) -> Tensor:
+        """(B, k) -> (B, P + k)."""
+        self.right = (predicted == self.block) & self.there
+        distance = (self.there & ~self.right).sum(1)
+        revealed = choose_revealed(distance, self.there, self.ratio, *self.keys)
+        self.learned = self.there & ~revealed
+        prefix, slots = self.tokens.split(
+            [self.tokens.size(1) - len(revealed[0]), len(revealed[0])], 1
+        )
+        return torch.cat([prefix, torch.where(revealed, self.block, slots)], dim=1)

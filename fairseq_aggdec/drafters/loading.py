@@ -1,0 +1,72 @@
+"""Loading verifiers and drafters by role: what cannot work is refused in one sentence, before any model is built."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.tasks import FairseqTask
+
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.models.nar_drafter import NarDrafterModel
+from fairseq_aggdec.models.verifier_encoder import MASK_EMBEDDING
+
+
+def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:
+    """The drafter in a checkpoint, in evaluation mode on the CPU.
+
+    Args:
+        path: of a checkpoint trained with ``--arch nar_drafter``.
+        task: has the data's dictionaries and language pair.
+        option: that named the file, for messages.
+
+    Raises:
+        FileNotFoundError, CheckpointError: no file, no drafter, or one of other data.
+    """
+    state = load_checkpoint(path)
+    if MASK_EMBEDDING not in state["model"]:
+        raise CheckpointError(
+            f"{option} {path} is no drafter: name one trained with --arch nar_drafter there, and the verifier with "
+            "--path."
+        )
+    drafter: NarDrafterModel = _build(state, path, task, option)
+    return drafter
+
+
+def load_verifier(path: str, task: FairseqTask, option: str) -> Any:
+    """The verifier in a checkpoint; as :func:`load_drafter`, with the roles exchanged."""
+    state = load_checkpoint(path)
+    if MASK_EMBEDDING in state["model"]:
+        raise CheckpointError(f"{option} {path} is a drafter: name the verifier there.")
+    return _build(state, path, task, option)
+
+
+def _build(state: dict[str, Any], path: str, task: FairseqTask, option: str) -> Any:
+    _check_languages(state, path, task, option)
+    _check_dictionaries(state["model"], path, task, option)
+    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    return model.eval()
+
+
+def _check_languages(state: Mapping[str, Any], path: str, task: FairseqTask, option: str) -> None:
+    trained = (state.get("cfg") or {}).get("task") or {}
+    for side in ("source_lang", "target_lang"):
+        there, here = trained.get(side), getattr(task.cfg, side, None)
+        if there and here and there != here:
+            raise CheckpointError(
+                f"{option} {path} was trained with --{side.replace('_', '-')} {there}, not {here}."
+            )
+
+
+def _check_dictionaries(
+    parameters: Mapping[str, Any], path: str, task: FairseqTask, option: str
+) -> None:
+    for side, part, dictionary in (
+        ("source", "encoder", task.source_dictionary),
+        ("target", "decoder", task.target_dictionary),
+    ):
+        table = parameters.get(f"{part}.embed_tokens.weight")
+        if table is not None and len(table) != len(dictionary):
+            raise CheckpointError(
+                f"{option} {path} was trained with a {side} dictionary of {len(table)} types, the data's has "
+                f"{len(dictionary)}."
+            )

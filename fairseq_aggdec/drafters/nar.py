@@ -1,0 +1,229 @@
+"""Drafting with a non-autoregressive model (Ge et al., section 3.2): one call of it proposes k tokens for every row.
+
+The drafter reads the committed tokens of a row and k mask slots. With bidirectional prefix attention its window is all
+of that, anew in every iteration; with causal prefix attention it is what was committed since the last one, and the
+slots.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.linear import ParameterWatch
+from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.drafters.base import Draft
+from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
+
+
+class NarDrafter:
+    """Proposes what the slots of a drafter say, up to ``</s>`` and to the row's end.
+
+    Args:
+        model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
+        block_size: k, at most the trained one, which is the default.
+        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
+
+    Raises:
+        ValueError: the model was trained with smaller blocks.
+    """
+
+    def __init__(self, model: NarDrafterModel, block_size: int | None = None, pack: bool = True):
+        trained = model.decoder.block_size
+        self.block_size = trained if block_size is None else block_size
+        if not 1 <= self.block_size <= trained:
+            raise ValueError(
+                f"--block-size {block_size}: the drafter was trained with blocks of {trained} tokens, choose 1 to "
+                f"{trained}"
+            )
+        self.model, self.pack = model, pack
+        self.longest = model.decoder.max_positions()
+        self.watch: ParameterWatch | None = None
+        self.verifier_model: Any = None
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        self._refresh()
+        src_tokens = sample["net_input"]["src_tokens"]
+        encoder_out = self._encode(sample["net_input"], verifier)
+        self.slots.begin(src_tokens, encoder_out, self.block_size)
+
+    def draft(self, state: DecodeState) -> Draft:
+        prefixes = [row.tokens[1:] for row in state.rows]
+        fits = [len(prefix) <= self.longest for prefix in prefixes]
+        if not any(fits):
+            return Draft([()] * len(prefixes))
+        readable = [prefix if fit else [] for prefix, fit in zip(prefixes, fits, strict=True)]
+        proposed = self.slots.predict(readable).tolist()
+        drafts = []
+        for row, tokens, fit in zip(state.rows, proposed, fits, strict=True):
+            if state.eos in tokens:
+                del tokens[tokens.index(state.eos) + 1 :]
+            drafts.append(tokens[: row.end - row.position] if fit else [])
+        return Draft(drafts)
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        pass
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.slots.keep_rows(rows)
+
+    def _refresh(self) -> None:
+        """Makes the fast forms of encoder and decoder, anew when the parameters have changed."""
+        if self.watch is not None and not self.watch.changed():
+            return
+        model = self.model
+        fast_encoder = encoder_gap(model.encoder) is None
+        self.encoder = (
+            FastEncoder(model.encoder, self.pack) if fast_encoder else StockEncoder(model.encoder)
+        )
+        fast_decoder = decoder_gap(model.decoder) is None
+        self.slots: Slots = CachedSlots(model, self.pack) if fast_decoder else LayerSlots(model)
+        self.watch = ParameterWatch(model)
+
+    def _encode(self, net_input: Mapping[str, Tensor], verifier: Verifier) -> EncoderOut:
+        if not self.model.shares_encoder or len(verifier.members) > 1:
+            encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+            return self.encoder(encoder_input)
+        (member,) = verifier.members
+        if member.model is not self.verifier_model:
+            check_shared_encoder(self.model, member.model)
+            self.verifier_model = member.model
+        return member.encoder_out
+
+
+def check_shared_encoder(drafter: Any, verifier: Any) -> None:
+    """Raises ``ValueError`` unless the verifier has the encoder that the drafter was trained on."""
+    own, other = (dict(model.encoder.named_parameters()) for model in (drafter, verifier))
+    if own.keys() != other.keys() or not all(
+        torch.equal(own[name], other[name].to(own[name])) for name in own
+    ):
+        raise ValueError(
+            "the drafter was trained with --share-verifier-encoder on another verifier: its encoder is not that of "
+            "--path"
+        )
+
+
+class Slots(Protocol):
+    """Runs a drafter's decoder over prefixes and mask slots."""
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
+        """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
+
+    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
+        """The tokens (B, k) that follow the prefixes, which are those of the call before and what was committed since,
+        or empty."""
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows, in this order."""
+
+
+class LayerSlots:
+    """Any drafter through its own layers, by recomputing everything: slow and plain."""
+
+    def __init__(self, model: NarDrafterModel):
+        self.model = model
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
+        self.encoder_out, self.block_size = encoder_out, block_size
+        self.source_keys = self.model.source_keys(src_tokens, encoder_out)
+        self.device = src_tokens.device
+
+    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
+        decoder: NarDecoder = self.model.decoder
+        width = max(map(len, prefixes))
+        slots = [decoder.mask_index] * self.block_size
+        rows = [
+            [decoder.padding_idx] * (width - len(prefix)) + [*prefix, *slots] for prefix in prefixes
+        ]
+        tokens = torch.tensor(rows, device=self.device)
+        features = decoder.slot_features(
+            tokens, self.encoder_out, self.source_keys, self.block_size
+        )
+        return decoder.output_layer(features).argmax(-1)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        order = torch.tensor(rows, device=self.device)
+        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+        if self.source_keys is not None:
+            self.source_keys = self.source_keys[order]
+
+
+class CachedSlots(CachedDecoder):
+    """The cached decoder over mask slots; a causal prefix is read once and kept."""
+
+    def __init__(self, model: NarDrafterModel, pack: bool):
+        super().__init__(model.decoder, pack)
+        self.model = model
+        self.decoder: NarDecoder = model.decoder
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
+        rows, length = src_tokens.shape
+        self.start(encoder_out, rows, length + block_size)
+        self.block_size = block_size
+        self.source_keys = self.model.source_keys(src_tokens, encoder_out)
+        self.encoder_out = encoder_out
+        self.cached = [0] * rows  # prefix tokens whose keys and values stand in the cache
+        self.device = src_tokens.device
+
+    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
+        k = self.block_size
+        starts = [
+            min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
+        ]
+        flat: list[int] = []
+        slots: list[int] = []
+        for start, prefix in zip(starts, prefixes, strict=True):
+            flat += prefix[start:]
+            slots += range(len(flat), len(flat) + k)
+            flat += [self.decoder.mask_index] * k
+        new = [len(prefix) - start for prefix, start in zip(prefixes, starts, strict=True)]
+        causal = self.decoder.causal_prefix
+        window = Window(
+            torch.tensor(flat, device=self.device),
+            starts,
+            [length + k for length in new],
+            block_starts=new if causal else [0] * len(new),
+        )
+        self.slots = torch.tensor(
+            slots, device=self.device
+        )  # (B * k,), where they stand in the window
+        if causal:
+            self.cached = [len(prefix) for prefix in prefixes]
+        features = self.features(window)[self.slots]
+        return self.logits(features, 1.0).argmax(-1).view(-1, k)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        super().keep_rows(rows)
+        self.cached = [self.cached[row] for row in rows]
+        if self.source_keys is not None:
+            order = torch.tensor(rows, device=self.device)
+            self.source_keys = self.source_keys[order]
+            self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+
+    def _embed(self, window: Window) -> Tensor:
+        decoder = self.decoder
+        table = self._position_table(window.end)
+        words = window.tokens.index_fill(0, self.slots, decoder.padding_idx)
+        x = F.embedding(words, decoder.embed_tokens.weight) * decoder.embed_scale
+        positions = table[window.positions[self.slots]].unflatten(0, (-1, self.block_size))
+        slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
+        x[self.slots] = slots.expand_as(positions).flatten(0, 1)
+        if self.project_in is not None:
+            x = self.project_in(x)
+        x = window.add_positions(x, table)
+        return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _position_table(self, positions: int) -> Tensor:
+        # The slots after the longest prefix have positions beyond those of targets.
+        if self.position_table is None:
+            size = self.decoder.max_positions() + self.decoder.block_size
+            dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
+            self.position_table = self.decoder.embed_positions(dummy)[0].detach()
+        return self.position_table

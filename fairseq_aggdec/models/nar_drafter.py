@@ -1,0 +1,377 @@
+"""``--arch nar_drafter``: the non-autoregressive drafter of generalized aggressive decoding (Ge et al., section 3.2.1).
+
+A Transformer whose decoder reads a prefix of the target and k mask slots and predicts all k tokens at once. It is
+trained with ``--criterion glancing_loss`` and drafts through :class:`~fairseq_aggdec.drafters.nar.NarDrafter`.
+
+Where it differs from the official code: the mask has an embedding of its own instead of that of ``<unk>``, positions
+are added once instead of before every layer, and the encoder can be taken over from the verifier.
+"""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerModel,
+)
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from torch import Tensor, nn
+
+from fairseq_aggdec.models.verifier_encoder import (
+    encoder_arguments,
+    load_encoder,
+    take_encoder_options,
+)
+
+BIDIRECTIONAL, CAUSAL = "bidirectional", "causal"
+BERT, STOCK = "bert", "stock"
+
+# Stock options that contradict what a drafter is, with the reason.
+REFUSED = {
+    "adaptive_input": "the mask needs one table of embeddings",
+    "adaptive_softmax_cutoff": "all slots are scored by one projection",
+    "cross_self_attention": "the slots read the source through attention of its own",
+    "no_cross_attention": "the slots must read the source",
+    "no_token_positional_embeddings": "mask slots are told apart by their positions only",
+}
+
+
+class NarDecoder(TransformerDecoder):
+    """Predicts a block: target prefix and mask slots in, logits of the slots out.
+
+    :meth:`slot_features` is its use; stock ``forward``, a causal pass over plain tokens, is none.
+
+    Attributes:
+        block_size: k.
+        mask_index: what stands for a mask slot in the input, one past the dictionary.
+        causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
+        mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
+        copy_query: W of the source copy, None without it.
+    """
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
+        cfg = TransformerConfig.from_namespace(args)
+        self.block_size = int(cfg.block_size)
+        longest = cfg.max_target_positions
+        # The slots after the longest prefix have positions too.
+        cfg.max_target_positions = longest + self.block_size
+        super().__init__(cfg, dictionary, embed_tokens)
+        cfg.max_target_positions = self.max_target_positions = longest
+        self.mask_index = len(dictionary)
+        self.causal_prefix = cfg.prefix_attention == CAUSAL
+        self.attention_heads = cfg.decoder.attention_heads
+        width = embed_tokens.embedding_dim
+        self.mask_embedding = nn.Parameter(torch.empty(width).normal_(0, width**-0.5))
+        self.copy_query = None
+        if cfg.src_embedding_copy:
+            self.copy_query = nn.Linear(self.embed_dim, width, bias=False)
+
+    def max_positions(self) -> int:
+        """Length of the longest target; the slots of a block have positions beyond it."""
+        return int(self.max_target_positions)
+
+    def slot_features(
+        self,
+        prefix_and_slots: Tensor,
+        encoder_out: dict[str, Any],
+        source_keys: Tensor | None,
+        block_size: int,
+    ) -> Tensor:
+        """What the last k positions say, (B, k, C), before the vocabulary projection (``output_layer``).
+
+        Args:
+            prefix_and_slots: (B, P + k) int64: prefixes padded at the left, then the slots, each ``mask_index`` or
+                (glancing) the token that it reveals.
+            encoder_out: fairseq's encoder output.
+            source_keys: (B, S, C) of :meth:`NarDrafterModel.source_keys`.
+            block_size: k, at most the attribute of this name.
+        """
+        x = self._embed(prefix_and_slots, encoder_out, source_keys)  # (B, P + k, C)
+        padding = prefix_and_slots.eq(self.padding_idx)
+        hidden = self._hidden(padding, block_size) if self.causal_prefix else None
+        x = x.transpose(0, 1)  # (P + k, B, C), as fairseq's layers have it
+        memory_padding = encoder_out["encoder_padding_mask"]
+        for layer in self.layers:
+            x, _, _ = layer(
+                x,
+                encoder_out["encoder_out"][0],
+                memory_padding[0] if len(memory_padding) > 0 else None,
+                self_attn_mask=hidden,
+                self_attn_padding_mask=None if self.causal_prefix else padding,
+            )
+        x = x[-block_size:].transpose(0, 1)  # (B, k, C)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x
+
+    def embed_slots(
+        self, positions: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None
+    ) -> Tensor:
+        """What mask slots read in place of a token's embedding, before positions are added.
+
+        Args:
+            positions: (B, W, C) position embeddings of the slots.
+            encoder_out, source_keys: as for :meth:`slot_features`.
+
+        Returns:
+            (B, W, C), or (C,) without source copy.
+        """
+        mask = self.embed_scale * self.mask_embedding
+        if self.copy_query is None:
+            return mask
+        assert source_keys is not None
+        scores = torch.bmm(self.copy_query(positions), source_keys.transpose(1, 2)).float()
+        padding = encoder_out["encoder_padding_mask"]
+        if len(padding) > 0:
+            scores = scores.masked_fill(padding[0].unsqueeze(1), -torch.inf)
+        weights = scores.softmax(-1).type_as(source_keys)  # (B, W, S)
+        return mask + torch.bmm(weights, encoder_out["encoder_embedding"][0])
+
+    def _embed(
+        self, tokens: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None
+    ) -> Tensor:
+        """(B, T) -> (B, T, C)."""
+        masked = tokens.eq(self.mask_index)
+        positions = self.embed_positions(tokens)
+        x = self.embed_scale * self.embed_tokens(tokens.masked_fill(masked, self.padding_idx))
+        slots = self.embed_slots(positions, encoder_out, source_keys)
+        x = torch.where(masked.unsqueeze(-1), slots, x)
+        if self.quant_noise is not None:
+            x = self.quant_noise(x)
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
+
+    def _hidden(self, padding: Tensor, block_size: int) -> Tensor:
+        """What each position does not see under a causal prefix: bool (B * heads, P + k, P + k)."""
+        width = padding.size(1)
+        place = torch.arange(width, device=padding.device)
+        future = place > place.unsqueeze(1)
+        future[width - block_size :] = False
+        itself = torch.eye(width, dtype=torch.bool, device=padding.device)
+        # Padding sees itself: a position that sees nothing would be NaN.
+        hidden = (future | padding.unsqueeze(1)) & ~itself
+        return hidden.repeat_interleave(self.attention_heads, dim=0)
+
+
+@register_model("nar_drafter")
+class NarDrafterModel(TransformerModel):
+    """An encoder, a verifier's or its own, and a :class:`NarDecoder`.
+
+    Attributes:
+        shares_encoder: the encoder is a verifier's and frozen: neither dropout nor gradients in it.
+        num_updates: of the training run, told by fairseq.
+    """
+
+    def __init__(self, args: Namespace, encoder: Any, decoder: NarDecoder):
+        super().__init__(args, encoder, decoder)
+        self.num_updates = 0
+        self.shares_encoder = bool(args.shares_encoder)
+        if args.weight_init == BERT:
+            self.apply(init_bert_params)
+            nn.init.normal_(decoder.mask_embedding, std=0.02)
+        if self.shares_encoder:
+            encoder.requires_grad_(False)
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        TransformerModel.add_args(parser)
+        parser.add_argument(
+            "--block-size", type=int, metavar="K", help="tokens drafted at once, k (default: 10)"
+        )
+        parser.add_argument(
+            "--src-embedding-copy",
+            action="store_true",
+            help="a mask slot reads a softly aligned copy of the source embeddings",
+        )
+        parser.add_argument(
+            "--prefix-attention",
+            choices=[BIDIRECTIONAL, CAUSAL],
+            help="bidirectional, as in the paper; causal: prefix positions see only what is left of them, so that "
+            "decoding keeps them from iteration to iteration",
+        )
+        parser.add_argument(
+            "--weight-init",
+            choices=[BERT, STOCK],
+            help="how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
+        )
+        encoder = parser.add_mutually_exclusive_group()
+        encoder.add_argument(
+            "--init-encoder-from",
+            metavar="FILE",
+            help="begin with the encoder of this verifier, its architecture included",
+        )
+        encoder.add_argument(
+            "--share-verifier-encoder",
+            metavar="FILE",
+            help="use the encoder of this verifier and leave it as it is, so that decoding runs one encoder for both",
+        )
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "NarDrafterModel":
+        nar_drafter(args)
+        path, parameters = args.share_verifier_encoder or args.init_encoder_from, None
+        if path:
+            args.shares_encoder = bool(args.share_verifier_encoder)
+            parameters = take_encoder_options(args, path)
+            # The encoder is in the drafter's own checkpoints from now on.
+            args.share_verifier_encoder = args.init_encoder_from = None
+        check_drafter_args(args)
+        model: NarDrafterModel = super().build_model(args, task)
+        if parameters is not None:
+            load_encoder(model.encoder, parameters, path)
+        return model
+
+    @classmethod
+    def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoder:
+        if args.shares_encoder:
+            # A table of its own: a tied one would freeze the decoder's embeddings as well.
+            embed_tokens = cls.build_embedding(args, src_dict, args.encoder.embed_dim)
+        return TransformerEncoder(encoder_arguments(args), src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: Any) -> NarDecoder:
+        return NarDecoder(args, tgt_dict, embed_tokens)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def train(self, mode: bool = True) -> "NarDrafterModel":
+        super().train(mode)
+        if self.shares_encoder:
+            self.encoder.eval()
+        return self
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """Only fairseq's tools call this, on the models of ``--path``; a drafter is not one of them."""
+        raise ValueError(
+            "--path names a drafter (nar_drafter): name the verifier there and the drafter with --drafter-path"
+        )
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        glance: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Features (B, k, C) of the slots, to which ``decoder.output_layer`` gives logits.
+
+        Args:
+            src_tokens: (B, S) int64.
+            src_lengths: (B,) int64.
+            prev_output_tokens: (B, P + k) int64, see :meth:`NarDecoder.slot_features`.
+            glance: gets what a first pass predicts, (B, k), and returns the input of the pass whose features are
+                returned. Both passes have the same dropout; the first has no gradients.
+        """
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        reading = encoder_out, self.source_keys(src_tokens, encoder_out), self.decoder.block_size
+        if glance is not None:
+            devices = [src_tokens.device] if src_tokens.is_cuda else []
+            with torch.no_grad(), torch.random.fork_rng(devices):
+                first = self.decoder.slot_features(prev_output_tokens, *reading)
+                predicted = self.decoder.output_layer(first).argmax(-1)
+            prev_output_tokens = glance(predicted)
+        features: Tensor = self.decoder.slot_features(prev_output_tokens, *reading)
+        return features
+
+    def source_keys(self, src_tokens: Tensor, encoder_out: dict[str, Any]) -> Tensor | None:
+        """Keys of the source copy: embeddings and positions of the source (B, S, C), None without source copy."""
+        if self.decoder.copy_query is None:
+            return None
+        keys: Tensor = encoder_out["encoder_embedding"][0]
+        if self.encoder.embed_positions is not None:
+            keys = keys + self.encoder.embed_positions(src_tokens)
+        return keys
+
+
+def check_drafter_args(args: Namespace) -> None:
+    """Raises ``ValueError`` with one sentence that names the option."""
+    for name, reason in REFUSED.items():
+        if getattr(args, name, None):
+            raise ValueError(
+                f"--{name.replace('_', '-')} does not go with --arch nar_drafter: {reason}"
+            )
+    if int(args.block_size) < 1:
+        raise ValueError(f"--block-size {args.block_size}: a block has at least one token")
+    if args.src_embedding_copy and args.encoder_embed_dim != args.decoder_embed_dim:
+        raise ValueError(
+            f"--src-embedding-copy puts source embeddings ({args.encoder_embed_dim} wide) where the decoder's stand "
+            f"({args.decoder_embed_dim} wide): make --encoder-embed-dim and --decoder-embed-dim equal"
+        )
+
+
+@register_model_architecture("nar_drafter", "nar_drafter")
+def nar_drafter(args: Namespace) -> None:
+    """3+3 layers of width 256 unless told otherwise; positions, embedding scale and norms as in a stock Transformer."""
+    args.block_size = getattr(args, "block_size", None) or 10
+    args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
+    args.prefix_attention = getattr(args, "prefix_attention", None) or BIDIRECTIONAL
+    args.weight_init = getattr(args, "weight_init", None) or BERT
+    args.init_encoder_from = getattr(args, "init_encoder_from", None)
+    args.share_verifier_encoder = getattr(args, "share_verifier_encoder", None)
+    args.shares_encoder = getattr(args, "shares_encoder", False)
+    args.encoder_options = getattr(args, "encoder_options", None)
+    args.activation_fn = getattr(args, "activation_fn", None) or "gelu"
+    args.encoder_layers = getattr(args, "encoder_layers", 3)
+    args.decoder_layers = getattr(args, "decoder_layers", 3)
+    set_sizes(args, 256, 1024, 4)
+    base_architecture(args)
+
+
+@register_model_architecture("nar_drafter", "nar_drafter_base")
+def nar_drafter_base(args: Namespace) -> None:
+    """The drafter of the paper's main results: 6+6 layers, 512/2048/8."""
+    set_paper_options(args)
+    set_sizes(args, 512, 2048, 8)
+    nar_drafter(args)
+
+
+@register_model_architecture("nar_drafter", "nar_drafter_big")
+def nar_drafter_big(args: Namespace) -> None:
+    """The drafter of the paper's section 4.2.4: 6+6 layers, 1024/4096/16."""
+    set_paper_options(args)
+    set_sizes(args, 1024, 4096, 16)
+    nar_drafter(args)
+
+
+@register_model_architecture("nar_drafter", "nar_drafter_bart_base")
+def nar_drafter_bart_base(args: Namespace) -> None:
+    """The size of BART base, which the paper's summarisation uses: 6+6 layers, 768/3072/12."""
+    args.layernorm_embedding = getattr(args, "layernorm_embedding", True)
+    args.share_all_embeddings = getattr(args, "share_all_embeddings", True)
+    set_paper_options(args)
+    set_sizes(args, 768, 3072, 12)
+    nar_drafter(args)
+
+
+def set_paper_options(args: Namespace) -> None:
+    """What the paper's drafters have in common: learned positions, unscaled embeddings, source copy."""
+    for name in ("encoder_learned_pos", "decoder_learned_pos", "no_scale_embedding"):
+        setattr(args, name, getattr(args, name, True))
+    args.src_embedding_copy = getattr(args, "src_embedding_copy", True)
+    args.encoder_layers = getattr(args, "encoder_layers", 6)
+    args.decoder_layers = getattr(args, "decoder_layers", 6)
+
+
+def set_sizes(args: Namespace, width: int, hidden: int, heads: int) -> None:
+    """Widths of embeddings and feed-forward layers and number of heads, where they were not given."""
+    for side in ("encoder", "decoder"):
+        for name, size in (
+            ("embed_dim", width),
+            ("ffn_embed_dim", hidden),
+            ("attention_heads", heads),
+        ):
+            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", size))

@@ -1,0 +1,78 @@
+"""A drafter's encoder that is, or begins as, the verifier's: the same function of the source, not only its weights.
+
+Embedding scale, kind of positions, norms and activation of the verifier's encoder stand in options that encoder and
+decoder share. They are kept apart (``encoder_options``), so that the drafter's decoder may differ.
+"""
+
+from argparse import Namespace
+from typing import Any
+
+from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from torch import nn
+
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.models.base_checkpoint import (
+    TRAINING_OPTIONS,
+    architecture_options,
+    saved_options,
+)
+
+MASK_EMBEDDING = "decoder.mask_embedding"  # the parameter by which a drafter is known
+
+
+def take_encoder_options(args: Namespace, path: str) -> dict[str, Any]:
+    """Sets ``args.encoder_options`` to the architecture of a verifier and returns the verifier's parameters by name.
+
+    The options of ``args`` that concern the encoder alone are set as well.
+
+    Raises:
+        CheckpointError: the file holds no verifier with a Transformer encoder.
+    """
+    state = load_checkpoint(path)
+    parameters: dict[str, Any] = state["model"]
+    if MASK_EMBEDDING in parameters:
+        raise CheckpointError(f"{path} is a drafter: the encoder is to be taken from the verifier.")
+    verifier = Namespace(**saved_options(state, path))
+    base_architecture(verifier)
+    if getattr(verifier, "max_source_positions", None) is None:
+        verifier.max_source_positions = DEFAULT_MAX_SOURCE_POSITIONS
+    options = {
+        name: value for name, value in vars(verifier).items() if name in architecture_options()
+    }
+    for name, value in options.items():
+        if name.startswith("encoder_") or name == "max_source_positions":
+            setattr(args, name, value)
+    args.encoder_embed_path = None
+    args.encoder_options = options
+    return parameters
+
+
+def encoder_arguments(args: Any) -> Any:
+    """What the encoder is built from: the verifier's architecture, if there is one, with the drafter's own dropout."""
+    if not args.encoder_options:
+        return args
+    training = {name: getattr(args, name) for name in TRAINING_OPTIONS if hasattr(args, name)}
+    return Namespace(**(args.encoder_options | training))
+
+
+def load_encoder(encoder: nn.Module, parameters: dict[str, Any], path: str) -> None:
+    """Gives the encoder the parameters of a verifier's.
+
+    Raises:
+        CheckpointError: they do not fit, which the dictionary alone can cause.
+    """
+    found = {
+        name.removeprefix("encoder."): value
+        for name, value in parameters.items()
+        if name.startswith("encoder.")
+    }
+    wanted = dict(encoder.named_parameters())
+    for name, parameter in wanted.items():
+        if name not in found or found[name].shape != parameter.shape:
+            there = tuple(found[name].shape) if name in found else "not there"
+            raise CheckpointError(
+                f"The encoder of {path} does not fit this model and its source dictionary: {name} is {there} in the "
+                f"file and {tuple(parameter.shape)} here."
+            )
+    encoder.load_state_dict({name: found[name] for name in wanted}, strict=False)
