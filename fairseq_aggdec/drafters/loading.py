@@ -7,8 +7,8 @@ from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
-from fairseq_aggdec.models.verifier_encoder import MASK_EMBEDDING
 
 
 def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:

@@ -23,7 +23,8 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.verifier_encoder import (
+from fairseq_aggdec.models.from_verifier import (
+    begin_as,
     encoder_arguments,
     load_encoder,
     take_encoder_options,
@@ -206,6 +207,11 @@ class NarDrafterModel(TransformerModel):
             choices=[BERT, STOCK],
             help="how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
         )
+        parser.add_argument(
+            "--init-decoder-from",
+            metavar="FILE",
+            help="begin with what fits of the decoder of this verifier: embeddings, layers, projection",
+        )
         encoder = parser.add_mutually_exclusive_group()
         encoder.add_argument(
             "--init-encoder-from",
@@ -225,12 +231,15 @@ class NarDrafterModel(TransformerModel):
         if path:
             args.shares_encoder = bool(args.share_verifier_encoder)
             parameters = take_encoder_options(args, path)
-            # The encoder is in the drafter's own checkpoints from now on.
-            args.share_verifier_encoder = args.init_encoder_from = None
+        # What is taken over stands in the drafter's own checkpoints from now on.
+        args.share_verifier_encoder = args.init_encoder_from = None
+        decoder_path, args.init_decoder_from = args.init_decoder_from, None
         check_drafter_args(args)
         model: NarDrafterModel = super().build_model(args, task)
         if parameters is not None:
             load_encoder(model.encoder, parameters, path)
+        if decoder_path:
+            begin_as(model.decoder, decoder_path)
         return model
 
     @classmethod
@@ -322,6 +331,7 @@ def nar_drafter(args: Namespace) -> None:
     args.weight_init = getattr(args, "weight_init", None) or BERT
     args.init_encoder_from = getattr(args, "init_encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", None)
+    args.init_decoder_from = getattr(args, "init_decoder_from", None)
     args.shares_encoder = getattr(args, "shares_encoder", False)
     args.encoder_options = getattr(args, "encoder_options", None)
     args.activation_fn = getattr(args, "activation_fn", None) or "gelu"

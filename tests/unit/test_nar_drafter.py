@@ -224,6 +224,18 @@ def test_a_shared_encoder_is_frozen_and_nothing_else(verifier: str) -> None:
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
 
 
+def test_a_decoder_begins_with_what_fits(tmp_path: Path) -> None:
+    model, args = build("transformer", decoder_layers=1)
+    path = save((model, args), tmp_path / "verifier.pt")
+    drafter, _ = build("nar_drafter", init_decoder_from=path)
+    own, other = drafter.decoder.state_dict(), model.decoder.state_dict()
+    for name in ("embed_tokens.weight", "layers.0.fc1.weight", "layers.0.encoder_attn.k_proj.bias"):
+        assert torch.equal(own[name], other[name])
+    words = make_dictionary(["a"])
+    with pytest.raises(CheckpointError, match="--init-decoder-from"):
+        build("nar_drafter", make_task(source=words, target=words), init_decoder_from=path)
+
+
 @pytest.mark.parametrize("option", ["init_encoder_from", "share_verifier_encoder"])
 def test_its_checkpoint_needs_no_verifier(option: str, verifier: str, tmp_path: Path) -> None:
     model, args = build("nar_drafter", encoder_learned_pos=True, **{option: verifier})

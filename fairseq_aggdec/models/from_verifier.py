@@ -1,9 +1,12 @@
-"""A drafter's encoder that is, or begins as, the verifier's: the same function of the source, not only its weights.
+"""What a drafter takes over from its verifier: the encoder as it is, or parameters to begin with.
+
+An encoder that is taken over is the same function of the source, not only the same weights.
 
 Embedding scale, kind of positions, norms and activation of the verifier's encoder stand in options that encoder and
 decoder share. They are kept apart (``encoder_options``), so that the drafter's decoder may differ.
 """
 
+import logging
 from argparse import Namespace
 from typing import Any
 
@@ -18,6 +21,9 @@ from fairseq_aggdec.models.base_checkpoint import (
     saved_options,
 )
 
+logger = logging.getLogger(__name__)
+
+EMBEDDING = "embed_tokens.weight"
 MASK_EMBEDDING = "decoder.mask_embedding"  # the parameter by which a drafter is known
 
 
@@ -54,6 +60,28 @@ def encoder_arguments(args: Any) -> Any:
         return args
     training = {name: getattr(args, name) for name in TRAINING_OPTIONS if hasattr(args, name)}
     return Namespace(**(args.encoder_options | training))
+
+
+def begin_as(decoder: nn.Module, path: str) -> None:
+    """Gives a drafter's decoder what fits it, by name and shape, in that of a verifier: embeddings, layers, projection.
+
+    Raises:
+        CheckpointError: not even the embeddings fit.
+    """
+    parameters: dict[str, Any] = load_checkpoint(path)["model"]
+    own = decoder.state_dict()
+    fits = {
+        name: parameters[f"decoder.{name}"]
+        for name, value in own.items()
+        if getattr(parameters.get(f"decoder.{name}"), "shape", None) == value.shape
+    }
+    if EMBEDDING not in fits:
+        raise CheckpointError(
+            f"--init-decoder-from {path} does not fit this model and its target dictionary: {EMBEDDING} is "
+            f"{tuple(own[EMBEDDING].shape)} here."
+        )
+    decoder.load_state_dict(fits, strict=False)
+    logger.info("%d of %d parameters of the decoder begin as in %s", len(fits), len(own), path)
 
 
 def load_encoder(encoder: nn.Module, parameters: dict[str, Any], path: str) -> None:
