@@ -1,0 +1,235 @@
+"""Algorithm 1 of Zhang et al. (2020): beam search with several words per step, over a batch of sentences.
+
+Every iteration writes one step of z = h * c slots for each of B hypotheses per sentence, in one window of the
+cached decoder. Sentences leave as soon as they have B finished hypotheses or no unfinished one.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.interleaved_cache import SlotWindow, gather_rows, reorder_beams
+from fairseq_aggdec.decoding.interleaved_step import Steps, best_steps
+from fairseq_aggdec.decoding.verifier import Verifier
+
+
+@dataclass
+class Written:
+    """A finished hypothesis.
+
+    Attributes:
+        tokens: in writing order, ``</s>`` last.
+        scores: their log-probabilities, in nats; that of ``</s>`` with what later slots of its step agreed to.
+    """
+
+    tokens: list[int]
+    scores: list[float]
+
+
+@dataclass
+class Found:
+    """What was found for one sentence: its finished hypotheses in order of finishing, and the steps that it took."""
+
+    hypotheses: list[Written] = field(default_factory=list)
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """Generation options that change what a slot may say, in the order of stock ``SequenceGenerator``.
+
+    Attributes:
+        pad, unk, eos: special symbols of the target dictionary.
+        unk_penalty: subtracted from the log-probability of ``unk``, in nats.
+        floors: slot before which each sentence's ``</s>`` is banned (its minimum length).
+        limits: slot at which each sentence's ``</s>`` is forced (its maximum length).
+        free_end: a forced ``</s>`` scores 0 (``--match-source-len``).
+        all_agree: behind ``</s>`` every slot of the step must say ``</s>`` too.
+    """
+
+    pad: int
+    unk: int
+    eos: int
+    floors: list[int]
+    limits: list[int]
+    unk_penalty: float = 0.0
+    free_end: bool = False
+    all_agree: bool = False
+
+    def best_words(
+        self, logits: Tensor, first: int, sentences: list[int], beam: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best words of every slot (line 6), and what slots behind ``</s>`` add.
+
+        Args:
+            logits: (R, z, V) fp32, changed in place.
+            first: the first slot.
+            sentences: of each row.
+            beam: B.
+
+        Returns:
+            (R, z, B) log-probabilities in nats, (R, z, B) words, (R, z) agreement of :func:`best_steps`.
+        """
+        norm = logits.logsumexp(-1, keepdim=True)
+        logits[..., self.pad] = -torch.inf
+        if self.unk_penalty:
+            logits[..., self.unk] -= self.unk_penalty
+        slots = torch.arange(first, first + logits.size(1), device=logits.device)
+        ends = logits[..., self.eos]  # (R, z), a view
+        if first < max(self.floors):
+            ends.masked_fill_(slots < self._of(self.floors, sentences, logits.device), -torch.inf)
+        if first + logits.size(1) > min(self.limits):
+            forced = slots >= self._of(self.limits, sentences, logits.device)
+            kept = torch.where(forced, norm.squeeze(2), ends) if self.free_end else ends.clone()
+            logits.masked_fill_(forced.unsqueeze(2), -torch.inf)
+            ends.copy_(kept)
+        best, words = logits.topk(beam)
+        agreement = ends - norm.squeeze(2) if self.all_agree else torch.zeros_like(ends)
+        return best - norm, words, agreement
+
+    @staticmethod
+    def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
+        """(R, 1) the bound of each row's sentence."""
+        return torch.tensor([[bounds[i]] for i in sentences], device=device)
+
+
+@dataclass
+class Beams:
+    """The unfinished hypotheses of the sentences that are left.
+
+    Attributes:
+        sentences: which they are, in order of rows.
+        width: rows per sentence: 1 at first, then B.
+        totals: (R,) scores; -inf for a row that holds nothing.
+        tokens, scores: (R, t) what was written, in writing order.
+    """
+
+    sentences: list[int]
+    width: int
+    totals: Tensor
+    tokens: Tensor
+    scores: Tensor
+
+    @property
+    def row_sentences(self) -> list[int]:
+        return [sentence for sentence in self.sentences for _ in range(self.width)]
+
+
+class InterleavedSearch:
+    """Algorithm 1 for models of one geometry.
+
+    Args:
+        verifier: has been started on the batch.
+        geometry: of its models.
+        rules: generation options.
+        beam: B.
+        counters: are added to.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        geometry: Geometry,
+        rules: StepRules,
+        beam: int,
+        counters: Counters,
+    ):
+        self.verifier, self.geometry, self.rules = verifier, geometry, rules
+        self.beam, self.counters = beam, counters
+
+    @torch.inference_mode()
+    def run(self, start: int, device: torch.device) -> list[Found]:
+        """Decodes the batch: per sentence, at least B finished hypotheses unless the length limit came first.
+
+        Args:
+            start: what the slots of the first step read.
+            device: of the models.
+        """
+        count, step = len(self.rules.limits), self.geometry.step
+        found = [Found() for _ in range(count)]
+        nothing = torch.empty(count, 0, device=device)
+        beams = Beams(
+            list(range(count)), 1, torch.zeros(count, device=device), nothing.long(), nothing
+        )
+        read = torch.full((count * step,), start, device=device)
+        first = 0
+        while beams.sentences:
+            rows = len(beams.totals)
+            with self.counters.clock("verify"):
+                logits = self.verifier.logits(SlotWindow(read, first, rows, self.geometry))
+            with self.counters.clock("other"):
+                steps = self._continuations(logits, first, beams)
+                beams = self._advance(steps, beams, found, first)
+                read = beams.tokens[:, first:].flatten()
+            self.counters.calls += 1
+            first += step
+        return found
+
+    def _continuations(self, logits: Tensor, first: int, beams: Beams) -> Steps:
+        grid = logits.view(-1, self.geometry.step, logits.size(1))
+        best = self.rules.best_words(grid, first, beams.row_sentences, self.beam)
+        return best_steps(*best, self.rules.eos, self.rules.pad)
+
+    def _advance(self, steps: Steps, beams: Beams, found: list[Found], first: int) -> Beams:
+        """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
+        count, beam = len(beams.sentences), self.beam
+        totals = beams.totals.unsqueeze(1) + steps.totals  # (R, B)
+        ended = steps.ends < self.geometry.step
+        going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, width * B)
+        live, best = going_on.topk(beam)
+        done = ended & totals.isfinite()
+        # One transfer to the host: which continuations are finished, which sentences go on.
+        flags = torch.cat([done.flatten(), live[:, 0].isfinite()]).tolist()
+        finished = [i for i, flag in enumerate(flags[: done.numel()]) if flag]
+        if finished:
+            self._collect(finished, steps, beams, found, first)
+        for sentence in beams.sentences:
+            found[sentence].steps += 1
+        stays = [
+            i
+            for i, (sentence, alive) in enumerate(
+                zip(beams.sentences, flags[done.numel() :], strict=True)
+            )
+            if alive and len(found[sentence].hypotheses) < beam
+        ]
+        return self._select(steps, beams, live, best, stays, first)
+
+    def _select(
+        self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int], first: int
+    ) -> Beams:
+        """The beams that go on, with the cache behind them: ``live``, ``best`` (N, B) scores and continuations."""
+        count, beam = len(beams.sentences), self.beam
+        row = torch.arange(count, device=best.device).unsqueeze(1) * beams.width + best // beam
+        leaving = len(stays) < count
+        if leaving:
+            index = torch.tensor(stays, dtype=torch.long, device=best.device)
+            row, live, best = row[index], live[index], best[index]
+        rows, chosen = row.flatten(), (best % beam).flatten()  # (R',)
+        if leaving or beams.width < beam:
+            gather_rows(self.verifier, rows)
+        elif beam > 1:
+            reorder_beams(self.verifier, rows, first + self.geometry.step)
+        return Beams(
+            [beams.sentences[i] for i in stays],
+            beam,
+            live.flatten(),
+            torch.cat([beams.tokens[rows], steps.words[rows, chosen]], 1),
+            torch.cat([beams.scores[rows], steps.scores[rows, chosen]], 1),
+        )
+
+    def _collect(
+        self, finished: list[int], steps: Steps, beams: Beams, found: list[Found], first: int
+    ) -> None:
+        """Takes up finished hypotheses, given as indices into (R, B)."""
+        index = torch.tensor(finished, device=steps.words.device)
+        rows, chosen = index // self.beam, index % self.beam
+        tokens = torch.cat([beams.tokens[rows], steps.words[rows, chosen]], 1).tolist()
+        scores = torch.cat([beams.scores[rows], steps.scores[rows, chosen]], 1).tolist()
+        ends = steps.ends[rows, chosen].tolist()
+        for i, flat in enumerate(finished):
+            sentence = beams.sentences[flat // self.beam // beams.width]
+            length = first + ends[i] + 1
+            found[sentence].hypotheses.append(Written(tokens[i][:length], scores[i][:length]))
