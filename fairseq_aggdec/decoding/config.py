@@ -5,7 +5,7 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-DECODING = ChoiceEnum(["beam", "greedy", "iad", "blockwise"])
+DECODING = ChoiceEnum(["beam", "greedy", "iad", "gad", "nar", "blockwise"])
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
 
@@ -18,16 +18,22 @@ class DecodingConfig(FairseqDataclass):
         default="beam",
         metadata={
             "help": "beam: stock fairseq; greedy: one token at a time on the cached decoder; iad: input-guided "
-            "aggressive decoding, drafts from the source; blockwise: the model's own extra heads draft (--arch "
-            "blockwise_transformer). All but beam give what --beam 1 gives, faster, unless --acceptance is relaxed"
+            "aggressive decoding, drafts from the source; gad: generalized aggressive decoding, drafts of a "
+            "non-autoregressive model (--drafter-path); blockwise: the model's own extra heads draft (--arch "
+            "blockwise_transformer). All these give what --beam 1 gives, faster, unless --acceptance is relaxed. "
+            "nar: the non-autoregressive drafter alone, unverified"
         },
     )
-    block_size: Optional[int] = field(
+    block_size: Optional[str] = field(
         default=None,
         metadata={
-            "help": "blockwise: tokens per iteration at most, no more than the model was trained with (default: all "
-            "of them)"
+            "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with (default: "
+            "all of them). gad also takes auto: whatever pays, from measured times and acceptance so far"
         },
+    )
+    drafter_path: Optional[str] = field(
+        default=None,
+        metadata={"help": "gad, nar: checkpoint of the drafter (--arch nar_drafter)"},
     )
     acceptance: ACCEPTANCE = field(
         default="exact",

@@ -87,15 +87,17 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         capacity = min(max(row.end for row in rows) + 1, source_length + SPARE_POSITIONS)
         state = DecodeState(rows, self.eos, net_input["src_tokens"].device)
         with torch.inference_mode():
-            with self.counters.clock("encoder"):
-                self.verifier.start(net_input, capacity)
-            with self.counters.clock("draft"):
-                self.drafter.start(sample, self.verifier, state)
-            draft_and_verify(
-                self.verifier, self.drafter, self.accept, self.rules, state, self.counters
-            )
+            self._decode(sample, state, capacity)
         self.counters.sentences += len(state.finished)
         return self._hypotheses(state)
+
+    def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
+        """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
+        with self.counters.clock("encoder"):
+            self.verifier.start(sample["net_input"], capacity)
+        with self.counters.clock("draft"):
+            self.drafter.start(sample, self.verifier, state)
+        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 
     def _rows(
         self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None, start: int

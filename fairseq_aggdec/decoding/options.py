@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
 from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.drafters.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
         )
+    if str(cfg.decoding) == "nar" and kind != "exact":
+        raise ValueError(f"--acceptance {kind} needs a verifier, --decoding nar has none: use gad")
     if kind != "exact" or cfg.min_block_size > 1:
         logger.info(
             "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
@@ -94,7 +97,7 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
     return at_least(cfg.min_block_size, rules[kind]())
 
 
-def block_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
+def blockwise_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
     """The block size of ``--decoding blockwise``, checked against the model.
 
     Raises:
@@ -110,10 +113,25 @@ def block_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
             "--decoding blockwise needs a model with block heads (--arch blockwise_transformer); that of --path "
             "has none"
         )
-    trained = decoder.heads.block_size
-    size = trained if cfg.block_size is None else int(cfg.block_size)
-    if not 1 <= size <= trained:
-        raise ValueError(
-            f"--block-size {size}: the model was trained with {trained} heads, choose 1 to {trained}"
-        )
-    return size
+    return _size(cfg, decoder.heads.block_size, "the model was trained with {} heads")
+
+
+def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
+    """How many tokens a non-autoregressive drafter drafts at once.
+
+    Raises:
+        ValueError: ``--block-size`` is no number and not (``--decoding gad``) ``auto``, or larger than the trained one.
+    """
+    trained = drafter.decoder.block_size
+    if cfg.block_size == "auto" and str(cfg.decoding) == "gad":
+        return LearnedBlockSize(trained)
+    return FixedBlockSize(_size(cfg, trained, "the drafter was trained with blocks of {} tokens"))
+
+
+def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:
+    if cfg.block_size is None:
+        return trained
+    given = str(cfg.block_size)
+    if not given.isdecimal() or not 1 <= int(given) <= trained:
+        raise ValueError(f"--block-size {given}: {reason.format(trained)}, choose 1 to {trained}")
+    return int(given)

@@ -5,6 +5,7 @@ of that, anew in every iteration; with causal prefix attention it is what was co
 slots.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,10 +17,11 @@ from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
 from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.loop import Verification
-from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters.base import Draft
+from fairseq_aggdec.drafters.base import BlockDraft, Draft
+from fairseq_aggdec.drafters.block_size import BlockSize, FixedBlockSize
 from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
 
 
@@ -28,51 +30,73 @@ class NarDrafter:
 
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
-        block_size: k, at most the trained one, which is the default.
+        block_size: chooses k, at most the trained one, which is the default.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
-
-    Raises:
-        ValueError: the model was trained with smaller blocks.
     """
 
-    def __init__(self, model: NarDrafterModel, block_size: int | None = None, pack: bool = True):
-        trained = model.decoder.block_size
-        self.block_size = trained if block_size is None else block_size
-        if not 1 <= self.block_size <= trained:
-            raise ValueError(
-                f"--block-size {block_size}: the drafter was trained with blocks of {trained} tokens, choose 1 to "
-                f"{trained}"
-            )
+    def __init__(
+        self, model: NarDrafterModel, block_size: BlockSize | None = None, pack: bool = True
+    ):
+        self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
         self.model, self.pack = model, pack
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        self._refresh()
-        src_tokens = sample["net_input"]["src_tokens"]
-        encoder_out = self._encode(sample["net_input"], verifier)
-        self.slots.begin(src_tokens, encoder_out, self.block_size)
+        self.sample: Mapping | None = sample  # encoded when the first block is drafted
+        self.rows = list(range(len(state.rows)))
+        self.verifier = verifier
 
     def draft(self, state: DecodeState) -> Draft:
-        prefixes = [row.tokens[1:] for row in state.rows]
-        fits = [len(prefix) <= self.longest for prefix in prefixes]
-        if not any(fits):
-            return Draft([()] * len(prefixes))
-        readable = [prefix if fit else [] for prefix, fit in zip(prefixes, fits, strict=True)]
-        proposed = self.slots.predict(readable).tolist()
+        self.began = time.perf_counter()
+        block_size = self.block_size.choose(len(state.rows))
+        room = [
+            min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
+        ]
+        if not any(room):
+            return Draft([()] * len(room))
+        block = self.logits(state, block_size).argmax(-1)  # (B, k)
+        if block.is_cuda:
+            # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
+            return BlockDraft(block, room)
         drafts = []
-        for row, tokens, fit in zip(state.rows, proposed, fits, strict=True):
+        for tokens, most in zip(block.tolist(), room, strict=True):
             if state.eos in tokens:
                 del tokens[tokens.index(state.eos) + 1 :]
-            drafts.append(tokens[: row.end - row.position] if fit else [])
+            drafts.append(tokens[:most])
         return Draft(drafts)
 
+    def logits(self, state: DecodeState, block_size: int) -> Tensor:
+        """(B, k, V) logits of the ``block_size`` tokens that follow what each row has committed."""
+        if self.sample is not None:
+            self._begin(self.sample)
+            self.sample = None
+        prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
+        return self.slots.block_logits(prefixes, block_size)
+
+    def _fits(self, row: Row) -> bool:
+        return row.position <= self.longest
+
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
+        seconds = (
+            time.perf_counter() - self.began
+        )  # the device is idle: emitted tokens have reached the host
+        self.block_size.observe(
+            len(state.rows), verification.drafted, verification.accepted, seconds
+        )
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        self.slots.keep_rows(rows)
+        self.rows = [self.rows[row] for row in rows]
+        if self.sample is None:
+            self.slots.keep_rows(rows)
+
+    def _begin(self, sample: Mapping) -> None:
+        self._refresh()
+        net_input = sample["net_input"]
+        self.slots.begin(net_input["src_tokens"], self._encode(net_input))
+        if len(self.rows) < len(net_input["src_tokens"]):
+            self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 
     def _refresh(self) -> None:
         """Makes the fast forms of encoder and decoder, anew when the parameters have changed."""
@@ -87,11 +111,11 @@ class NarDrafter:
         self.slots: Slots = CachedSlots(model, self.pack) if fast_decoder else LayerSlots(model)
         self.watch = ParameterWatch(model)
 
-    def _encode(self, net_input: Mapping[str, Tensor], verifier: Verifier) -> EncoderOut:
-        if not self.model.shares_encoder or len(verifier.members) > 1:
+    def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
+        if not self.model.shares_encoder or len(self.verifier.members) > 1:
             encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
             return self.encoder(encoder_input)
-        (member,) = verifier.members
+        (member,) = self.verifier.members
         if member.model is not self.verifier_model:
             check_shared_encoder(self.model, member.model)
             self.verifier_model = member.model
@@ -113,12 +137,14 @@ def check_shared_encoder(drafter: Any, verifier: Any) -> None:
 class Slots(Protocol):
     """Runs a drafter's decoder over prefixes and mask slots."""
 
-    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
 
-    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
-        """The tokens (B, k) that follow the prefixes, which are those of the call before and what was committed since,
-        or empty."""
+    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        """Logits (B, k, V) of the k = ``block_size`` tokens that follow the prefixes.
+
+        The prefixes are those of the call before and what was committed since, or empty.
+        """
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows, in this order."""
@@ -130,23 +156,22 @@ class LayerSlots:
     def __init__(self, model: NarDrafterModel):
         self.model = model
 
-    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
-        self.encoder_out, self.block_size = encoder_out, block_size
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
+        self.encoder_out = encoder_out
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
 
-    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
+    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
         decoder: NarDecoder = self.model.decoder
         width = max(map(len, prefixes))
-        slots = [decoder.mask_index] * self.block_size
+        slots = [decoder.mask_index] * block_size
         rows = [
             [decoder.padding_idx] * (width - len(prefix)) + [*prefix, *slots] for prefix in prefixes
         ]
         tokens = torch.tensor(rows, device=self.device)
-        features = decoder.slot_features(
-            tokens, self.encoder_out, self.source_keys, self.block_size
-        )
-        return decoder.output_layer(features).argmax(-1)
+        features = decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
+        logits: Tensor = decoder.output_layer(features)
+        return logits
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = torch.tensor(rows, device=self.device)
@@ -163,17 +188,16 @@ class CachedSlots(CachedDecoder):
         self.model = model
         self.decoder: NarDecoder = model.decoder
 
-    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut, block_size: int) -> None:
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         rows, length = src_tokens.shape
-        self.start(encoder_out, rows, length + block_size)
-        self.block_size = block_size
+        self.start(encoder_out, rows, length + self.decoder.block_size)
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.encoder_out = encoder_out
         self.cached = [0] * rows  # prefix tokens whose keys and values stand in the cache
         self.device = src_tokens.device
 
-    def predict(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
-        k = self.block_size
+    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        causal = self.decoder.causal_prefix
         starts = [
             min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
         ]
@@ -181,23 +205,21 @@ class CachedSlots(CachedDecoder):
         slots: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
             flat += prefix[start:]
-            slots += range(len(flat), len(flat) + k)
-            flat += [self.decoder.mask_index] * k
+            slots += range(len(flat), len(flat) + block_size)
+            flat += [self.decoder.mask_index] * block_size
         new = [len(prefix) - start for prefix, start in zip(prefixes, starts, strict=True)]
-        causal = self.decoder.causal_prefix
         window = Window(
             torch.tensor(flat, device=self.device),
             starts,
-            [length + k for length in new],
+            [length + block_size for length in new],
             block_starts=new if causal else [0] * len(new),
         )
-        self.slots = torch.tensor(
-            slots, device=self.device
-        )  # (B * k,), where they stand in the window
+        # (B * k,), where the slots stand in the window
+        self.slots, self.block_size = torch.tensor(slots, device=self.device), block_size
         if causal:
             self.cached = [len(prefix) for prefix in prefixes]
         features = self.features(window)[self.slots]
-        return self.logits(features, 1.0).argmax(-1).view(-1, k)
+        return self.logits(features, 1.0).unflatten(0, (-1, block_size))
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)

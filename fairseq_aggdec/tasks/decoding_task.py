@@ -12,17 +12,21 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
-    block_size,
+    blockwise_size,
+    drafted_size,
     refuse_unsupported,
     set_greedy_beam,
 )
 from fairseq_aggdec.drafters.base import Drafter, EmptyDrafter
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
+from fairseq_aggdec.drafters.loading import load_drafter
+from fairseq_aggdec.drafters.nar import NarDrafter
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +102,10 @@ class DecodingTask(FairseqTask):
         refuse_unsupported(args, extra, decoding)
         set_greedy_beam(args, decoding)
         announce_ngram_blocking(args)
-        generator_class: Any = DraftAndVerifyGenerator
+        generator_class: Any = DraftOnlyGenerator if decoding == "nar" else DraftAndVerifyGenerator
         if getattr(args, "print_alignment", None):
+            if decoding == "nar":
+                raise ValueError("--print-alignment does not go with --decoding nar: use gad")
             generator_class = AlignedGenerator
             extra["print_alignment"] = args.print_alignment
         extra |= {
@@ -117,11 +123,22 @@ class DecodingTask(FairseqTask):
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
-            return BlockwiseHeadsDrafter(block_size(self.cfg, models))
+            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models))
+        if decoding in ("gad", "nar"):
+            return self._nar_drafter(decoding, models[0])
         device = next(models[0].parameters()).device
         return InputCopyDrafter(
             self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match), device.type
         )
+
+    def _nar_drafter(self, decoding: str, verifier: Any) -> NarDrafter:
+        if not self.cfg.drafter_path:
+            raise ValueError(
+                f"--decoding {decoding} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"
+            )
+        drafter = load_drafter(self.cfg.drafter_path, self)
+        drafter.to(next(verifier.parameters()))  # device and precision
+        return NarDrafter(drafter, drafted_size(self.cfg, drafter), not self.cfg.no_weight_packing)
 
     def _log_summary_at_exit(self) -> None:
         # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.

@@ -1,0 +1,72 @@
+"""``--decoding nar``: a non-autoregressive drafter on its own, block after block, with nobody to verify it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.decoding.loop import Verification, commit
+from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.drafters.nar import NarDrafter
+
+
+class DraftOnlyGenerator(DraftAndVerifyGenerator):
+    """Every token that the drafter proposes stands, up to its ``</s>``; scores are the drafter's.
+
+    The generation options hold as for the verifier, but for ``--no-repeat-ngram-size`` within a block, whose tokens are
+    chosen at once.
+    """
+
+    drafter: NarDrafter
+
+    def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
+        with self.counters.clock("encoder"):
+            if self.drafter.model.shares_encoder:
+                self.verifier.start(sample["net_input"], capacity)
+        self.drafter.start(sample, self.verifier, state)
+        draft_only(self.drafter, self.rules, state, self.counters)
+
+
+def draft_only(drafter: NarDrafter, rules: Rules, state: DecodeState, counters: Counters) -> None:
+    """Decodes every row of ``state`` to its end (in place) with what the drafter says."""
+    while state.rows:
+        block_size = drafter.block_size.choose(len(state.rows))
+        with counters.clock("draft"):
+            logits = drafter.logits(state, block_size).float().flatten(0, 1)  # (B * k, V)
+        with counters.clock("other"):
+            window = _window(state, block_size, logits.device)
+            with rules.applied(logits, window, state):
+                choices = logits.argmax(-1)
+            emitted = [
+                _until_end(block, rules.eos) for block in choices.view(-1, block_size).tolist()
+            ]
+            verification = Verification(
+                window,
+                choices,
+                drafted=[block_size] * len(emitted),
+                accepted=[len(tokens) for tokens in emitted],
+                emitted=emitted,
+            )
+            commit(verification, rules, logits, state)
+            counters.add(verification)
+            keep = state.release_finished()
+            if keep:
+                drafter.keep_rows(keep)
+
+
+def _window(state: DecodeState, block_size: int, device: torch.device) -> Window:
+    """The positions whose outputs a block gives: the last committed token of each row and masked ones after it."""
+    last: Tensor = torch.tensor([row.tokens[-1] for row in state.rows], device=device)
+    tokens = last.unsqueeze(1).repeat(1, block_size)
+    starts = [row.position for row in state.rows]
+    return Window(tokens.flatten(), starts, [block_size] * len(starts))
+
+
+def _until_end(tokens: Sequence[int], eos: int) -> list[int]:
+    block = list(tokens)
+    return block[: block.index(eos) + 1] if eos in block else block

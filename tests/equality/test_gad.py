@@ -1,0 +1,297 @@
+"""Generalized aggressive decoding: the verifier's greedy output, whatever a non-autoregressive drafter proposes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor
+
+from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
+from fairseq_aggdec.drafters import loading
+from fairseq_aggdec.drafters.nar import CachedSlots, LayerSlots, NarDrafter
+from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from tests.support import (
+    SIZES,
+    assert_same,
+    edited,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+    trained_copier,
+)
+
+EOS = 2
+VARIANTS: dict[str, dict[str, Any]] = {
+    "bidirectional": {},
+    "causal": {"prefix_attention": "causal"},
+    "source copy": {"src_embedding_copy": True, "decoder_learned_pos": True},
+    "source copy, causal": {"src_embedding_copy": True, "prefix_attention": "causal"},
+    "embedding norm": {"layernorm_embedding": True, "decoder_normalize_before": True},
+}
+ALL = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+
+
+def drafter(seed: int = 3, block_size: int = 5, **options: Any) -> Any:
+    return make_model(make_task(), seed, "nar_drafter", block_size=block_size, **options)
+
+
+@pytest.fixture
+def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Decodes with a drafter that is handed over instead of loaded."""
+
+    def run(
+        model: Any,
+        verifiers: list[Any],
+        sample: dict[str, Any],
+        prefix: Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
+        names = ("block_size", "acceptance", "top_beta", "tolerance", "min_block_size")
+        chosen = {name: options.pop(name) for name in names if name in options}
+        task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **chosen)
+        return generate(task, verifiers, sample, prefix, **options)
+
+    return run
+
+
+@ALL
+@pytest.mark.parametrize("rows", [1, 8])
+def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -> None:
+    verifier, model = make_model(make_task(), 5), drafter(**variant)
+    for seed in range(2):
+        sample = make_batch(random_sources(seed, rows))
+        assert_same(gad(model, [verifier], sample), stock([verifier], sample))
+
+
+@pytest.mark.parametrize("block_size", ["1", "3", "auto"])
+def test_blocks_smaller_than_trained(gad: Any, block_size: str) -> None:
+    verifier = make_model(make_task(), 5)
+    sample = make_batch(random_sources(3, 5))
+    for variant in VARIANTS.values():
+        found = gad(drafter(**variant), [verifier], sample, block_size=block_size)
+        assert_same(found, stock([verifier], sample))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_len_b": 3},
+        {"max_len_b": 1},
+        {"max_len_a": 1.0, "max_len_b": 0},
+        {"min_len": 6, "max_len_b": 9},
+        {"unkpen": -3.0},
+        {"temperature": 2.0},
+        {"match_source_len": True},
+    ],
+    ids=str,
+)
+def test_generation_options(gad: Any, options: dict[str, Any]) -> None:
+    verifier = make_model(make_task(), 6)
+    sample = make_batch(random_sources(7, 6))
+    expected = stock([verifier], sample, **options)
+    assert_same(gad(drafter(prefix_attention="causal"), [verifier], sample, **options), expected)
+
+
+def test_prefix_tokens_and_ensembles(gad: Any) -> None:
+    verifiers = [make_model(make_task(), seed) for seed in (1, 2)]
+    sample = make_batch(random_sources(8, 3))
+    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
+    assert_same(gad(drafter(), verifiers, sample, prefix), stock(verifiers, sample, prefix))
+
+
+def test_prefixes_longer_than_the_drafter_reads(gad: Any) -> None:
+    verifier = make_model(make_task(), 5)
+    short = drafter(max_target_positions=4, decoder_learned_pos=True)
+    sample = make_batch(random_sources(9, 6))
+    assert_same(gad(short, [verifier], sample), stock([verifier], sample))
+
+
+@pytest.mark.parametrize("constant", [EOS, 1, 3, 7])
+def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
+    """``</s>`` at once, padding, ``<unk>``, a word."""
+    model = drafter()
+    with torch.no_grad():
+        model.decoder.layers[-1].final_layer_norm.weight.zero_()
+        model.decoder.layers[-1].final_layer_norm.bias.copy_(
+            10 * model.decoder.output_projection.weight[constant]
+        )
+    verifier = make_model(make_task(), 5)
+    sample = make_batch(random_sources(4, 5))
+    assert_same(gad(model, [verifier], sample), stock([verifier], sample))
+
+
+@ALL
+def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> None:
+    model = drafter(**variant)
+    sample = make_batch(random_sources(5, 3))
+    net_input = sample["net_input"]
+    with torch.inference_mode():
+        encoder_out = model.encoder(**net_input)
+        fast, plain = CachedSlots(model, pack=True), LayerSlots(model)
+        for slots in (fast, plain):
+            slots.begin(net_input["src_tokens"], encoder_out)
+        prefixes: list[list[int]] = [[], [], []]
+        for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3, 3]], 2)):
+            prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
+            found, expected = (slots.block_logits(prefixes, size) for slots in (fast, plain))
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        for slots in (fast, plain):
+            slots.keep_rows([2, 1])
+        prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
+        found, expected = (slots.block_logits(prefixes, 4) for slots in (fast, plain))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_encoder_shared_with_the_verifier_runs_once(
+    gad: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier, model = make_model(make_task(), 5), drafter()
+    model.encoder.load_state_dict(verifier.encoder.state_dict())
+    model.shares_encoder = True
+    sample = make_batch(random_sources(6, 4))
+    expected = stock([verifier], sample)
+    for name in ("FastEncoder", "StockEncoder"):
+        monkeypatch.setattr(f"fairseq_aggdec.drafters.nar.{name}", lambda *args: None)
+    assert_same(gad(model, [verifier], sample), expected)
+    with pytest.raises(ValueError, match="its encoder is not that of --path"):
+        gad(model, [make_model(make_task(), 9)], sample)
+
+
+def test_more_is_accepted_as_acceptance_is_relaxed(gad: Any) -> None:
+    verifier, model = make_model(make_task(), 5), drafter()
+    sample = make_batch(random_sources(13, 8))
+    exact = gad(model, [verifier], sample)
+    assert_same(gad(model, [verifier], sample, acceptance="top-beta", top_beta=1), exact)
+
+    def steps(**options: Any) -> int:
+        found = gad(model, [verifier], sample, acceptance="top-beta", **options)
+        return sum(hypothesis["steps"] for hypothesis in found)
+
+    assert steps(top_beta=30, tolerance=100.0) < steps(top_beta=1)
+
+
+# -- the drafter alone
+
+
+def plain_nar(
+    model: Any, source: list[int], end: int, floor: int = 1
+) -> tuple[list[int], list[float]]:
+    """Block after block with a full forward pass: tokens and their log-probabilities."""
+    sample, mask = make_batch([source]), model.decoder.mask_index
+    output: list[int] = []
+    scores: list[float] = []
+    while not output or output[-1] != EOS:
+        tokens = torch.tensor([[*output, *[mask] * model.decoder.block_size]])
+        with torch.no_grad():
+            features = model(**sample["net_input"], prev_output_tokens=tokens)
+            logits = model.decoder.output_layer(features)[0]
+        log_probs, first = logits.log_softmax(-1), len(output)
+        for slot in range(model.decoder.block_size):
+            place, free = first + slot, logits[slot].clone()
+            free[1] = -torch.inf
+            if place < floor:
+                free[EOS] = -torch.inf
+            token = EOS if place >= end else int(free.argmax())
+            output.append(token)
+            scores.append(float(log_probs[slot, token]))
+            if token == EOS:
+                break
+    return output, scores
+
+
+@ALL
+def test_drafter_alone_against_a_plain_loop(gad: Any, variant: dict[str, Any]) -> None:
+    verifier, model = make_model(make_task(), 5), drafter(block_size=3, **variant)
+    sources = random_sources(21, 6)
+    found = gad(model, [verifier], make_batch(sources), decoding="nar", min_len=2, max_len_b=8)
+    for hypothesis, source in zip(found, sources, strict=True):
+        tokens, scores = plain_nar(model, source, end=8, floor=2)
+        assert hypothesis["tokens"].tolist() == tokens
+        torch.testing.assert_close(
+            hypothesis["positional_scores"], torch.tensor(scores), atol=1e-4, rtol=1e-4
+        )
+        assert hypothesis["steps"] == -(-len(tokens) // 3)
+
+
+# -- a drafter that has learnt something
+
+
+def learn_to_draft(updates: int = 500) -> Any:
+    """A tiny drafter for the task of :func:`tests.support.edited`."""
+    task = make_task()
+    sizes = {
+        "encoder_embed_dim": 32,
+        "decoder_embed_dim": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    }
+    options = {
+        "dropout": 0.0,
+        "share_all_embeddings": True,
+        "block_size": 4,
+        "weight_init": "stock",
+    }
+    args = Namespace(**(SIZES | sizes | options))
+    ARCH_CONFIG_REGISTRY["nar_drafter"](args)
+    torch.manual_seed(1)
+    model: Any = ARCH_MODEL_REGISTRY["nar_drafter"].build_model(args, task).train()
+    config = GlancingLossConfig(sentence_avg=False, max_update=updates, seed=1)
+    criterion = GlancingLoss(config, task)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, updates)
+    for update in range(updates):
+        sources = random_sources(1000 + update, 48)
+        sample = make_batch(sources)
+        targets = [torch.tensor([*edited(source), EOS]) for source in sources]
+        sample["target"] = torch.nn.utils.rnn.pad_sequence(targets, True, 1)
+        model.set_num_updates(update)
+        loss, size, _ = criterion(model, sample)
+        optimizer.zero_grad()
+        (loss / size).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def test_a_trained_drafter_saves_iterations(gad: Any) -> None:
+    _, verifier = trained_copier(updates=400)
+    model = learn_to_draft()
+    sample = make_batch(random_sources(31, 40))
+    found = gad(model, [verifier], sample)
+    assert_same(found, stock([verifier], sample))
+    tokens = sum(len(hypothesis["tokens"]) for hypothesis in found)
+    assert tokens / sum(hypothesis["steps"] for hypothesis in found) > 2
+
+
+# -- refusals
+
+
+def refusal(task: TranslationAggdecTask, **options: Any) -> str:
+    with pytest.raises(ValueError) as error:
+        generate(task, [make_model(make_task(), 1)], make_batch([[5, 6]]), **options)
+    return str(error.value)
+
+
+def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "--drafter-path" in refusal(make_task("gad"))
+    with pytest.raises(FileNotFoundError, match=r"nothing\.pt"):
+        loading.load_drafter(str(tmp_path / "nothing.pt"), make_task())
+    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter())
+    options = {"drafter_path": "drafter.pt"}
+    assert "--block-size 6" in refusal(make_task("gad", block_size="6", **options))
+    assert "--block-size many" in refusal(make_task("gad", block_size="many", **options))
+    assert "--block-size auto" in refusal(make_task("nar", block_size="auto", **options))
+    assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
+    assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
+    assert isinstance(make_task("gad", **options).build_drafter("gad", [drafter()]), NarDrafter)

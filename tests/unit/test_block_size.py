@@ -1,0 +1,72 @@
+"""--block-size auto: a machine and a drafter are simulated, and the choice must be near the best one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fairseq_aggdec.drafters.block_size import LearnedBlockSize
+
+LARGEST = 12
+
+
+def seconds(size: int, cost: float) -> float:
+    """A draft costs ``cost`` greedy steps and a little for every token."""
+    return 1.0 if size == 0 else 1.1 + cost + 0.05 * size
+
+
+def tokens_per_second(size: int, stands: float, cost: float) -> float:
+    return sum(stands**i for i in range(size + 1)) / seconds(size, cost)
+
+
+def simulate(
+    stands: float, cost: float, iterations: int = 3000, rows: int = 2
+) -> tuple[float, int]:
+    """Tokens per greedy step and row over a run, and the last choice."""
+    chance, chooser = random.Random(7), LearnedBlockSize(LARGEST)
+    tokens, spent, size = 0, 0.0, 0
+    for _ in range(iterations):
+        size = chooser.choose(rows)
+        accepted = []
+        for _row in range(rows):
+            stood = 0
+            while stood < size and chance.random() < stands:
+                stood += 1
+            accepted.append(stood)
+        chooser.observe(
+            rows, [size] * rows, accepted, seconds(size, cost) * chance.uniform(0.9, 1.1)
+        )
+        tokens += sum(accepted) + rows
+        spent += seconds(size, cost)
+    return tokens / rows / spent, size
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("stands", [0.0, 0.3, 0.7, 0.95])
+def test_close_to_the_best_fixed_size(stands: float, cost: float) -> None:
+    best = max(tokens_per_second(size, stands, cost) for size in range(LARGEST + 1))
+    speed, _ = simulate(stands, cost)
+    assert speed > 0.9 * best
+    assert speed > 0.95  # never slower than greedy by more than 5 %
+
+
+def test_a_hopeless_drafter_is_left_alone() -> None:
+    assert simulate(stands=0.02, cost=2.0)[1] == 0
+
+
+def test_choices_are_possible_sizes() -> None:
+    chooser = LearnedBlockSize(1)
+    for _ in range(50):
+        size = chooser.choose(1)
+        assert size in (0, 1)
+        chooser.observe(1, [size], [0], 1.0)
+
+
+def test_sentences_without_room_for_a_draft_are_no_measure_of_drafting() -> None:
+    chooser = LearnedBlockSize(4)
+    for _ in range(20):
+        chooser.choose(3)
+        chooser.observe(3, [0, 0, 0], [0, 0, 0], 1.0)
+    (times,) = chooser.times.values()
+    assert times.k.weight == 0
