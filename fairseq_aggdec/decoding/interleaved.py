@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
-from fairseq.models.transformer import TransformerDecoder
+from fairseq.models.transformer import TransformerDecoder, TransformerDecoderBase
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
@@ -238,7 +238,7 @@ def common_geometry(models: Sequence[Any]) -> Geometry:
         decoder = model.decoder
         if isinstance(decoder, InterleavedDecoder):
             geometries.add(decoder.geometry)
-        elif type(decoder) is TransformerDecoder:
+        elif type(decoder) in (TransformerDecoder, TransformerDecoderBase):
             geometries.add(Geometry())
         else:
             raise ValueError(

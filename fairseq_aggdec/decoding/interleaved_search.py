@@ -208,10 +208,11 @@ class InterleavedSearch:
             index = torch.tensor(stays, dtype=torch.long, device=best.device)
             row, live, best = row[index], live[index], best[index]
         rows, chosen = row.flatten(), (best % beam).flatten()  # (R',)
-        if leaving or beams.width < beam:
-            gather_rows(self.verifier, rows)
-        elif beam > 1:
-            reorder_beams(self.verifier, rows, first + self.geometry.step)
+        if stays:
+            if leaving or beams.width < beam:
+                gather_rows(self.verifier, rows)
+            elif beam > 1:
+                reorder_beams(self.verifier, rows, first + self.geometry.step)
         return Beams(
             [beams.sentences[i] for i in stays],
             beam,

@@ -33,9 +33,8 @@ class Steps:
 def best_steps(log_probs: Tensor, words: Tensor, agreement: Tensor, eos: int, pad: int) -> Steps:
     """Outer addition over the slots, pruned to B after each.
 
-    Pruning loses nothing: continuations that have ended and those that have not are kept apart, and what is added
-        to either
-    kind later does not depend on which one it is.
+    Pruning loses nothing: continuations that have ended and those that have not are kept apart, and to all of one
+    kind the same is added later.
 
     Args:
         log_probs: (R, z, B) of the best words of each slot.

@@ -1,0 +1,421 @@
+"""Interleaved decoding against a slow, plain Algorithm 1: lists, one sentence at a time, no cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.interleaved import build_interleaved_generator, distinct
+from tests.support import (
+    assert_same,
+    generation_options,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
+from tests.unit.test_interleaving import plain_order
+
+PAD, UNK, EOS = 1, 3, 2
+GEOMETRIES = [(1, 1), (2, 1), (2, 2), (4, 1), (1, 2), (1, 4), (2, 3), (4, 2)]
+ABLATIONS: list[dict[str, Any]] = [
+    {"vanilla_mask": True},
+    {"vanilla_positions": True},
+    {"middle_to_side": True},
+    {"independent_directions": True},
+    {"one_by_one": True},
+]
+MAX_LEN = 13
+
+
+def lively(directions: int, words: int, seed: int = 1, **options: Any) -> Any:
+    """A random model that says other things at every slot and ends now and then."""
+    model = make_model(
+        make_task(),
+        seed,
+        "interleaved_transformer",
+        directions=directions,
+        words_per_direction=words,
+        **options,
+    )
+    with torch.no_grad():
+        model.decoder.embed_tokens.weight.mul_(3)
+        for layer in model.decoder.layers:
+            layer.encoder_attn.out_proj.weight.mul_(0.4)
+        rows = model.decoder.output_projection.weight
+        rows.mul_(1.2 / rows.norm(dim=1, keepdim=True))
+        rows[EOS] *= 1.4
+    return model
+
+
+def search(
+    models: list[Any],
+    sample: dict[str, Any],
+    end_condition: str = "first",
+    dedup: int = 0,
+    task: Any = None,
+    **options: Any,
+) -> list[list[dict[str, Any]]]:
+    cfg = SimpleNamespace(end_condition=end_condition, dedup=dedup, no_weight_packing=False)
+    task = task or make_task()
+    options = {"max_len_b": MAX_LEN} | options
+    generator = build_interleaved_generator(cfg, task, models, generation_options(**options))
+    return task.inference_step(generator, models, sample)
+
+
+class PlainSearch:
+    """Algorithm 1, line by line.
+
+    A step's continuations are all combinations of the B best words of each slot; behind ``</s>`` nothing counts.
+    """
+
+    def __init__(self, models: list[Any], beam: int, all_agree: bool = False, **options: Any):
+        self.models, self.beam, self.all_agree = models, beam, all_agree
+        self.options = {
+            "max_len": MAX_LEN,
+            "min_len": 1,
+            "unkpen": 0.0,
+            "temperature": 1.0,
+        } | options
+        self.geometry = models[0].decoder.geometry
+
+    def log_probs(self, net_input: dict[str, Any], written: list[int]) -> list[list[float]]:
+        """(z, V): of the next z slots, with the options applied."""
+        step, first = self.geometry.step, len(written)
+        read = torch.tensor([[EOS] * step + written])
+        probabilities = []
+        for model in self.models:
+            encoder_out = model.encoder(**net_input)
+            logits = model.decoder(read, encoder_out=encoder_out)[0][0, -step:]
+            probabilities.append((logits / self.options["temperature"]).softmax(-1))
+        scores = (sum(probabilities) / len(self.models)).log()
+        scores[:, PAD] = -math.inf
+        scores[:, UNK] -= self.options["unkpen"]
+        for i in range(step):
+            if first + i < self.options["min_len"]:
+                scores[i, EOS] = -math.inf
+            if first + i >= self.options["max_len"]:
+                scores[i, torch.arange(scores.size(1)) != EOS] = -math.inf
+        return scores.tolist()
+
+    def continuations(
+        self, scores: list[list[float]]
+    ) -> list[tuple[float, list[int], list[float]]]:
+        best = [sorted(range(len(row)), key=lambda w: -row[w])[: self.beam] for row in scores]
+        found = {}
+        for words in itertools.product(*best):
+            if EOS in words:
+                words = words[: words.index(EOS) + 1]
+            parts = [scores[i][word] for i, word in enumerate(words)]
+            if EOS in words and self.all_agree:
+                parts[-1] += sum(row[EOS] for row in scores[len(words) :])
+            found[words] = (sum(parts), list(words), parts)
+        ranked = sorted(found.values(), key=lambda item: -item[0])
+        return [item for item in ranked if item[0] > -math.inf][: self.beam]
+
+    def run(self, net_input: dict[str, Any]) -> list[tuple[float, list[int], list[float]]]:
+        """(score / length, words in reading order, their scores), best first."""
+        live: list[tuple[float, list[int], list[float]]] = [(0.0, [], [])]
+        finished: list[tuple[float, list[int], list[float]]] = []
+        self.steps = 0
+        while len(finished) < self.beam and live:
+            following = []
+            for total, written, parts in live:
+                for score, words, more in self.continuations(self.log_probs(net_input, written)):
+                    item = (total + score, written + words, parts + more)
+                    (finished if words[-1] == EOS else following).append(item)
+            live = sorted(following, key=lambda item: -item[0])[: self.beam]
+            self.steps += 1
+        ranked = [self.restored(*item) for item in finished]
+        return sorted(ranked, key=lambda item: -item[0])[: self.beam]
+
+    def restored(
+        self, total: float, written: list[int], parts: list[float]
+    ) -> tuple[float, list[int], list[float]]:
+        count = len(written) - 1
+        order = [*plain_order(count, self.geometry.directions, self.geometry.middle_to_side), count]
+        words, scores = [0] * len(written), [0.0] * len(written)
+        for slot, place in enumerate(order):
+            words[place], scores[place] = written[slot], parts[slot]
+        return total / len(written), words, scores
+
+
+def assert_plain(
+    models: list[Any], sample: dict[str, Any], found: list[list[dict[str, Any]]], plain: PlainSearch
+) -> None:
+    """Equal hypotheses in the same order; scores within fp32 noise. Differences would be shown with their margin."""
+    assert len(found) == len(sample["id"])
+    for row, hypotheses in enumerate(found):
+        source = sample["net_input"]["src_tokens"][row]
+        source = source[source != PAD]
+        one = {"src_tokens": source[None], "src_lengths": torch.tensor([len(source)])}
+        expected = plain.run(one)
+        assert [h["tokens"].tolist() for h in hypotheses] == [words for _, words, _ in expected], (
+            f"sentence {row}: scores {[float(h['score']) for h in hypotheses]} against {[s for s, _, _ in expected]}"
+        )
+        for hypothesis, (score, _, parts) in zip(hypotheses, expected, strict=True):
+            assert float(hypothesis["score"]) == pytest.approx(score, abs=1e-4)
+            assert hypothesis["positional_scores"].tolist() == pytest.approx(parts, abs=1e-3)
+            assert hypothesis["steps"] == plain.steps
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Any:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+@pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
+def test_search_equals_plain_algorithm_1(directions: int, words: int, beam: int) -> None:
+    beam = min(beam, 2) if directions * words > 6 else beam
+    model = lively(directions, words)
+    assert decoder_gap(model.decoder) is None
+    for rows in (1, 5):
+        sample = make_batch(random_sources(rows, rows))
+        found = search([model], sample, beam=beam)
+        assert_plain([model], sample, found, PlainSearch([model], beam))
+
+
+@pytest.mark.parametrize("options", ABLATIONS, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize(("directions", "words"), [(2, 1), (2, 2), (4, 1)])
+def test_ablations_equal_plain_algorithm_1(
+    directions: int, words: int, options: dict[str, Any]
+) -> None:
+    if "one_by_one" in options:
+        words = 1
+    model = lively(directions, words, **options)
+    sample = make_batch(random_sources(7, 4))
+    assert_plain([model], sample, search([model], sample, beam=3), PlainSearch([model], 3))
+
+
+def test_all_slots_must_agree_on_the_end() -> None:
+    shorter = 0
+    for directions, words in ((2, 1), (2, 2), (4, 1)):
+        model = lively(directions, words)
+        sample = make_batch(random_sources(9, 6))
+        found = search([model], sample, "all", beam=3)
+        assert_plain([model], sample, found, PlainSearch([model], 3, all_agree=True))
+        first = search([model], sample, "first", beam=3)
+        shorter += sum(a[0]["steps"] != b[0]["steps"] for a, b in zip(found, first, strict=True))
+    assert shorter > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [
+        ({"min_len": 5}, {"min_len": 5}),
+        ({"max_len_b": 2}, {"max_len": 2}),
+        ({"max_len_b": 0, "min_len": 0}, {"max_len": 0, "min_len": 0}),
+        ({"unkpen": -4.0}, {"unkpen": -4.0}),
+        ({"temperature": 2.5}, {"temperature": 2.5}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("directions", "words"), [(1, 1), (2, 2), (4, 1)])
+def test_options(
+    directions: int, words: int, options: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    model = lively(directions, words)
+    sample = make_batch(random_sources(4, 4))
+    found = search([model], sample, beam=3, **options)
+    assert_plain([model], sample, found, PlainSearch([model], 3, **plain))
+
+
+@pytest.mark.parametrize("options", [{"lenpen": 0.0}, {"lenpen": 2.5}, {"unnormalized": True}])
+def test_length_penalty_ranks(options: dict[str, Any]) -> None:
+    model, sample = lively(2, 1), make_batch(random_sources(4, 6))
+    exponent = 0.0 if "unnormalized" in options else options["lenpen"]
+    usual, found = search([model], sample, beam=4), search([model], sample, beam=4, **options)
+    changed = 0
+    for ours, theirs in zip(found, usual, strict=True):
+        scores = [float(h["score"]) for h in ours]
+        assert scores == sorted(scores, reverse=True)
+        for h in ours:
+            total = float(h["positional_scores"].sum())
+            assert float(h["score"]) == pytest.approx(
+                total / len(h["tokens"]) ** exponent, rel=1e-5
+            )
+        changed += ours[0]["tokens"].tolist() != theirs[0]["tokens"].tolist()
+    assert changed > 0
+
+
+def test_outputs_as_long_as_the_source() -> None:
+    model, sources = lively(2, 2), random_sources(4, 5)
+    found = search([model], make_batch(sources), beam=2, match_source_len=True)
+    for source, hypotheses in zip(sources, found, strict=True):
+        # `</s>` counts in fairseq's source lengths, so stock too writes one word more than the source has.
+        assert len(hypotheses[0]["tokens"]) == len(source) + 2
+        assert float(hypotheses[0]["positional_scores"][-1]) == 0
+
+
+def test_no_output_is_longer_than_the_positions() -> None:
+    model = lively(2, 3, max_target_positions=16)
+    found = search([model], make_batch([[5, 6]]), max_len_b=100, min_len=11)
+    assert len(found[0][0]["tokens"]) == 12  # the two whole steps of six that fit into 16 positions
+
+
+@pytest.mark.parametrize(("directions", "words"), [(1, 1), (2, 1), (4, 1)])
+def test_ensembles_average_probabilities(directions: int, words: int) -> None:
+    models = [lively(directions, words, seed) for seed in (1, 2)]
+    sample = make_batch(random_sources(4, 3))
+    assert_plain(models, sample, search(models, sample, beam=3), PlainSearch(models, 3))
+
+
+def test_other_layers_recompute_the_prefix() -> None:
+    model = lively(2, 2, scale_heads=True)
+    assert decoder_gap(model.decoder) is not None
+    sample = make_batch(random_sources(4, 3))
+    assert_plain([model], sample, search([model], sample, beam=3), PlainSearch([model], 3))
+
+
+@pytest.mark.parametrize("arch", ["transformer", "interleaved_transformer"])
+def test_one_word_per_step_with_beam_1_is_stock(arch: str) -> None:
+    options = {} if arch == "transformer" else {"directions": 1, "words_per_direction": 1}
+    model = make_model(make_task(), 1, arch, **options)
+    sample = make_batch(random_sources(4, 6))
+    found = [hypotheses[0] for hypotheses in search([model], sample, beam=1)]
+    assert_same(found, stock([model], sample, max_len_b=MAX_LEN))
+
+
+@pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
+def test_scores_are_those_that_training_sees(directions: int, words: int) -> None:
+    """A hypothesis scored as a reference: the model's own forward in reading order gives the same log-probabilities."""
+    model, task = lively(directions, words), make_task()
+    sample = make_batch(random_sources(8, 5))
+    scorer = task.build_generator([model], generation_options(score_reference=True))
+    for row, hypotheses in enumerate(search([model], sample, beam=2)):
+        source = sample["net_input"]["src_tokens"][row : row + 1]
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"]
+            net_input = {
+                "src_tokens": source,
+                "src_lengths": sample["net_input"]["src_lengths"][row : row + 1],
+                "prev_output_tokens": torch.cat([tokens[-1:], tokens[:-1]])[None],
+            }
+            reference = {"net_input": net_input, "target": tokens[None]}
+            ((scored,),) = scorer.generate([model], reference)
+            torch.testing.assert_close(
+                scored["positional_scores"], hypothesis["positional_scores"], atol=1e-4, rtol=1e-4
+            )
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_alignment_is_that_of_a_pass_over_the_hypothesis(kind: str) -> None:
+    model, sources = lively(2, 1), random_sources(4, 4)
+    sample = make_batch(sources)
+    plain = search([model], sample, beam=3)
+    found = search([model], sample, beam=3, print_alignment=kind)
+    for row, source in enumerate(sources):
+        for ours, theirs in zip(found[row], plain[row], strict=True):
+            assert torch.equal(ours["tokens"], theirs["tokens"])
+            length = len(ours["tokens"])
+            one = make_batch([source])["net_input"]
+            previous = torch.cat([ours["tokens"][-1:], ours["tokens"][:-1]])[None]
+            weights = model(**one, prev_output_tokens=previous)[1]["attn"][0][0]  # (T, S)
+            assert ours["attention"].shape == (sample["net_input"]["src_tokens"].size(1), length)
+            torch.testing.assert_close(ours["attention"][-len(source) - 1 :].t(), weights)
+            if kind == "hard":
+                best = weights[:-1, :-1].argmax(1).tolist()
+                assert ours["alignment"] == [(s, t) for t, s in enumerate(best)]
+
+
+def test_dedup_writes_repeats_once() -> None:
+    model, sample = lively(1, 4), make_batch(random_sources(4, 5))
+    plain, found = search([model], sample, beam=2), search([model], sample, beam=2, dedup=2)
+    removed = 0
+    for ours, theirs in zip(found, plain, strict=True):
+        for h, original in zip(ours, theirs, strict=True):
+            words = original["tokens"].tolist()
+            kept = [*distinct(words[:-1], 2), len(words) - 1]
+            assert h["tokens"].tolist() == [words[i] for i in kept]
+            assert torch.equal(h["positional_scores"], original["positional_scores"][kept])
+            assert h["score"] == original["score"]
+            removed += len(words) - len(kept)
+    assert removed > 0
+
+
+def test_counters_count_the_best_hypothesis() -> None:
+    model, task = lively(2, 2), make_task()
+    found = search([model], make_batch(random_sources(4, 6)), beam=3, task=task)
+    best = [hypotheses[0] for hypotheses in found]
+    counters = task.counters
+    assert counters.sentences == 6
+    assert counters.tokens == sum(len(h["tokens"]) for h in best)
+    assert counters.iterations == sum(h["steps"] for h in best)
+    assert counters.calls == max(h["steps"] for h in best)
+    assert max(counters.emitted) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_decodes(dtype: torch.dtype) -> None:
+    model = lively(4, 1)
+    sample = make_batch(random_sources(4, 3))
+    exact = search([model], sample, beam=2)
+    close = search([model.to(dtype)], sample, beam=2)
+    for ours, theirs in zip(close, exact, strict=True):
+        assert float(ours[0]["score"]) == pytest.approx(float(theirs[0]["score"]), abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("sampling", True),
+        ("diverse_beam_groups", 2),
+        ("diversity_rate", 0.5),
+        ("constraints", "ordered"),
+        ("prefix_size", 1),
+        ("no_repeat_ngram_size", 3),
+        ("lm_path", "lm.pt"),
+        ("retain_dropout", True),
+        ("retain_iter_history", True),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^--{option.replace('_', '-')} does not go with"):
+        search([lively(2, 1)], make_batch([[5]]), **{option: value})
+
+
+def test_values_that_make_no_sense_are_refused() -> None:
+    model, sample = lively(2, 1), make_batch([[5]])
+    with pytest.raises(ValueError, match="--dedup -1"):
+        search([model], sample, dedup=-1)
+    with pytest.raises(ValueError, match="--min-len 9 is larger than the maximum length 4"):
+        search([model], sample, min_len=9, max_len_b=4)
+    task = make_task()
+    cfg = SimpleNamespace(end_condition="first", dedup=0, no_weight_packing=False)
+    generator = build_interleaved_generator(cfg, task, [model], generation_options())
+    with pytest.raises(ValueError, match="--prefix-size does not go with"):
+        task.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([[5]]))
+
+
+def test_models_that_do_not_fit_are_refused() -> None:
+    sample = make_batch([[5]])
+    with pytest.raises(ValueError, match="write in the same order"):
+        search([lively(2, 1), lively(2, 2)], sample)
+    blockwise = make_model(make_task(), 1, "blockwise_transformer")
+    with pytest.raises(ValueError, match="needs a model of --arch interleaved_transformer"):
+        search([blockwise], sample)
+
+
+def test_stock_search_refuses_slots() -> None:
+    with pytest.raises(ValueError, match="decodes with --decoding interleaved only"):
+        stock([lively(2, 1)], make_batch([[5]]))
+    assert lively(1, 1).decoder.geometry == Geometry()
+    stock([lively(1, 1)], make_batch([[5]]))
+
+
+def test_cache_is_used() -> None:
+    cfg = SimpleNamespace(end_condition="first", dedup=0, no_weight_packing=False)
+    task, model = make_task(), lively(2, 1)
+    generator = build_interleaved_generator(cfg, task, [model], generation_options(beam=2))
+    task.inference_step(generator, [model], make_batch([[5]]))
+    assert type(generator.verifier.members[0].decoder) is CachedDecoder
