@@ -5,9 +5,10 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-DECODING = ChoiceEnum(["beam", "greedy", "iad", "gad", "nar", "blockwise"])
+DECODING = ChoiceEnum(["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved"])
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
+END_CONDITION = ChoiceEnum(["first", "all"])
 
 
 @dataclass
@@ -21,7 +22,8 @@ class DecodingConfig(FairseqDataclass):
             "aggressive decoding, drafts from the source; gad: generalized aggressive decoding, drafts of a "
             "non-autoregressive model (--drafter-path); blockwise: the model's own extra heads draft (--arch "
             "blockwise_transformer). All these give what --beam 1 gives, faster, unless --acceptance is relaxed. "
-            "nar: the non-autoregressive drafter alone, unverified"
+            "nar: the non-autoregressive drafter alone, unverified. interleaved: beam search with several words per "
+            "step (--arch interleaved_transformer)"
         },
     )
     block_size: Optional[str] = field(
@@ -69,6 +71,20 @@ class DecodingConfig(FairseqDataclass):
             "help": "where iad goes on copying after an edit: at a suffix of the output that occurs once in the source "
             "(unique, as in the paper), or, when it occurs several times, at its first occurrence (longest) or at "
             "the next one after the last copied token (recent). The output is the same, only the speed differs"
+        },
+    )
+    end_condition: END_CONDITION = field(
+        default="first",
+        metadata={
+            "help": "interleaved: a hypothesis ends with the first </s> of a step (first, as in the paper), or when "
+            "all words of the step behind it are </s> too (all)"
+        },
+    )
+    dedup: int = field(
+        default=0,
+        metadata={
+            "help": "interleaved: write n-grams of up to this many words that directly repeat themselves once; 0: "
+            "leave them"
         },
     )
     no_weight_packing: bool = field(

@@ -14,6 +14,7 @@ from fairseq.tasks import FairseqTask
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
@@ -99,6 +100,9 @@ class DecodingTask(FairseqTask):
             return super().build_generator(
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
+        self._log_summary_at_exit()
+        if decoding == "interleaved":
+            return build_interleaved_generator(self.cfg, self, models, args, extra)
         refuse_unsupported(args, extra, decoding)
         set_greedy_beam(args, decoding)
         announce_ngram_blocking(args)
@@ -115,7 +119,6 @@ class DecodingTask(FairseqTask):
             "pack": not self.cfg.no_weight_packing,
             "retain_history": bool(getattr(args, "retain_iter_history", False)),
         }
-        self._log_summary_at_exit()
         return super().build_generator(models, args, generator_class, extra)
 
     def build_drafter(self, decoding: str, models: Sequence[torch.nn.Module]) -> Drafter:
