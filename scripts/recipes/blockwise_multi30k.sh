@@ -5,7 +5,7 @@
 #
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0007), HEAD_LAYOUT
+# Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0005), HEAD_LAYOUT
 # (per-head), HEAD_LOSS (mean: as many updates as fit in little time), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half
 # precision while training), SEED (1), OUTPUT (docs/results/blockwise-multi30k).
 set -euo pipefail
@@ -35,7 +35,7 @@ distil() {
 train() {
     local setting=$1 block_size=$2 data=$DATA flags=()
     local frozen=(--freeze-base --identity-first-head --dropout 0.1 --lr "${LR:-0.001}")
-    local trained_on=(--dropout 0.2 --lr "${LR:-0.0007}")
+    local trained_on=(--dropout 0.1 --lr "${LR:-0.0005}")
     case $setting in
         regular) flags=("${frozen[@]}") ;;
         distillation) flags=("${frozen[@]}"); data=$DISTILLED ;;
