@@ -9,6 +9,7 @@ DECODING = ChoiceEnum(["beam", "greedy", "iad", "gad", "nar", "blockwise", "inte
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
 END_CONDITION = ChoiceEnum(["first", "all"])
+STOP_RULE = ChoiceEnum(["stock", "printed"])
 
 
 @dataclass
@@ -78,6 +79,14 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "interleaved: a hypothesis ends with the first </s> of a step (first, as in the paper), or when "
             "all words of the step behind it are </s> too (all)"
+        },
+    )
+    stop_rule: STOP_RULE = field(
+        default="stock",
+        metadata={
+            "help": "interleaved: which endings count towards the --beam that stop the search: those among the best "
+            "continuations of the sentence (stock, as fairseq does), or of any hypothesis (printed, as in the paper: "
+            "shorter outputs)"
         },
     )
     dedup: int = field(

@@ -50,6 +50,8 @@ class InterleavedGenerator(SequenceGenerator):
         counters: statistics, added to.
         end_condition: ``first``: a hypothesis ends with the first ``</s>`` of a step, as in the paper; ``all``:
             all slots of the step behind it must say ``</s>`` too, and this counts in its score.
+        as_printed: every ending among the best continuations of a hypothesis counts, not only those among the best of
+            the sentence.
         dedup: n-grams up to this length that directly repeat themselves are written once; 0 for never.
         print_alignment: ``hard`` or ``soft``, None for no alignment.
         pack: keep weights packed for CPU.
@@ -62,6 +64,7 @@ class InterleavedGenerator(SequenceGenerator):
         *,
         counters: Counters,
         end_condition: str = FIRST,
+        as_printed: bool = False,
         dedup: int = 0,
         print_alignment: str | None = None,
         pack: bool = True,
@@ -69,6 +72,7 @@ class InterleavedGenerator(SequenceGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.end_condition, self.dedup = counters, end_condition, dedup
+        self.as_printed = as_printed
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
         self.verifier = Verifier(list(models), pack, self.temperature)
@@ -102,7 +106,7 @@ class InterleavedGenerator(SequenceGenerator):
         with torch.inference_mode(), self.counters.clock("encoder"):
             self.verifier.start(net_input, capacity)
         search = InterleavedSearch(
-            self.verifier, self.geometry, rules, self.beam_size, self.counters
+            self.verifier, self.geometry, rules, self.beam_size, self.counters, self.as_printed
         )
         found = search.run(self.eos if bos_token is None else bos_token, device)
         hypotheses = [self._ranked(sentence, device) for sentence in found]
@@ -282,7 +286,7 @@ def build_interleaved_generator(
     """The generator of ``--decoding interleaved``.
 
     Args:
-        cfg: decoding options: ``end_condition``, ``dedup``, ``no_weight_packing``.
+        cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``.
         task: has the counters.
         models: of one geometry.
         args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
@@ -296,6 +300,7 @@ def build_interleaved_generator(
     extra |= {
         "counters": task.counters,
         "end_condition": str(cfg.end_condition),
+        "as_printed": str(cfg.stop_rule) == "printed",
         "dedup": int(cfg.dedup),
         "print_alignment": getattr(args, "print_alignment", None),
         "pack": not cfg.no_weight_packing,

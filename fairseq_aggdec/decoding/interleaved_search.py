@@ -2,6 +2,11 @@
 
 Every iteration writes one step of z = h * c slots for each of B hypotheses per sentence, in one window of the
 cached decoder. Sentences leave as soon as they have B finished hypotheses or no unfinished one.
+
+The algorithm as printed takes up every ending among the B best continuations of a hypothesis. Most of these are far
+behind the best continuations of the sentence, so B endings are soon found and outputs get short. Stock fairseq takes up
+an ending that is among the B best continuations of the sentence, and looks at 2B so that B others remain: so does this
+search unless told otherwise, and with one word per step it is stock's.
 """
 
 from dataclasses import dataclass, field
@@ -127,6 +132,7 @@ class InterleavedSearch:
         rules: generation options.
         beam: B.
         counters: are added to.
+        as_printed: take up every ending among the B best continuations of a hypothesis.
     """
 
     def __init__(
@@ -136,13 +142,16 @@ class InterleavedSearch:
         rules: StepRules,
         beam: int,
         counters: Counters,
+        as_printed: bool = False,
     ):
         self.verifier, self.geometry, self.rules = verifier, geometry, rules
         self.beam, self.counters = beam, counters
+        self.as_printed = as_printed
+        self.width = beam if as_printed else 2 * beam  # continuations of a hypothesis, W
 
     @torch.inference_mode()
     def run(self, start: int, device: torch.device) -> list[Found]:
-        """Decodes the batch: per sentence, at least B finished hypotheses unless the length limit came first.
+        """Decodes the batch: per sentence B finished hypotheses, ``as_printed`` B or more, fewer at the length limit.
 
         Args:
             start: what the slots of the first step read.
@@ -170,21 +179,30 @@ class InterleavedSearch:
 
     def _continuations(self, logits: Tensor, first: int, beams: Beams) -> Steps:
         grid = logits.view(-1, self.geometry.step, logits.size(1))
-        best = self.rules.best_words(grid, first, beams.row_sentences, self.beam)
+        width = min(self.width, grid.size(2))
+        best = self.rules.best_words(grid, first, beams.row_sentences, width)
         return best_steps(*best, self.rules.eos, self.rules.pad)
 
     def _advance(self, steps: Steps, beams: Beams, found: list[Found], first: int) -> Beams:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
         count, beam = len(beams.sentences), self.beam
-        totals = beams.totals.unsqueeze(1) + steps.totals  # (R, B)
+        totals = beams.totals.unsqueeze(1) + steps.totals  # (R, W)
         ended = steps.ends < self.geometry.step
-        going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, width * B)
+        going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
         live, best = going_on.topk(beam)
         done = ended & totals.isfinite()
+        if not self.as_printed:
+            leading = totals.view(count, -1).topk(beam).indices
+            done &= (
+                torch.zeros_like(going_on, dtype=torch.bool)
+                .scatter_(1, leading, True)
+                .view_as(done)
+            )
         # One transfer to the host: which continuations are finished, which sentences go on.
         flags = torch.cat([done.flatten(), live[:, 0].isfinite()]).tolist()
         finished = [i for i, flag in enumerate(flags[: done.numel()]) if flag]
         if finished:
+            finished.sort(key=totals.flatten().tolist().__getitem__, reverse=True)
             self._collect(finished, steps, beams, found, first)
         for sentence in beams.sentences:
             found[sentence].steps += 1
@@ -201,13 +219,13 @@ class InterleavedSearch:
         self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int], first: int
     ) -> Beams:
         """The beams that go on, with the cache behind them: ``live``, ``best`` (N, B) scores and continuations."""
-        count, beam = len(beams.sentences), self.beam
-        row = torch.arange(count, device=best.device).unsqueeze(1) * beams.width + best // beam
+        count, beam, width = len(beams.sentences), self.beam, steps.totals.size(1)
+        row = torch.arange(count, device=best.device).unsqueeze(1) * beams.width + best // width
         leaving = len(stays) < count
         if leaving:
             index = torch.tensor(stays, dtype=torch.long, device=best.device)
             row, live, best = row[index], live[index], best[index]
-        rows, chosen = row.flatten(), (best % beam).flatten()  # (R',)
+        rows, chosen = row.flatten(), (best % width).flatten()  # (R',)
         if stays:
             if leaving or beams.width < beam:
                 gather_rows(self.verifier, rows)
@@ -224,13 +242,15 @@ class InterleavedSearch:
     def _collect(
         self, finished: list[int], steps: Steps, beams: Beams, found: list[Found], first: int
     ) -> None:
-        """Takes up finished hypotheses, given as indices into (R, B)."""
+        """Takes up finished hypotheses, given as indices into (R, W), best first."""
         index = torch.tensor(finished, device=steps.words.device)
-        rows, chosen = index // self.beam, index % self.beam
+        width = steps.totals.size(1)
+        rows, chosen = index // width, index % width
         tokens = torch.cat([beams.tokens[rows], steps.words[rows, chosen]], 1).tolist()
         scores = torch.cat([beams.scores[rows], steps.scores[rows, chosen]], 1).tolist()
         ends = steps.ends[rows, chosen].tolist()
         for i, flat in enumerate(finished):
-            sentence = beams.sentences[flat // self.beam // beams.width]
+            hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
             length = first + ends[i] + 1
-            found[sentence].hypotheses.append(Written(tokens[i][:length], scores[i][:length]))
+            if self.as_printed or len(hypotheses) < self.beam:
+                hypotheses.append(Written(tokens[i][:length], scores[i][:length]))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator, distinct
 from tests.support import (
     assert_same,
@@ -61,10 +62,11 @@ def search(
     sample: dict[str, Any],
     end_condition: str = "first",
     dedup: int = 0,
+    stop_rule: str = "stock",
     task: Any = None,
     **options: Any,
 ) -> list[list[dict[str, Any]]]:
-    cfg = SimpleNamespace(end_condition=end_condition, dedup=dedup, no_weight_packing=False)
+    cfg = DecodingConfig(end_condition=end_condition, dedup=dedup, stop_rule=stop_rule)
     task = task or make_task()
     options = {"max_len_b": MAX_LEN} | options
     generator = build_interleaved_generator(cfg, task, models, generation_options(**options))
@@ -74,11 +76,20 @@ def search(
 class PlainSearch:
     """Algorithm 1, line by line.
 
-    A step's continuations are all combinations of the B best words of each slot; behind ``</s>`` nothing counts.
+    A step's continuations are all combinations of the W best words of each slot; behind ``</s>`` nothing counts.
+    As printed, W is B and every ending counts; else W is 2B and those among the B best of the sentence do.
     """
 
-    def __init__(self, models: list[Any], beam: int, all_agree: bool = False, **options: Any):
+    def __init__(
+        self,
+        models: list[Any],
+        beam: int,
+        all_agree: bool = False,
+        as_printed: bool = False,
+        **options: Any,
+    ):
         self.models, self.beam, self.all_agree = models, beam, all_agree
+        self.as_printed, self.width = as_printed, beam if as_printed else 2 * beam
         self.options = {
             "max_len": MAX_LEN,
             "min_len": 1,
@@ -109,7 +120,7 @@ class PlainSearch:
     def continuations(
         self, scores: list[list[float]]
     ) -> list[tuple[float, list[int], list[float]]]:
-        best = [sorted(range(len(row)), key=lambda w: -row[w])[: self.beam] for row in scores]
+        best = [sorted(range(len(row)), key=lambda w: -row[w])[: self.width] for row in scores]
         found = {}
         for words in itertools.product(*best):
             if EOS in words:
@@ -119,7 +130,7 @@ class PlainSearch:
                 parts[-1] += sum(row[EOS] for row in scores[len(words) :])
             found[words] = (sum(parts), list(words), parts)
         ranked = sorted(found.values(), key=lambda item: -item[0])
-        return [item for item in ranked if item[0] > -math.inf][: self.beam]
+        return [item for item in ranked if item[0] > -math.inf][: self.width]
 
     def run(self, net_input: dict[str, Any]) -> list[tuple[float, list[int], list[float]]]:
         """(score / length, words in reading order, their scores), best first."""
@@ -127,12 +138,16 @@ class PlainSearch:
         finished: list[tuple[float, list[int], list[float]]] = []
         self.steps = 0
         while len(finished) < self.beam and live:
-            following = []
-            for total, written, parts in live:
-                for score, words, more in self.continuations(self.log_probs(net_input, written)):
-                    item = (total + score, written + words, parts + more)
-                    (finished if words[-1] == EOS else following).append(item)
-            live = sorted(following, key=lambda item: -item[0])[: self.beam]
+            following = [
+                (total + score, written + words, parts + more)
+                for total, written, parts in live
+                for score, words, more in self.continuations(self.log_probs(net_input, written))
+            ]
+            following.sort(key=lambda item: -item[0])
+            counting = following if self.as_printed else following[: self.beam]
+            ended = [item for item in counting if item[1][-1] == EOS]
+            finished += ended if self.as_printed else ended[: self.beam - len(finished)]
+            live = [item for item in following if item[1][-1] != EOS][: self.beam]
             self.steps += 1
         ranked = [self.restored(*item) for item in finished]
         return sorted(ranked, key=lambda item: -item[0])[: self.beam]
@@ -173,16 +188,20 @@ def _no_grad() -> Any:
         yield
 
 
+@pytest.mark.parametrize("stop_rule", ["stock", "printed"])
 @pytest.mark.parametrize("beam", [1, 2, 4])
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
-def test_search_equals_plain_algorithm_1(directions: int, words: int, beam: int) -> None:
-    beam = min(beam, 2) if directions * words > 6 else beam
+def test_search_equals_plain_algorithm_1(
+    directions: int, words: int, beam: int, stop_rule: str
+) -> None:
+    beam = min(beam, {1: 4, 2: 4, 4: 3, 6: 2, 8: 1}[directions * words])  # (2 * beam) ** slots
     model = lively(directions, words)
     assert decoder_gap(model.decoder) is None
     for rows in (1, 5):
         sample = make_batch(random_sources(rows, rows))
-        found = search([model], sample, beam=beam)
-        assert_plain([model], sample, found, PlainSearch([model], beam))
+        found = search([model], sample, stop_rule=stop_rule, beam=beam)
+        plain = PlainSearch([model], beam, as_printed=stop_rule == "printed")
+        assert_plain([model], sample, found, plain)
 
 
 @pytest.mark.parametrize("options", ABLATIONS, ids=lambda options: next(iter(options)))
@@ -284,6 +303,21 @@ def test_one_word_per_step_with_beam_1_is_stock(arch: str) -> None:
     sample = make_batch(random_sources(4, 6))
     found = [hypotheses[0] for hypotheses in search([model], sample, beam=1)]
     assert_same(found, stock([model], sample, max_len_b=MAX_LEN))
+
+
+@pytest.mark.parametrize("beam", [2, 4])
+def test_one_word_per_step_is_stock_beam_search(beam: int) -> None:
+    model = lively(1, 1)
+    sample = make_batch(random_sources(4, 8))
+    generator = SequenceGenerator(
+        [model], make_task().target_dictionary, beam_size=beam, max_len_a=0, max_len_b=MAX_LEN
+    )
+    expected = generator.generate([model], sample)
+    found = search([model], sample, beam=beam)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, theirs)
+    printed = search([model], sample, stop_rule="printed", beam=beam)
+    assert sum(len(h[0]["tokens"]) for h in printed) < sum(len(h[0]["tokens"]) for h in found)
 
 
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
@@ -391,7 +425,7 @@ def test_values_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="--min-len 9 is larger than the maximum length 4"):
         search([model], sample, min_len=9, max_len_b=4)
     task = make_task()
-    cfg = SimpleNamespace(end_condition="first", dedup=0, no_weight_packing=False)
+    cfg = DecodingConfig()
     generator = build_interleaved_generator(cfg, task, [model], generation_options())
     with pytest.raises(ValueError, match="--prefix-size does not go with"):
         task.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([[5]]))
@@ -414,7 +448,7 @@ def test_stock_search_refuses_slots() -> None:
 
 
 def test_cache_is_used() -> None:
-    cfg = SimpleNamespace(end_condition="first", dedup=0, no_weight_packing=False)
+    cfg = DecodingConfig()
     task, model = make_task(), lively(2, 1)
     generator = build_interleaved_generator(cfg, task, [model], generation_options(beam=2))
     task.inference_step(generator, [model], make_batch([[5]]))
