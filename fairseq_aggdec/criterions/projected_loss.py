@@ -49,7 +49,7 @@ def projected_loss(
         log_probs = project(rows).float().log_softmax(-1)
         losses = label_smoothed_nll_loss(log_probs, wanted.unsqueeze(1), epsilon)
         loss, nll = loss + losses[0], nll + losses[1].detach()
-        predicted.append(log_probs.detach().argmax(-1))
+        predicted.append(log_probs.detach().max(-1).indices)
     return ProjectedLoss(
         loss, nll, torch.full_like(target, pad).masked_scatter(there, torch.cat(predicted))
     )

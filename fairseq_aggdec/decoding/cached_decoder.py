@@ -178,7 +178,7 @@ class CachedDecoder:
         """Tokens of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1)."""
         assert self.heads is not None
         others = self.heads.others(features, block_size)  # (B, k - 1, C_out)
-        return self.project_vocabulary(others.flatten(0, 1)).argmax(-1).view(len(features), -1)
+        return self.project_vocabulary(others.flatten(0, 1)).max(-1).indices.view(len(features), -1)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""

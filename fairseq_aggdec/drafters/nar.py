@@ -56,7 +56,7 @@ class NarDrafter:
         ]
         if not any(room):
             return Draft([()] * len(room))
-        block = self.logits(state, block_size).argmax(-1)  # (B, k)
+        block = self.logits(state, block_size).max(-1).indices  # (B, k)
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)
