@@ -1,0 +1,89 @@
+"""A drafter from ``fairseq-train`` to ``fairseq-generate --decoding gad`` and ``nar``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from fairseq_cli import train
+
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
+
+SIZES = shlex.split(
+    "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
+    "--encoder-ffn-embed-dim 64 --decoder-ffn-embed-dim 64 --encoder-attention-heads 2 --decoder-attention-heads 2 "
+    "--max-source-positions 40 --max-target-positions 40 --share-all-embeddings --dropout 0"
+)
+SHORT_TRAINING = [option for option in TRAINING if option != "--disable-validation"]
+
+
+def train_drafter(
+    trained: Trained, folder: Path, updates: int, verifier: Path | None = None
+) -> Result:
+    options = shlex.split(
+        "--arch nar_drafter --block-size 4 --criterion glancing_loss --glancing-updates 300 "
+        f"--label-smoothing 0.1 --max-update {updates} --save-interval-updates 100 --no-epoch-checkpoints "
+        "--validate-interval-updates 100 --eval-acceptance-sentences 20 --log-format simple "
+        "--best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric"
+    )
+    start = ["--share-verifier-encoder", trained.checkpoint]
+    start += ["--init-decoder-from", trained.checkpoint]
+    return run(
+        train.cli_main,
+        *[trained.data, *PLUGIN, *options, *SIZES, *SHORT_TRAINING],
+        *[*start, "--eval-acceptance", verifier or trained.checkpoint, "--save-dir", folder],
+    )
+
+
+@pytest.fixture(scope="module")
+def drafter(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drafter")
+    result = train_drafter(trained, folder, 100)
+    assert result.logged(r"valid on 'valid' subset.*mean_accepted")
+    assert result.logged("glancing_ratio")
+    return folder / "checkpoint_best.pt"
+
+
+def test_training_resumes(trained: Trained, drafter: Path) -> None:
+    before = load_checkpoint(str(drafter.parent / "checkpoint_last.pt"))
+    assert before["optimizer_history"][-1]["num_updates"] == 100
+    result = train_drafter(trained, drafter.parent, 105)
+    assert result.logged(r"Loaded checkpoint .*checkpoint_last\.pt")
+    after = load_checkpoint(str(drafter.parent / "checkpoint_last.pt"))
+    assert after["optimizer_history"][-1]["num_updates"] == 105
+
+
+@pytest.mark.parametrize("options", ["", "--block-size 2", "--block-size auto", "--batch-size 1"])
+def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, options: str) -> None:
+    found = trained.generate("gad", "--drafter-path", drafter, *shlex.split(options))
+    assert found.texts("H") == stock.texts("H")
+    assert found.logged("Translated 53 sentences")
+
+
+def test_relaxed_acceptance_says_that_it_is_not_lossless(trained: Trained, drafter: Path) -> None:
+    options = shlex.split("--acceptance top-beta --top-beta 3 --tolerance 2.0")
+    found = trained.generate("gad", "--drafter-path", drafter, *options)
+    assert found.logged("not lossless")
+    assert len(found.lines("H")) == 53
+
+
+def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
+    found = trained.generate("nar", "--drafter-path", drafter, "--print-step")
+    assert len(found.lines("H")) == 53
+    steps = found.lines("I")
+    for name, text in found.texts("H").items():
+        tokens = len(text.split()) + 1
+        assert int(steps[name]) == -(-tokens // 4)
+
+
+def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:
+    with pytest.raises(ValueError, match="--decoding gad needs a drafter.*--drafter-path"):
+        trained.generate("gad")
+    with pytest.raises(CheckpointError, match="is no drafter"):
+        trained.generate("gad", "--drafter-path", trained.checkpoint)
+    with pytest.raises((CheckpointError, ValueError), match="--path"):
+        trained.generate("gad", "--drafter-path", drafter, path=drafter)
+    with pytest.raises(CheckpointError, match=r"--eval-acceptance \S+ is a drafter"):
+        train_drafter(trained, drafter.parent / "never", 1, verifier=drafter)
