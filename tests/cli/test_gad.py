@@ -79,7 +79,7 @@ def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
 
 
 def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:
-    with pytest.raises(ValueError, match="--decoding gad needs a drafter.*--drafter-path"):
+    with pytest.raises(ValueError, match=r"--decoding gad needs a drafter.*--drafter-path"):
         trained.generate("gad")
     with pytest.raises(CheckpointError, match="is no drafter"):
         trained.generate("gad", "--drafter-path", trained.checkpoint)
