@@ -13,6 +13,8 @@ from fairseq_aggdec.models import (  # noqa: E402
     blockwise_image_transformer,  # noqa: F401
     blockwise_transformer,  # noqa: F401
     image_transformer,  # noqa: F401
+    interleaved_transformer,  # noqa: F401
+    lattice_transformer,  # noqa: F401
     nar_drafter,  # noqa: F401
 )
 from fairseq_aggdec.tasks import super_resolution, translation_aggdec  # noqa: E402, F401

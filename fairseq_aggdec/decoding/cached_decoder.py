@@ -6,6 +6,7 @@ Rollback needs no call: a row's next window starts at the first position that wa
 there. :class:`PrefixDecoder` does the same for architectures with other layers by recomputing the whole prefix.
 """
 
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +34,11 @@ def decoder_gap(decoder: Any) -> str | None:
     methods = ["forward", "extract_features", "extract_features_scriptable"]
     if not isinstance(decoder, HeadedDecoder):
         methods.append("output_layer")
-    if gap := overridden(decoder, TransformerDecoderBase, methods):
-        return gap
+    return overridden(decoder, TransformerDecoderBase, methods) or parts_gap(decoder)
+
+
+def parts_gap(decoder: TransformerDecoderBase) -> str | None:
+    """The same about the modules that ``decoder`` consists of, whatever it does with them."""
     if decoder.adaptive_softmax is not None or type(decoder.embed_tokens) is not nn.Embedding:
         return "adaptive input or softmax"
     if type(decoder.output_projection) is not nn.Linear:
@@ -65,6 +69,7 @@ class _Layer:
 
     def __init__(self, layer: Any, pack: bool):
         own, cross = layer.self_attn, layer.encoder_attn
+        self.own, self.pack = own, pack
         self.heads = own.num_heads
         self.pre_norm = bool(layer.normalize_before)
         self.qkv = FastLinear([own.q_proj, own.k_proj, own.v_proj], pack=pack)
@@ -75,6 +80,16 @@ class _Layer:
         self.cross_out = FastLinear([cross.out_proj], pack=pack)
         self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
         self.feed_forward = FastFeedForward(layer, pack)
+
+    @functools.cached_property
+    def own_value(self) -> FastLinear:
+        """Self-attention of a position that sees itself only: the output projection of its own value."""
+        value, out = self.own.v_proj, self.own.out_proj
+        both = nn.Linear(value.in_features, out.out_features, device="meta")
+        weight = out.weight.detach() @ value.weight.detach()
+        both.weight = nn.Parameter(weight, requires_grad=False)
+        both.bias = nn.Parameter(out(value.bias).detach(), requires_grad=False)
+        return FastLinear([both], pack=self.pack)
 
     def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
         """Queries (N, C) of a window over keys and values (B, L, 2C) -> (N, C)."""
@@ -95,10 +110,15 @@ class _Layer:
         memory_mask: Tensor | None,
     ) -> Tensor:
         """x (N, C), cache (B, capacity, 2C) written in place, memory (B, S, 2C) -> (N, C)."""
-        qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
-        width = qkv.size(-1) // 3
-        _write(cache, qkv[:, width:], window)
-        x = x + self.own_out(self.attend(qkv[:, :width], cache[:, : window.end], own_mask, window))
+        own = self.own_norm(x) if self.pre_norm else x
+        if window.alone:
+            x = x + self.own_value(own)
+        else:
+            qkv = self.qkv(own)
+            width = qkv.size(-1) // 3
+            _write(cache, qkv[:, width:], window)
+            seen = cache[:, : window.end]
+            x = x + self.own_out(self.attend(qkv[:, :width], seen, own_mask, window))
         if not self.pre_norm:
             x = self.own_norm(x)
         q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
@@ -158,9 +178,11 @@ class CachedDecoder:
 
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
-        self._reserve(window.end)
         x = self._embed(window)
-        own_mask = window.mask(x.dtype, self.span)
+        own_mask = None
+        if not window.alone:
+            self._reserve(window.end)
+            own_mask = window.mask(x.dtype, self.span)
         for layer, cache, memory in zip(self.layers, self.cache, self.memory, strict=True):
             x = layer(x, window, cache, own_mask, memory, self.memory_mask)
         if self.norm is not None:

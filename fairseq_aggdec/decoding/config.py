@@ -5,10 +5,15 @@ from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-DECODING = ChoiceEnum(["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved"])
+DECODING = ChoiceEnum(
+    ["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
+)
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
 END_CONDITION = ChoiceEnum(["first", "all"])
+LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
+LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
+LATTICE_SEARCH = ChoiceEnum(["serial", "scan"])
 STOP_RULE = ChoiceEnum(["stock", "printed"])
 
 
@@ -24,7 +29,8 @@ class DecodingConfig(FairseqDataclass):
             "non-autoregressive model (--drafter-path); blockwise: the model's own extra heads draft (--arch "
             "blockwise_transformer). All these give what --beam 1 gives, faster, unless --acceptance is relaxed. "
             "nar: the non-autoregressive drafter alone, unverified. interleaved: beam search with several words per "
-            "step (--arch interleaved_transformer)"
+            "step (--arch interleaved_transformer). lattice: the best path through a lattice of candidates (--arch "
+            "lattice_transformer)"
         },
     )
     block_size: Optional[str] = field(
@@ -94,6 +100,43 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "interleaved: write n-grams of up to this many words that directly repeat themselves once; 0: "
             "leave them"
+        },
+    )
+    lattice: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "lattice: folder of tables that scripts/lattice_tables.py made (default: lattice.SOURCE-TARGET in "
+            "the data folder)"
+        },
+    )
+    lattice_candidates: int = field(
+        default=64, metadata={"help": "lattice: candidates for each target position"}
+    )
+    lattice_length_window: int = field(
+        default=3,
+        metadata={
+            "help": "lattice: lengths that differ from the predicted one by at most this are searched"
+        },
+    )
+    lattice_smoothing: LATTICE_SMOOTHING = field(
+        default="interpolated",
+        metadata={
+            "help": "lattice: probabilities of candidates as counted (none, as in the paper) or mixed with coarser "
+            "counts (interpolated), which small data needs"
+        },
+    )
+    lattice_normalise: LATTICE_NORMALISE = field(
+        default="candidates",
+        metadata={
+            "help": "lattice: over what the probabilities of an edge add up to 1: the candidates of its position, or "
+            "the whole vocabulary (slower)"
+        },
+    )
+    lattice_search: LATTICE_SEARCH = field(
+        default="serial",
+        metadata={
+            "help": "lattice: Viterbi search position by position (serial) or as a tree of logarithmic depth (scan); "
+            "the output is the same"
         },
     )
     no_weight_packing: bool = field(

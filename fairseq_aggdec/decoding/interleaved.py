@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.data.interleaving import Geometry, inverse, writing_order
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved_search import Found, InterleavedSearch, StepRules, Written
+from fairseq_aggdec.decoding.options import refusal, refuse
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 
@@ -96,7 +97,7 @@ class InterleavedGenerator(SequenceGenerator):
         """
         if prefix_tokens is not None or constraints is not None:
             option = "--constraints" if prefix_tokens is None else "--prefix-size"
-            raise ValueError(refusal(option, "words are not written in reading order"))
+            raise ValueError(refusal(option, "interleaved", REFUSED["prefix_size"]))
         net_input = sample["net_input"]
         device = net_input["src_tokens"].device
         rules = self._rules(net_input)
@@ -257,29 +258,6 @@ def common_geometry(models: Sequence[Any]) -> Geometry:
     return geometries.pop()
 
 
-def refusal(option: str, reason: str) -> str:
-    return f"{option} does not go with --decoding interleaved: {reason}"
-
-
-def refuse_options(args: Any, extra: dict[str, Any], dedup: int) -> None:
-    """Raises ``ValueError`` with one sentence for the first option that the search cannot honour.
-
-    Args:
-        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
-        extra: what ``fairseq-generate`` hands to the generator beside them (the language model).
-        dedup: ``--dedup``.
-    """
-    unset = {"diverse_beam_groups": -1, "diversity_rate": -1.0}
-    for name, reason in REFUSED.items():
-        value = getattr(args, name, None)
-        if value and value != unset.get(name):
-            raise ValueError(refusal("--" + name.replace("_", "-"), reason))
-    if extra.get("lm_model") is not None:
-        raise ValueError(refusal("--lm-path", REFUSED["lm_path"]))
-    if dedup < 0:
-        raise ValueError(f"--dedup {dedup}: it must be at least 0")
-
-
 def build_interleaved_generator(
     cfg: Any, task: Any, models: Sequence[nn.Module], args: Any, extra: dict[str, Any] | None = None
 ) -> InterleavedGenerator:
@@ -296,7 +274,9 @@ def build_interleaved_generator(
         ValueError: an option or a model that the search cannot honour, in one sentence.
     """
     extra = dict(extra or {})
-    refuse_options(args, extra, int(cfg.dedup))
+    refuse("interleaved", REFUSED, args, extra)
+    if cfg.dedup < 0:
+        raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
     extra |= {
         "counters": task.counters,
         "end_condition": str(cfg.end_condition),

@@ -30,18 +30,21 @@ class Member:
     def _announce(self) -> None:
         for part, gap in (
             ("encoder", encoder_gap(self.model.encoder)),
-            ("decoder", decoder_gap(self.model.decoder)),
+            ("decoder", self._decoder_gap()),
         ):
             if gap is not None:
                 how = "as it is" if part == "encoder" else "by recomputing the whole prefix"
                 logger.info("%s runs %s: %s", part, how, gap)
+
+    def _decoder_gap(self) -> str | None:
+        return decoder_gap(self.model.decoder)
 
     def refresh(self) -> None:
         if self.watch is not None and not self.watch.changed():
             return
         model, pack = self.model, self.pack
         fast_encoder = encoder_gap(model.encoder) is None
-        fast_decoder = decoder_gap(model.decoder) is None
+        fast_decoder = self._decoder_gap() is None
         self.encoder = (
             FastEncoder(model.encoder, pack) if fast_encoder else StockEncoder(model.encoder)
         )

@@ -31,7 +31,12 @@ class Window:
         widths: number of slots of each row (host numbers, B of them, each >= 1).
         block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 to width);
             None when every slot sees only the slots up to itself.
+
+    Attributes:
+        alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
     """
+
+    alone = False
 
     def __init__(
         self,
@@ -125,6 +130,34 @@ class Window:
     def _causal_mask(self, dtype: torch.dtype) -> Tensor:
         triangle = _triangle(dtype, self.tokens.device, self.end)
         return triangle[None, None, self.starts[0] : self.end, : self.end]
+
+
+class NodeWindow(Window):
+    """Nodes of a lattice: the start symbol at position 0, then N alternatives at each of T - 1 positions.
+
+    The alternatives of a position are read side by side, and none sees another: each is a history of its own, one token
+    long (a bigram).
+
+    Args:
+        start: what position 0 reads.
+        tokens: (B, T - 1, N) int64, what positions 1 to T - 1 read.
+    """
+
+    alone = True
+
+    def __init__(self, start: int, tokens: Tensor):
+        rows, steps, count = tokens.shape
+        first = tokens.new_full((rows, 1), start)
+        width = 1 + steps * count
+        flat = torch.cat([first, tokens.flatten(1)], 1).flatten()
+        super().__init__(flat, [0] * rows, [width] * rows)
+        self.end = steps + 1
+        self.count = count
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        grid = x.view(self.rows, self.width, -1)
+        later = table[1 : self.end].repeat_interleave(self.count, 0)
+        return (grid + torch.cat([table[:1], later])).view(-1, x.size(-1))
 
 
 _triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}

@@ -53,14 +53,16 @@ def take_architecture(args: argparse.Namespace, path: str) -> dict[str, Any]:
     return parameters
 
 
-def load_base(model: nn.Module, parameters: dict[str, Any], path: str, new: str) -> None:
-    """Loads a base model's parameters into a model that adds modules to it.
+def load_base(
+    model: nn.Module, parameters: dict[str, Any], path: str, new: str | tuple[str, ...] = ()
+) -> None:
+    """Loads a base model's parameters into a model that may add modules to it.
 
     Args:
         model: receives them.
         parameters: of the base checkpoint.
         path: named in errors.
-        new: prefix of the parameters that the base lacks; they keep their fresh values.
+        new: prefix (or several) of the parameters that the base lacks; they keep their fresh values.
 
     Raises:
         CheckpointError: the checkpoint is of another kind of model or of other dictionaries.

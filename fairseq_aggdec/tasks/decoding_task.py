@@ -28,6 +28,7 @@ from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.lattice.decoding import build_lattice_generator
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ class DecodingTask(FairseqTask):
         self._log_summary_at_exit()
         if decoding == "interleaved":
             return build_interleaved_generator(self.cfg, self, models, args, extra)
+        if decoding == "lattice":
+            return build_lattice_generator(self.cfg, self, models, args, extra)
         refuse_unsupported(args, extra, decoding)
         set_greedy_beam(args, decoding)
         announce_ngram_blocking(args)

@@ -1,0 +1,242 @@
+"""``--decoding lattice``: fairseq's generator contract around lattice, scorer and Viterbi (Deng and Rush 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.options import refusal, refuse
+from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
+from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.lattice.length import LengthWindow
+from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
+from fairseq_aggdec.lattice.viterbi import BestPaths, Form
+from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
+
+Hypothesis = dict[str, Any]
+
+# Options that the search cannot honour, with the reason.
+REFUSED = {
+    "sampling": "it searches for the best path",
+    "diverse_beam_groups": "it has no beam",
+    "diversity_rate": "it has no beam",
+    "constraints": "its words come from the candidates",
+    "prefix_allowed_tokens_fn": "its words come from the candidates",
+    "prefix_size": "its words come from the candidates",
+    "no_repeat_ngram_size": "a path knows one word before each",
+    "lm_path": "a path knows one word before each",
+    "retain_dropout": "dropout is off in the cached decoder",
+    "retain_iter_history": "there is one iteration",
+    "print_alignment": "the scorer's attention belongs to edges, not to a sentence",
+}
+
+
+class LatticeGenerator(SequenceGenerator):
+    """The best paths through the lattice of each sentence; exact, whatever the beam.
+
+    Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stock option; only ``_generate``
+    is ours.
+
+    Args:
+        models, tgt_dict, **options: as ``SequenceGenerator``.
+        candidate_model: proposes words; on the models' device.
+        counters: statistics, added to.
+        candidates: N.
+        length_window: dL.
+        smoothing: of the candidates' probabilities.
+        normalise: see :class:`~fairseq_aggdec.lattice.scoring.EdgeScorer`.
+        form: of the Viterbi search.
+        count: paths per sentence (``--nbest``).
+        pack: keep weights packed for CPU.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        tgt_dict: Any,
+        *,
+        candidate_model: CandidateModel,
+        counters: Counters,
+        candidates: int,
+        length_window: int,
+        smoothing: Smoothing,
+        normalise: Normalise,
+        form: Form,
+        count: int = 1,
+        pack: bool = True,
+        **options: Any,
+    ):
+        super().__init__(models, tgt_dict, **options)
+        self.candidate_model, self.counters = candidate_model, counters
+        self.candidates, self.length_window = candidates, length_window
+        self.smoothing, self.form, self.count = smoothing, form, count
+        self.scorer = EdgeScorer(models, normalise, pack, self.temperature)
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Decodes a batch; the contract of ``SequenceGenerator._generate``.
+
+        Returns:
+            per sentence up to ``count`` hypotheses, best first: ``tokens`` (T,) with the final ``</s>``,
+            ``positional_scores`` (T,), those of the path's edges in nats, ``score``, their sum (length-normalised
+            unless ``--unnormalized``), ``attention``, ``alignment``, and ``steps``, which is 1.
+
+        Raises:
+            ValueError: forced words, or a minimum length above the maximum.
+        """
+        if prefix_tokens is not None or constraints is not None:
+            option = "--constraints" if prefix_tokens is None else "--prefix-size"
+            raise ValueError(refusal(option, "lattice", REFUSED["prefix_size"]))
+        net_input = sample["net_input"]
+        with torch.inference_mode():
+            with self.counters.clock("encoder"):
+                self.scorer.start(net_input)
+            lattice, first, edges = self.scored(net_input, bos_token)
+            with self.counters.clock("other"):
+                count = None if self.count == 1 else self.count
+                paths = lattice.search(first, edges, count, self.form)
+                found = self._hypotheses(lattice, paths)
+        self.counters.calls += 1
+        for hypotheses in found:
+            self.counters.sentences += 1
+            self.counters.iterations += 1
+            self.counters.emitted[len(hypotheses[0]["tokens"])] += 1
+        return found
+
+    def scored(
+        self, net_input: Mapping[str, Tensor], bos_token: int | None = None
+    ) -> tuple[Lattice, Tensor, Tensor]:
+        """The lattice of a batch that the scorer has encoded, and its scores: (B, N) and (B, T - 1, N, N)."""
+        source = net_input["src_tokens"]
+        with self.counters.clock("draft"):
+            lattice = self.candidate_model.lattice(
+                source, self.candidates, self.smoothing, self._lengths(source)
+            )
+        with self.counters.clock("verify"):
+            start = self.eos if bos_token is None else bos_token
+            first, edges = self.scorer.scores(lattice, start)
+            if self.unk_penalty:
+                unknown = lattice.tokens == self.unk
+                first = first - self.unk_penalty * unknown[:, 0]
+                edges = edges - self.unk_penalty * unknown[:, 1:].unsqueeze(2)
+        return lattice, first, edges
+
+    def _lengths(self, source: Tensor) -> LengthWindow:
+        """The lengths that are searched, within the limits that stock fairseq would give each sentence."""
+        words = ((source != self.pad) & (source != self.eos)).sum(1)
+        if self.match_source_len:
+            # `</s>` counts in fairseq's source lengths, so stock too writes one word more than the source has.
+            return LengthWindow.exactly((words + 1).clamp(max=self.max_len - 1))
+        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
+        limit = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
+        if self.min_len > limit:
+            raise ValueError(
+                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
+                "which --max-len-a and --max-len-b set"
+            )
+        window = self.candidate_model.length.window(words, self.length_window, max(1, limit))
+        floor = min(self.min_len, limit)
+        return LengthWindow(
+            window.shortest.clamp(min=floor), window.longest.clamp(min=floor), window.single
+        )
+
+    def _hypotheses(self, lattice: Lattice, paths: BestPaths) -> list[list[Hypothesis]]:
+        rows, positions = lattice.tokens.shape[:2]
+        tokens = lattice.read(paths.choices).view(rows, -1, positions)  # (B, P, T)
+        scores = paths.position_scores.view(rows, -1, positions)
+        totals = paths.scores.view(rows, -1)
+        lengths = (tokens != self.pad).sum(2).masked_fill(~totals.isfinite(), 0).tolist()
+        found = []
+        for row in range(rows):
+            ranked = [
+                self._hypothesis(tokens[row, path, :length], scores[row, path, :length])
+                for path, length in enumerate(lengths[row])
+                if length
+            ]
+            ranked.sort(key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
+            found.append(ranked)
+        return found
+
+    def _hypothesis(self, tokens: Tensor, scores: Tensor) -> Hypothesis:
+        scores = scores.float()
+        score = scores.sum()
+        if self.normalize_scores:
+            score = score / len(scores) ** self.len_penalty
+        return {
+            "tokens": tokens,
+            "score": score,
+            "positional_scores": scores,
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": 1,
+        }
+
+
+def open_candidates(cfg: Any, task: Any) -> CandidateModel:
+    """The tables of ``--lattice``, or those beside the data.
+
+    Raises:
+        FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
+    """
+    folder = cfg.lattice
+    if not folder:
+        folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
+        if not folder.exists():
+            raise FileNotFoundError(
+                f"--decoding lattice needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
+                "others with --lattice"
+            )
+    return CandidateModel.open(Path(folder), task.source_dictionary, task.target_dictionary)
+
+
+def build_lattice_generator(
+    cfg: Any, task: Any, models: Sequence[nn.Module], args: Any, extra: dict[str, Any]
+) -> LatticeGenerator:
+    """The generator of ``--decoding lattice``.
+
+    Args:
+        cfg: decoding options.
+        task: has dictionaries and counters.
+        models: of ``--arch lattice_transformer``.
+        args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
+        extra: what ``fairseq-generate`` hands to the generator beside them.
+
+    Raises:
+        ValueError: an option or a model that does not fit, in one sentence.
+    """
+    refuse("lattice", REFUSED, args, extra)
+    for model in models:
+        decoder: Any = model.decoder
+        if not isinstance(decoder, MarkovDecoder):
+            raise ValueError(
+                "--decoding lattice needs a model of --arch lattice_transformer; that of --path has a "
+                f"{type(decoder).__name__}"
+            )
+    tables = open_candidates(cfg, task)
+    device = next(models[0].parameters()).device
+    if device.type != "cpu":
+        tables = tables.to(device)
+    extra = extra | {
+        "candidate_model": tables,
+        "counters": task.counters,
+        "candidates": int(cfg.lattice_candidates),
+        "length_window": int(cfg.lattice_length_window),
+        "smoothing": str(cfg.lattice_smoothing),
+        "normalise": str(cfg.lattice_normalise),
+        "form": str(cfg.lattice_search),
+        "count": getattr(args, "nbest", 1),
+        "pack": not cfg.no_weight_packing,
+    }
+    return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)

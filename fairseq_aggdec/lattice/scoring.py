@@ -1,0 +1,109 @@
+"""The neural scores of a lattice's edges: log P(y_t | y_{t-1}, t, x) for all pairs of candidates (section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, parts_gap
+from fairseq_aggdec.decoding.verifier import Member
+from fairseq_aggdec.decoding.window import NodeWindow
+from fairseq_aggdec.lattice.lattice import Lattice
+
+Normalise = Literal["candidates", "vocabulary"]
+NORMALISE = get_args(Normalise)
+ROWS = 256  # projected to the whole vocabulary at a time
+
+
+class ScorerMember(Member):
+    """A model whose decoder scores nodes: its layers in their fast form, whatever order it was trained with."""
+
+    def _decoder_gap(self) -> str | None:
+        return parts_gap(self.model.decoder)
+
+
+class EdgeScorer:
+    """Scores of one model or of several, whose probabilities are averaged.
+
+    Args:
+        models: of ``--arch lattice_transformer``, in evaluation mode.
+        normalise: ``candidates``: probabilities of a position's candidates add up to 1, and only these are projected;
+            ``vocabulary``: those of all types do.
+        pack: keep weights packed for CPU.
+        temperature: divides the logits.
+
+    Raises:
+        ValueError: layers that have no fast form.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        normalise: Normalise = "candidates",
+        pack: bool = True,
+        temperature: float = 1.0,
+    ):
+        for model in models:
+            if gap := parts_gap(model.decoder):
+                raise ValueError(f"--decoding lattice cannot run this model: {gap}")
+        self.members = [ScorerMember(model, pack) for model in models]
+        self.normalise, self.temperature = normalise, temperature
+
+    def start(self, net_input: Mapping[str, Tensor]) -> None:
+        """Encodes ``src_tokens`` (B, S)."""
+        for member in self.members:
+            member.start(net_input, capacity=1)
+
+    def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
+        """Of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
+        found = [self._of_one(member.decoder, lattice, start) for member in self.members]
+        if len(found) == 1:
+            return found[0]
+        first, edges = (
+            torch.logsumexp(torch.stack(part), 0) - math.log(len(found))
+            for part in zip(*found, strict=True)
+        )
+        return first, edges
+
+    def _of_one(self, decoder: Any, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
+        assert isinstance(decoder, CachedDecoder)
+        rows, positions, count = lattice.tokens.shape
+        features = decoder.features(NodeWindow(start, lattice.tokens[:, :-1]))
+        grid = features.view(rows, -1, features.size(-1))  # (B, 1 + (T - 1) N, C)
+        projection = decoder.decoder.output_projection
+        columns = projection.weight[lattice.tokens]  # (B, T, N, C)
+        bias = None if projection.bias is None else projection.bias[lattice.tokens]
+        # Position 0 has one history, the others N; (B, H, C) x (B, C, N) each.
+        first = grid[:, :1] @ columns[:, 0].transpose(1, 2)  # (B, 1, N)
+        later = grid[:, 1:].unflatten(1, (positions - 1, count))  # (B, T - 1, N, C)
+        edges = later @ columns[:, 1:].transpose(2, 3)  # (B, T - 1, N, N)
+        if bias is not None:
+            first, edges = first + bias[:, :1], edges + bias[:, 1:].unsqueeze(2)
+        first, edges = (scores.float() / self.temperature for scores in (first, edges))
+        if self.normalise == "candidates":
+            there = lattice.nodes & (lattice.tokens != lattice.pad)
+            first = first - _log_sum(first, there[:, :1])
+            edges = edges - _log_sum(edges, there[:, 1:].unsqueeze(2))
+        else:
+            norm = self._vocabulary_norm(decoder, features).view(rows, -1, 1)
+            first = first - norm[:, :1]
+            edges = edges - norm[:, 1:].unflatten(1, (positions - 1, count))
+        return first.squeeze(1), edges
+
+    def _vocabulary_norm(self, decoder: CachedDecoder, features: Tensor) -> Tensor:
+        """(M, C) -> (M,) log-sum over all types."""
+        parts = [
+            decoder.logits(part, self.temperature).float().logsumexp(-1)
+            for part in features.split(ROWS)
+        ]
+        return torch.cat(parts)
+
+
+def _log_sum(scores: Tensor, there: Tensor) -> Tensor:
+    """Log-sum (..., 1) over the candidates that are there; 0 where none is."""
+    total = scores.masked_fill(~there, -torch.inf).logsumexp(-1, keepdim=True)
+    return total.masked_fill(total == -torch.inf, 0.0)

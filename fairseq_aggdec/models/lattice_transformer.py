@@ -1,0 +1,144 @@
+"""``--arch lattice_transformer``: a Transformer whose shallow decoder scores the edges of a candidate lattice.
+
+The scorer of Deng and Rush (2023), section 3: log P(y_t | y_{t-1}, t, x) for all candidates of position t - 1 at once.
+It is a stock decoder, one layer deep unless told otherwise, whose self-attention is cut: at decoding a position sees
+itself only, and what it has read is the token before it. In training the order is drawn from bigrams to trigrams, as in
+a Markov transformer (Deng and Rush, 2020): positions are parted into blocks of one or two, and see their block only.
+Blocks cut the history after the same token in every layer, so that the order does not grow with the depth.
+"""
+
+import random
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerDecoder, TransformerModel
+from fairseq.models.transformer.transformer_legacy import base_architecture
+from torch import Tensor, nn
+
+from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
+
+ORDERS = {"2": (2,), "3": (3,), "mixed": (2, 3)}
+
+
+class MarkovDecoder(TransformerDecoder):
+    """A stock Transformer decoder in which position t sees the last positions of its block only.
+
+    Attributes:
+        order: of the Markov chain: a token depends on at most ``order - 1`` tokens before it. Blocks have
+            ``order - 1`` positions.
+        offset: where in a block the sentence begins.
+    """
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
+        super().__init__(args, dictionary, embed_tokens, no_encoder_attn=args.no_cross_attention)
+        self.orders = ORDERS[args.markov_order]
+        self.order, self.offset = 2, 0
+
+    def draw_order(self, update: int) -> None:
+        """The order and offset of an update, the same on every worker."""
+        draw = random.Random(update)
+        self.order = draw.choice(self.orders)
+        self.offset = draw.randrange(self.order - 1)
+
+    def buffered_future_mask(self, tensor: Tensor) -> Tensor:
+        """(T, T) additive mask for x of shape (T, B, C); bigrams outside training."""
+        order, offset = (self.order, self.offset) if self.training else (2, 0)
+        position = torch.arange(tensor.size(0), device=tensor.device)
+        block = (position + offset) // (order - 1)
+        seen = (block.unsqueeze(1) == block) & (position.unsqueeze(1) >= position)
+        return torch.zeros_like(seen, dtype=tensor.dtype).masked_fill_(~seen, -torch.inf)
+
+    def forward(self, prev_output_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """As stock.
+
+        Raises:
+            ValueError: a search that decodes word by word asked.
+        """
+        incremental = args[1] if len(args) > 1 else kwargs.get("incremental_state")
+        if incremental is not None:
+            raise ValueError("--arch lattice_transformer decodes with --decoding lattice only")
+        return super().forward(prev_output_tokens, *args, **kwargs)
+
+
+@register_model("lattice_transformer")
+class LatticeTransformerModel(TransformerModel):
+    """Trained as any translation model, with a stock criterion; decoded with ``--decoding lattice``."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        TransformerModel.add_args(parser)
+        parser.add_argument(
+            "--markov-order",
+            choices=list(ORDERS),
+            help="tokens that a position may depend on in training, itself counted: 2 (bigrams, as in decoding), 3, or "
+            "drawn for each update (default: mixed)",
+        )
+        parser.add_argument(
+            "--base-checkpoint",
+            metavar="FILE",
+            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers",
+        )
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "LatticeTransformerModel":
+        path: str = getattr(args, "base_checkpoint", None) or ""
+        parameters = None
+        if path:
+            layers = getattr(args, "decoder_layers", None)
+            parameters = take_architecture(args, path)
+            check_base_depth(layers, args.decoder_layers, path)
+            args.decoder_layers = layers or 1
+            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
+            args.base_checkpoint = None
+        lattice_architecture(args)
+        check_depth(args)
+        model: LatticeTransformerModel = super().build_model(args, task)
+        if parameters is not None:
+            load_base(model, first_layers(parameters, args.decoder_layers), path)
+        return model
+
+    @classmethod
+    def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> MarkovDecoder:
+        return MarkovDecoder(args, tgt_dict, embed_tokens)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        super().set_num_updates(num_updates)
+        self.decoder.draw_order(num_updates)
+
+
+def first_layers(parameters: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters without those of decoder layers from ``count`` on."""
+    prefix = "decoder.layers."
+    return {
+        name: value
+        for name, value in parameters.items()
+        if not name.startswith(prefix) or int(name.removeprefix(prefix).split(".")[0]) < count
+    }
+
+
+def check_base_depth(layers: int | None, base_layers: int, path: str) -> None:
+    """Raises ``ValueError`` where more layers are wanted than the base has."""
+    if layers is not None and layers > base_layers:
+        raise ValueError(
+            f"--decoder-layers {layers}: the decoder of --base-checkpoint {path} has {base_layers}"
+        )
+
+
+def check_depth(args: Namespace) -> None:
+    """Raises ``ValueError`` with one sentence that names the option which cannot be."""
+    if int(args.decoder_layers) < 1:
+        raise ValueError(f"--decoder-layers {args.decoder_layers}: a scorer has at least one layer")
+    if args.no_cross_attention:
+        raise ValueError("--no-cross-attention: a scorer reads the source")
+
+
+@register_model_architecture("lattice_transformer", "lattice_transformer")
+def lattice_architecture(args: Namespace) -> None:
+    """Base size with a scorer of one layer, unless told otherwise."""
+    args.markov_order = getattr(args, "markov_order", None) or "mixed"
+    args.base_checkpoint = getattr(args, "base_checkpoint", None)
+    if getattr(args, "decoder_layers", None) is None:
+        args.decoder_layers = 1
+    base_architecture(args)
