@@ -6,8 +6,9 @@
 #
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's
-# decoder), DRAFTER_FLAGS (the verifier's encoder shared and its decoder to begin with), NAME (drafter), DEVICE_FLAGS (--cpu),
-# PRECISION_FLAGS (--amp: products in half precision while training), SEED (1).
+# decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier; "--share-verifier-encoder MODEL --init-decoder-from MODEL"
+# trains a decoder only), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
+# training), SEED (1).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -16,6 +17,7 @@ PAIR=${SOURCE:-de}-${TARGET:-en}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
 MAX_UPDATE=${MAX_UPDATE:-5000}
 LAYERS=${LAYERS:-3}
+LR=${LR:-0.001}
 NAME=${NAME:-drafter}
 SEED=${SEED:-1}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
@@ -23,7 +25,7 @@ PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 VERIFIER=$WORK/model-$PAIR/model.pt
 DATA=$WORK/data-$PAIR
 DISTILLED=$WORK/distilled-$PAIR
-DRAFTER_FLAGS=${DRAFTER_FLAGS:---share-verifier-encoder $VERIFIER --init-decoder-from $VERIFIER}
+DRAFTER_FLAGS=${DRAFTER_FLAGS:---init-encoder-from $VERIFIER --init-decoder-from $VERIFIER --share-decoder-input-output-embed}
 
 [ -e "$VERIFIER" ] || die "$VERIFIER is missing: run scripts/recipes/multi30k.sh first"
 
@@ -38,10 +40,10 @@ train() {
     "$BIN/fairseq-train" "$DISTILLED" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" \
         --arch nar_drafter --block-size "$BLOCK_SIZE" --decoder-layers "$LAYERS" $DRAFTER_FLAGS \
-        --share-all-embeddings --activation-fn relu --dropout 0.1 \
+        --activation-fn relu --dropout 0.1 \
         --criterion glancing_loss --label-smoothing 0.1 --eval-acceptance "$VERIFIER" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 \
-        --lr 0.001 --lr-scheduler inverse_sqrt --warmup-updates 400 \
+        --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 400 \
         --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
