@@ -14,6 +14,7 @@ END_CONDITION = ChoiceEnum(["first", "all"])
 LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
 LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
 LATTICE_SEARCH = ChoiceEnum(["serial", "scan"])
+DRAFT_FROM = ChoiceEnum(["source", "file", "interleaved", "lattice"])
 STOP_RULE = ChoiceEnum(["stock", "printed"])
 
 
@@ -42,7 +43,10 @@ class DecodingConfig(FairseqDataclass):
     )
     drafter_path: Optional[str] = field(
         default=None,
-        metadata={"help": "gad, nar: checkpoint of the drafter (--arch nar_drafter)"},
+        metadata={
+            "help": "gad, nar: checkpoint of the drafter (--arch nar_drafter); iad: of the model that --draft-from "
+            "names"
+        },
     )
     acceptance: ACCEPTANCE = field(
         default="exact",
@@ -78,6 +82,20 @@ class DecodingConfig(FairseqDataclass):
             "help": "where iad goes on copying after an edit: at a suffix of the output that occurs once in the source "
             "(unique, as in the paper), or, when it occurs several times, at its first occurrence (longest) or at "
             "the next one after the last copied token (recent). The output is the same, only the speed differs"
+        },
+    )
+    draft_from: DRAFT_FROM = field(
+        default="source",
+        metadata={
+            "help": "iad: the text that is copied. source: the input; file: the lines of --draft-file; interleaved, "
+            "lattice: what the model of --drafter-path decodes. The output is the same, only the speed differs"
+        },
+    )
+    draft_file: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "iad --draft-from file: one draft per sentence of the set, in its order, in target tokens as the "
+            "data was binarised from; empty lines draft nothing"
         },
     )
     end_condition: END_CONDITION = field(

@@ -232,8 +232,8 @@ def distinct(words: Sequence[int], longest: int) -> list[int]:
     return kept
 
 
-def common_geometry(models: Sequence[Any]) -> Geometry:
-    """The geometry of the models; a stock Transformer is (1, 1).
+def common_geometry(models: Sequence[Any], option: str = "--path") -> Geometry:
+    """The geometry of the models, which ``option`` named; a stock Transformer is (1, 1).
 
     Raises:
         ValueError: a model that does not write slots, or models of different geometries.
@@ -247,19 +247,24 @@ def common_geometry(models: Sequence[Any]) -> Geometry:
             geometries.add(Geometry())
         else:
             raise ValueError(
-                "--decoding interleaved needs a model of --arch interleaved_transformer or a stock Transformer; that "
-                f"of --path has a {type(decoder).__name__}"
+                "interleaved decoding needs a model of --arch interleaved_transformer or a stock Transformer; that of "
+                f"{option} has a {type(decoder).__name__}"
             )
     if len(geometries) > 1:
         raise ValueError(
-            "--decoding interleaved averages models that write in the same order; those of --path differ in "
+            f"only models that write in the same order can be averaged; those of {option} differ in "
             "--directions, --words-per-direction or their ablations"
         )
     return geometries.pop()
 
 
 def build_interleaved_generator(
-    cfg: Any, task: Any, models: Sequence[nn.Module], args: Any, extra: dict[str, Any] | None = None
+    cfg: Any,
+    task: Any,
+    models: Sequence[nn.Module],
+    args: Any,
+    extra: dict[str, Any] | None = None,
+    option: str = "--path",
 ) -> InterleavedGenerator:
     """The generator of ``--decoding interleaved``.
 
@@ -269,12 +274,14 @@ def build_interleaved_generator(
         models: of one geometry.
         args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
         extra: what ``fairseq-generate`` hands to the generator beside them.
+        option: that named the models, for messages.
 
     Raises:
         ValueError: an option or a model that the search cannot honour, in one sentence.
     """
     extra = dict(extra or {})
     refuse("interleaved", REFUSED, args, extra)
+    common_geometry(models, option)
     if cfg.dedup < 0:
         raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
     extra |= {

@@ -101,43 +101,26 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     return alike
 
 
-class InputCopyDrafter:
-    """Drafts from the source sentence, whatever the padding side and the dictionaries.
+class CopyDrafter:
+    """Drafts from one text per sentence. What text that is, is said by the class that inherits.
 
     Args:
-        source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
+        eos: end symbol of the target dictionary, with which outputs start too.
         match: see :class:`CopyText`.
         device_type: ``cpu`` or ``cuda``, for the cost of a window.
     """
 
-    def __init__(self, source: Dictionary, target: Dictionary, match: str, device_type: str):
-        self.to_target = symbol_map(source, target)
-        self.source_pad, self.source_eos = source.pad(), source.eos()
-        self.eos = target.eos()
-        self.match = match
+    def __init__(self, eos: int, match: str, device_type: str):
+        self.eos, self.match = eos, match
         self.draft_length = DraftLength(device_type)
 
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        source = sample["net_input"]["src_tokens"].cpu()
-        mapped = self.to_target[source].tolist()
-        self.texts = [
-            CopyText(self._strip(ids, tokens), self.eos, self.match)
-            for ids, tokens in zip(source.tolist(), mapped, strict=True)
-        ]
-        self.draft_length.start(len(self.texts))
+    def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
+        """The text of each sentence of a batch as :class:`CopyText` takes it."""
+        raise NotImplementedError
 
-    def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
-        """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
-        first, last = 0, len(ids)
-        while last > first and ids[last - 1] == self.source_pad:
-            last -= 1
-        while first < last and ids[first] == self.source_pad:
-            first += 1
-        return (
-            tokens[first : last - 1]
-            if last > first and ids[last - 1] == self.source_eos
-            else tokens[first:last]
-        )
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
+        self.draft_length.start(len(self.texts))
 
     def draft(self, state: DecodeState) -> Draft:
         drafts = []
@@ -155,6 +138,40 @@ class InputCopyDrafter:
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.texts = [self.texts[row] for row in rows]
         self.draft_length.keep_rows(rows)
+
+
+class InputCopyDrafter(CopyDrafter):
+    """Drafts from the source sentence, whatever the padding side and the dictionaries.
+
+    Args:
+        source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
+        match, device_type: as :class:`CopyDrafter` takes them.
+    """
+
+    def __init__(self, source: Dictionary, target: Dictionary, match: str, device_type: str):
+        super().__init__(target.eos(), match, device_type)
+        self.to_target = symbol_map(source, target)
+        self.source_pad, self.source_eos = source.pad(), source.eos()
+
+    def copied(self, sample: Mapping) -> list[list[int]]:
+        source = sample["net_input"]["src_tokens"].cpu()
+        mapped = self.to_target[source].tolist()
+        return [
+            self._strip(ids, tokens) for ids, tokens in zip(source.tolist(), mapped, strict=True)
+        ]
+
+    def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
+        """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
+        first, last = 0, len(ids)
+        while last > first and ids[last - 1] == self.source_pad:
+            last -= 1
+        while first < last and ids[first] == self.source_pad:
+            first += 1
+        return (
+            tokens[first : last - 1]
+            if last > first and ids[last - 1] == self.source_eos
+            else tokens[first:last]
+        )
 
 
 def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:

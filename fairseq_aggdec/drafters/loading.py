@@ -40,6 +40,17 @@ def load_verifier(path: str, task: FairseqTask, option: str) -> Any:
     return _build(state, path, task, option)
 
 
+def load_writer(path: str, task: FairseqTask, option: str = "--drafter-path") -> Any:
+    """A model that writes whole drafts (interleaved, lattice), in evaluation mode on the CPU.
+
+    What kind it must be is for the generator to say that decodes with it.
+
+    Raises:
+        FileNotFoundError, CheckpointError: no file, or a model of other data.
+    """
+    return _build(load_checkpoint(path), path, task, option)
+
+
 def _build(state: dict[str, Any], path: str, task: FairseqTask, option: str) -> Any:
     _check_languages(state, path, task, option)
     _check_dictionaries(state["model"], path, task, option)

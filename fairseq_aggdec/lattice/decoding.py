@@ -202,7 +202,12 @@ def open_candidates(cfg: Any, task: Any) -> CandidateModel:
 
 
 def build_lattice_generator(
-    cfg: Any, task: Any, models: Sequence[nn.Module], args: Any, extra: dict[str, Any]
+    cfg: Any,
+    task: Any,
+    models: Sequence[nn.Module],
+    args: Any,
+    extra: dict[str, Any],
+    option: str = "--path",
 ) -> LatticeGenerator:
     """The generator of ``--decoding lattice``.
 
@@ -212,6 +217,7 @@ def build_lattice_generator(
         models: of ``--arch lattice_transformer``.
         args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
         extra: what ``fairseq-generate`` hands to the generator beside them.
+        option: that named the models, for messages.
 
     Raises:
         ValueError: an option or a model that does not fit, in one sentence.
@@ -221,7 +227,7 @@ def build_lattice_generator(
         decoder: Any = model.decoder
         if not isinstance(decoder, MarkovDecoder):
             raise ValueError(
-                "--decoding lattice needs a model of --arch lattice_transformer; that of --path has a "
+                f"a lattice needs a model of --arch lattice_transformer; that of {option} has a "
                 f"{type(decoder).__name__}"
             )
     tables = open_candidates(cfg, task)

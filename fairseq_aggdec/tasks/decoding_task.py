@@ -25,6 +25,7 @@ from fairseq_aggdec.decoding.options import (
 )
 from fairseq_aggdec.drafters.base import Drafter, EmptyDrafter
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.from_text import build_text_drafter
 from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter
@@ -116,7 +117,7 @@ class DecodingTask(FairseqTask):
             generator_class = AlignedGenerator
             extra["print_alignment"] = args.print_alignment
         extra |= {
-            "drafter": self.build_drafter(decoding, models),
+            "drafter": self.build_drafter(decoding, models, args),
             "accept": acceptance_rule(self.cfg, self.first_number),
             "counters": self.counters,
             "pack": not self.cfg.no_weight_packing,
@@ -124,8 +125,10 @@ class DecodingTask(FairseqTask):
         }
         return super().build_generator(models, args, generator_class, extra)
 
-    def build_drafter(self, decoding: str, models: Sequence[torch.nn.Module]) -> Drafter:
-        """The drafter of a method."""
+    def build_drafter(
+        self, decoding: str, models: Sequence[torch.nn.Module], args: Namespace
+    ) -> Drafter:
+        """The drafter of a method; ``args`` are fairseq's generation options."""
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
@@ -133,6 +136,8 @@ class DecodingTask(FairseqTask):
         if decoding in ("gad", "nar"):
             return self._nar_drafter(decoding, models[0])
         device = next(models[0].parameters()).device
+        if str(self.cfg.draft_from) != "source":
+            return build_text_drafter(self.cfg, self, models[0], args)
         return InputCopyDrafter(
             self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match), device.type
         )

@@ -294,4 +294,6 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "--block-size auto" in refusal(make_task("nar", block_size="auto", **options))
     assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
     assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
-    assert isinstance(make_task("gad", **options).build_drafter("gad", [drafter()]), NarDrafter)
+    assert isinstance(
+        make_task("gad", **options).build_drafter("gad", [drafter()], Namespace()), NarDrafter
+    )

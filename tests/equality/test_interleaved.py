@@ -436,7 +436,7 @@ def test_models_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="write in the same order"):
         search([lively(2, 1), lively(2, 2)], sample)
     blockwise = make_model(make_task(), 1, "blockwise_transformer")
-    with pytest.raises(ValueError, match="needs a model of --arch interleaved_transformer"):
+    with pytest.raises(ValueError, match="needs a model of --arch interleaved"):
         search([blockwise], sample)
 
 

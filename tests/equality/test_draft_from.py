@@ -1,0 +1,113 @@
+"""``--decoding iad --draft-from``: the verifier's greedy output, whatever text it drafts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.drafters import from_text
+from fairseq_aggdec.lattice.candidates import CandidateModel
+from tests.equality.test_lattice import tables
+from tests.support import (
+    assert_same,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Any:
+    return make_model(make_task(), 5)
+
+
+def text_of(tokens: torch.Tensor) -> str:
+    dictionary = make_task().target_dictionary
+    return " ".join(dictionary[token] for token in tokens.tolist()[:-1])
+
+
+DOCTORS = {
+    "what is right": lambda text: text,
+    "nothing": lambda text: "",
+    "one wrong word": lambda text: " ".join(["w1", *text.split()[1:]]),
+    "half of it": lambda text: " ".join(text.split()[: len(text.split()) // 2]),
+    "special symbols": lambda text: f"</s> <pad> <unk> {text}",
+    "unknown words": lambda text: f"never heard {text}",
+    "far too much": lambda text: " ".join([text] * 8),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("doctor", DOCTORS.values(), ids=DOCTORS)
+def test_any_file_gives_the_verifiers_output(
+    verifier: Any, doctor: Any, rows: int, tmp_path: Path
+) -> None:
+    sample = make_batch(random_sources(3, rows))
+    expected = stock([verifier], sample)
+    file = tmp_path / "drafts"
+    file.write_text("".join(doctor(text_of(h["tokens"])) + "\n" for h in expected))
+    task = make_task("iad", draft_from="file", draft_file=str(file))
+    found = generate(task, [verifier], sample)
+    assert_same(found, expected)
+    if doctor is DOCTORS["what is right"]:
+        assert sum(hypothesis["steps"] for hypothesis in found) <= 2 * rows
+
+
+def test_lines_go_by_the_sentences_numbers(verifier: Any, tmp_path: Path) -> None:
+    sample = make_batch(random_sources(3, 4))
+    expected = stock([verifier], sample)
+    file = tmp_path / "drafts"
+    file.write_text("".join(text_of(h["tokens"]) + "\n" for h in reversed(expected)))
+    sample["id"] = torch.tensor([3, 2, 1, 0])
+    found = generate(make_task("iad", draft_from="file", draft_file=str(file)), [verifier], sample)
+    assert sum(hypothesis["steps"] for hypothesis in found) <= 8
+
+
+WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "interleaved": ("interleaved_transformer", {"directions": 2, "words_per_direction": 2}),
+    "lattice": ("lattice_transformer", {"decoder_layers": 1}),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("kind", list(WRITERS))
+def test_another_model_drafts(
+    verifier: Any, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arch, options = WRITERS[kind]
+    writer = make_model(make_task(), 2, arch, **options)
+    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    folder = tmp_path / "lattice"
+    plain = make_task()
+    tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
+    assert CandidateModel.open(folder, plain.source_dictionary, plain.target_dictionary)
+    task = make_task("iad", draft_from=kind, drafter_path="writer.pt", lattice=str(folder))
+    sample = make_batch(random_sources(6, rows))
+    found = generate(task, [verifier], sample)
+    assert_same(found, stock([verifier], sample))
+    assert task.counters.drafted > 0
+    assert task.counters.sentences == rows
+
+
+def test_refusals_name_the_option(
+    verifier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refusal(**options: Any) -> str:
+        with pytest.raises((ValueError, FileNotFoundError)) as error:
+            generate(make_task("iad", **options), [verifier], make_batch([[5, 6], [7]]))
+        return str(error.value)
+
+    assert "--draft-file" in refusal(draft_from="file")
+    assert "nothing" in refusal(draft_from="file", draft_file=str(tmp_path / "nothing"))
+    (tmp_path / "short").write_text("w1\n")
+    assert "has 1 lines" in refusal(draft_from="file", draft_file=str(tmp_path / "short"))
+    assert "--drafter-path" in refusal(draft_from="interleaved")
+    monkeypatch.setattr(from_text, "load_writer", lambda path, task: verifier)
+    message = refusal(draft_from="lattice", drafter_path="writer.pt")
+    assert "--drafter-path" in message and "lattice_transformer" in message
