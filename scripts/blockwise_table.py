@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import sacrebleu
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 STOCK = "stock --beam 1"
@@ -70,18 +70,6 @@ def decode(session: Session, decoding: str, limit: int | None) -> tuple[dict[int
         for sentence, hypothesis in zip(sample["id"].tolist(), hypotheses, strict=True):
             found[sentence] = hypothesis["tokens"].cpu()
     return found, counters
-
-
-def bleu(session: Session, found: dict[int, Any]) -> tuple[float, str]:
-    """sacreBLEU of the decoded sentences, and its signature."""
-    dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
-    texts, references = [], []
-    for sentence, tokens in found.items():
-        texts.append(dictionary.string(tokens, process))
-        reference = session.dataset[sentence]["target"]
-        references.append(dictionary.string(reference, process, escape_unk=True))
-    metric = sacrebleu.BLEU()
-    return metric.corpus_score(texts, [references]).score, str(metric.get_signature())
 
 
 def scores_of(

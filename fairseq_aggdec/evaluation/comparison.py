@@ -1,0 +1,164 @@
+"""Methods beside each other on one set: quality, steps, latency and speed; each has its own options and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.evaluation.quality import bleu
+from fairseq_aggdec.evaluation.session import Session
+from fairseq_aggdec.evaluation.timing import Measurement, System, different, measure
+
+COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence", "p50", "p95")
+
+
+@dataclass
+class Method:
+    """One system: a name and a loaded session whose command line says how it decodes.
+
+    Attributes:
+        beam: of the search.
+    """
+
+    name: str
+    session: Session
+    beam: int
+
+    @property
+    def decoding(self) -> str:
+        return str(self.session.task.cfg.decoding)
+
+    @property
+    def stock(self) -> bool:
+        return self.decoding == "beam"
+
+    @property
+    def oracle(self) -> bool:
+        return self.stock and self.beam == 1
+
+    @property
+    def path(self) -> str:
+        return str(self.session.cfg.common_eval.path)
+
+    def system(self) -> System:
+        """Ready to be timed."""
+        generator, counters = self.session.generator(self.decoding, self.beam)
+
+        def decode(sample: dict[str, Any]) -> list[list[int]]:
+            found = self.session.decode(generator, sample)
+            return [hypothesis["tokens"].tolist() for hypothesis in found]
+
+        return System(self.name, decode, None if self.stock else counters)
+
+
+@dataclass
+class Line:
+    """One system at one batch size and thread count; times in seconds, p50 and p95 of batches.
+
+    Attributes:
+        steps: iterations per sentence, decoder calls of a sentence for stock.
+        differ: sentences that are not those of stock ``--beam 1`` on the same models; None where that is not compared.
+    """
+
+    system: str
+    batch_size: int
+    threads: int
+    sentences: int
+    tokens: int
+    bleu: float
+    steps: float
+    seconds: float
+    p50: float
+    p95: float
+    differ: int | None
+    speedup: dict[str, float]
+
+
+def steps_of(measurement: Measurement, counters: Counters | None) -> float:
+    """Iterations per sentence; stock has one per token."""
+    if counters is None or measurement.mean_accepted is None:
+        return measurement.tokens / len(measurement.outputs)
+    return measurement.tokens / measurement.mean_accepted / len(measurement.outputs)
+
+
+def compare(
+    methods: Sequence[Method],
+    baselines: Sequence[str],
+    batch_size: int,
+    threads: int,
+    limit: int | None,
+    repeats: int,
+) -> tuple[list[Line], str]:
+    """Times all methods in turn on the same batches.
+
+    Args:
+        methods: to be measured; the first one's data set is everybody's.
+        baselines: names of methods over which speed-ups are given.
+        batch_size: sentences per batch.
+        threads: for the record; they are set already.
+        limit: sentences, None for all.
+        repeats: times each batch is decoded.
+
+    Returns:
+        a line per method, and sacreBLEU's signature.
+    """
+    systems = [method.system() for method in methods]
+    batches = methods[0].session.batches(batch_size, limit)
+    found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
+    oracles = {method.path: found[method.name] for method in methods if method.oracle}
+    lines, signature = [], ""
+    for method, system in zip(methods, systems, strict=True):
+        one = found[method.name]
+        value, signature = bleu(method.session, one.outputs)
+        oracle = oracles.get(method.path)
+        differ = None
+        if oracle is not None and not method.stock and method.beam == 1:
+            differ = different(one, oracle)
+        lines.append(
+            Line(
+                method.name,
+                batch_size,
+                threads,
+                len(one.outputs),
+                one.tokens,
+                value,
+                steps_of(one, system.counters),
+                one.total,
+                one.percentile(0.5),
+                one.percentile(0.95),
+                differ,
+                {name: found[name].total / one.total for name in baselines},
+            )
+        )
+    return lines, signature
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """One table per batch size and thread count."""
+    parts = []
+    for batch_size, threads in dict.fromkeys((line.batch_size, line.threads) for line in lines):
+        rows = [line for line in lines if (line.batch_size, line.threads) == (batch_size, threads)]
+        names = list(rows[0].speedup)
+        columns = [*COLUMNS, *(f"x {name}" for name in names), "differ from beam 1"]
+        parts.append(f"**batch {batch_size}, {threads} thread{'s' if threads > 1 else ''}**\n")
+        parts.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+        parts += [_row(line, names) for line in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _row(line: Line, names: Sequence[str]) -> str:
+    cells = [
+        line.system,
+        f"{line.bleu:.2f}",
+        f"{line.steps:.2f}",
+        f"{line.tokens / line.sentences / line.steps:.2f}",
+        f"{1e3 * line.seconds / line.sentences:.1f}",
+        f"{1e3 * line.p50:.1f}",
+        f"{1e3 * line.p95:.1f}",
+        *(f"{line.speedup[name]:.2f}" for name in names),
+        "" if line.differ is None else f"{line.differ} of {line.sentences}",
+    ]
+    return "| " + " | ".join(cells) + " |"
