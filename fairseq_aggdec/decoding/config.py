@@ -130,6 +130,13 @@ class DecodingConfig(FairseqDataclass):
     lattice_candidates: int = field(
         default=64, metadata={"help": "lattice: candidates for each target position"}
     )
+    lattice_least_probability: float = field(
+        default=0.003,
+        metadata={
+            "help": "lattice: candidates that are less likely are not scored; 0 scores all --lattice-candidates, as in "
+            "the paper"
+        },
+    )
     lattice_length_window: int = field(
         default=3,
         metadata={

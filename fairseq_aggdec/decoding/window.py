@@ -133,31 +133,25 @@ class Window:
 
 
 class NodeWindow(Window):
-    """Nodes of a lattice: the start symbol at position 0, then N alternatives at each of T - 1 positions.
+    """Alternatives, any number of them at a position, none of which sees another: the nodes of a lattice.
 
-    The alternatives of a position are read side by side, and none sees another: each is a history of its own, one token
-    long (a bigram).
+    Each is a history of its own, one token long (a bigram).
 
     Args:
-        start: what position 0 reads.
-        tokens: (B, T - 1, N) int64, what positions 1 to T - 1 read.
+        tokens: (N,) int64, row after row.
+        positions: (N,) int64, of each node.
+        widths: number of nodes of each row (host numbers).
+        end: one more than the last position.
     """
 
     alone = True
 
-    def __init__(self, start: int, tokens: Tensor):
-        rows, steps, count = tokens.shape
-        first = tokens.new_full((rows, 1), start)
-        width = 1 + steps * count
-        flat = torch.cat([first, tokens.flatten(1)], 1).flatten()
-        super().__init__(flat, [0] * rows, [width] * rows)
-        self.end = steps + 1
-        self.count = count
+    def __init__(self, tokens: Tensor, positions: Tensor, widths: Sequence[int], end: int):
+        super().__init__(tokens, [0] * len(widths), widths)
+        self.node_positions, self.end = positions, end
 
     def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        grid = x.view(self.rows, self.width, -1)
-        later = table[1 : self.end].repeat_interleave(self.count, 0)
-        return (grid + torch.cat([table[:1], later])).view(-1, x.size(-1))
+        return x + table[self.node_positions]
 
 
 _triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}

@@ -49,6 +49,7 @@ class LatticeGenerator(SequenceGenerator):
         candidate_model: proposes words; on the models' device.
         counters: statistics, added to.
         candidates: N.
+        least: probability below which a candidate is not scored; 0 scores all, as in the paper.
         length_window: dL.
         smoothing: of the candidates' probabilities.
         normalise: see :class:`~fairseq_aggdec.lattice.scoring.EdgeScorer`.
@@ -65,6 +66,7 @@ class LatticeGenerator(SequenceGenerator):
         candidate_model: CandidateModel,
         counters: Counters,
         candidates: int,
+        least: float,
         length_window: int,
         smoothing: Smoothing,
         normalise: Normalise,
@@ -75,7 +77,7 @@ class LatticeGenerator(SequenceGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.candidate_model, self.counters = candidate_model, counters
-        self.candidates, self.length_window = candidates, length_window
+        self.candidates, self.least, self.length_window = candidates, least, length_window
         self.smoothing, self.form, self.count = smoothing, form, count
         self.scorer = EdgeScorer(models, normalise, pack, self.temperature)
 
@@ -124,6 +126,8 @@ class LatticeGenerator(SequenceGenerator):
             lattice = self.candidate_model.lattice(
                 source, self.candidates, self.smoothing, self._lengths(source)
             )
+            if self.least:
+                lattice = lattice.pruned(self.least)
         with self.counters.clock("verify"):
             start = self.eos if bos_token is None else bos_token
             first, edges = self.scorer.scores(lattice, start)
@@ -238,6 +242,7 @@ def build_lattice_generator(
         "candidate_model": tables,
         "counters": task.counters,
         "candidates": int(cfg.lattice_candidates),
+        "least": float(cfg.lattice_least_probability),
         "length_window": int(cfg.lattice_length_window),
         "smoothing": str(cfg.lattice_smoothing),
         "normalise": str(cfg.lattice_normalise),

@@ -14,7 +14,7 @@ rows of different lengths need nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,6 +45,20 @@ class Lattice:
     def nodes(self) -> Tensor:
         """(B, T, N) bool: there is a candidate."""
         return self.log_probabilities > -torch.inf
+
+    def pruned(self, least: float) -> Lattice:
+        """Without words less likely than ``least``, but for the likeliest of each position; no wider than needed."""
+        own = self.log_probabilities
+        words = own.masked_fill(self._over, -torch.inf)
+        kept = self._over | (words.exp() >= least) | (words == words.amax(2, keepdim=True))
+        kept &= self.nodes
+        order = torch.sort(~kept, stable=True, dim=2).indices[..., : int(kept.sum(2).max())]
+        kept, own = kept.gather(2, order), own.gather(2, order)
+        return replace(
+            self,
+            tokens=self.tokens.gather(2, order).masked_fill(~kept, self.pad),
+            log_probabilities=own.masked_fill(~kept, -torch.inf),
+        )
 
     @property
     def edges(self) -> Tensor:

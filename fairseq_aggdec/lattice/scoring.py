@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, parts_gap
@@ -71,9 +72,11 @@ class EdgeScorer:
 
     def _of_one(self, decoder: Any, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         assert isinstance(decoder, CachedDecoder)
-        rows, positions, count = lattice.tokens.shape
-        features = decoder.features(NodeWindow(start, lattice.tokens[:, :-1]))
-        grid = features.view(rows, -1, features.size(-1))  # (B, 1 + (T - 1) N, C)
+        _, positions, count = lattice.tokens.shape
+        window, there = history_window(lattice, start)
+        features = decoder.features(window)  # (M, C)
+        grid = features.new_zeros(*there.shape, features.size(-1))  # (B, 1 + (T - 1) N, C)
+        grid[there] = features
         projection = decoder.decoder.output_projection
         columns = projection.weight[lattice.tokens]  # (B, T, N, C)
         bias = None if projection.bias is None else projection.bias[lattice.tokens]
@@ -85,11 +88,12 @@ class EdgeScorer:
             first, edges = first + bias[:, :1], edges + bias[:, 1:].unsqueeze(2)
         first, edges = (scores.float() / self.temperature for scores in (first, edges))
         if self.normalise == "candidates":
-            there = lattice.nodes & (lattice.tokens != lattice.pad)
-            first = first - _log_sum(first, there[:, :1])
-            edges = edges - _log_sum(edges, there[:, 1:].unsqueeze(2))
+            words = lattice.nodes & (lattice.tokens != lattice.pad)
+            first = first - _log_sum(first, words[:, :1])
+            edges = edges - _log_sum(edges, words[:, 1:].unsqueeze(2))
         else:
-            norm = self._vocabulary_norm(decoder, features).view(rows, -1, 1)
+            norm = first.new_zeros(*there.shape, 1)
+            norm[there] = self._vocabulary_norm(decoder, features).unsqueeze(1)
             first = first - norm[:, :1]
             edges = edges - norm[:, 1:].unflatten(1, (positions - 1, count))
         return first.squeeze(1), edges
@@ -101,6 +105,25 @@ class EdgeScorer:
             for part in features.split(ROWS)
         ]
         return torch.cat(parts)
+
+
+def history_window(lattice: Lattice, start: int) -> tuple[NodeWindow, Tensor]:
+    """What the scorer reads: ``start`` at position 0 and each word of position t at position t + 1.
+
+    Nothing is scored behind ``</s>`` and padding, so they are not read.
+
+    Returns:
+        the window, and which places (B, 1 + (T - 1) N) of the grid it holds.
+    """
+    tokens = lattice.tokens[:, :-1]  # (B, T - 1, N)
+    rows, steps, count = tokens.shape
+    words = lattice.nodes[:, :-1] & (tokens != lattice.eos) & (tokens != lattice.pad)
+    there = F.pad(words.flatten(1), (1, 0), value=True)
+    grid = F.pad(tokens.flatten(1), (1, 0), value=start)
+    places = torch.arange(1, steps + 1, device=tokens.device).repeat_interleave(count)
+    position = F.pad(places, (1, 0)).expand(rows, -1)
+    window = NodeWindow(grid[there], position[there], there.sum(1).tolist(), steps + 1)
+    return window, there
 
 
 def _log_sum(scores: Tensor, there: Tensor) -> Tensor:

@@ -67,7 +67,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(models: list[Any], folder: Path, task_options: dict[str, Any], **options: Any) -> Any:
-    chosen = {"lattice": str(folder), "lattice_candidates": 5, "lattice_length_window": 1}
+    chosen: dict[str, Any] = {
+        "lattice": str(folder),
+        "lattice_candidates": 5,
+        "lattice_length_window": 1,
+        "lattice_least_probability": 0.0,
+    }
     task = make_task("lattice", **(chosen | task_options))
     return task, task.build_generator(models, generation_options(**options))
 
@@ -178,6 +183,30 @@ def test_the_best_paths_of_all(folder: Path, count: int, search: str) -> None:
                 assert float(hypothesis["positional_scores"].sum()) == pytest.approx(
                     score, abs=1e-3
                 )
+
+
+@pytest.mark.parametrize("least", [0.02, 0.1, 1.0])
+def test_unlikely_candidates_are_left_out(folder: Path, least: float) -> None:
+    """Nothing else changes: the scores of what is left are those of a lattice that never had the others."""
+    sample = make_batch(SOURCES)
+    lattice = tables().lattice(sample["net_input"]["src_tokens"], 8, "interpolated", window=1)
+    pruned = lattice.pruned(least)
+    for row, t in itertools.product(range(len(SOURCES)), range(lattice.tokens.size(1))):
+        nodes = zip(
+            lattice.tokens[row, t].tolist(), lattice.log_probabilities[row, t].tolist(), strict=True
+        )
+        there = [(token, value) for token, value in nodes if value > -math.inf]
+        best = max((v for token, v in there if token not in (EOS, PAD)), default=0.0)
+        expected = [
+            token for token, v in there if token in (EOS, PAD) or v == best or math.exp(v) >= least
+        ]
+        kept = pruned.tokens[row, t][pruned.nodes[row, t]].tolist()
+        assert kept == expected
+    assert pruned.tokens.size(2) <= lattice.tokens.size(2)
+    found = decode(
+        [lattice_model()], sample, folder, task_options={"lattice_least_probability": least}
+    )
+    assert all(hypotheses[0]["tokens"][-1] == EOS for hypotheses in found)
 
 
 def test_ensembles_average_probabilities(folder: Path) -> None:
