@@ -7,7 +7,8 @@
 # both. Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SETTINGS, BLOCK_SIZES (8 4), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0005), HEAD_LAYOUT
 # (per-head), HEAD_LOSS (mean: as many updates as fit in little time), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half
-# precision while training), SEED (1), OUTPUT (docs/results/blockwise-multi30k).
+# precision while training), SEED (1), FLAGS (more for fairseq-train), OUTPUT
+# (docs/results/blockwise-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -18,6 +19,7 @@ MAX_UPDATE=${MAX_UPDATE:-5000}
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 SEED=${SEED:-1}
+FLAGS=${FLAGS:-}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 BASE=$WORK/model-de-en/model.pt
@@ -50,7 +52,7 @@ train() {
         "${flags[@]}" \
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-        --lr-scheduler inverse_sqrt --warmup-updates 200 \
+        --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" $FLAGS \
         --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 500 --validate-interval-updates 500 --validate-interval 1000000 \

@@ -8,7 +8,7 @@
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's
 # decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier; "--share-verifier-encoder MODEL --init-decoder-from MODEL"
 # trains a decoder only), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
-# training), SEED (1).
+# training), FLAGS (more for fairseq-train), SEED (1).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -20,6 +20,7 @@ LAYERS=${LAYERS:-3}
 LR=${LR:-0.001}
 NAME=${NAME:-drafter}
 SEED=${SEED:-1}
+FLAGS=${FLAGS:-}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 VERIFIER=$WORK/model-$PAIR/model.pt
@@ -43,7 +44,7 @@ train() {
         --activation-fn relu --dropout 0.1 \
         --criterion glancing_loss --label-smoothing 0.1 --eval-acceptance "$VERIFIER" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 \
-        --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 400 \
+        --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 400 --total-num-update "$MAX_UPDATE" $FLAGS \
         --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \

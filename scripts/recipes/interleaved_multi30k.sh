@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Interleaved bidirectional decoding on Multi30k (Zhang et al. 2020) at a small size, on the model of multi30k.sh.
+#
+#   scripts/recipes/interleaved_multi30k.sh      trains GEOMETRIES x SETTINGS x LAYERS
+#
+# A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
+# any moment, the same command goes on.
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw), LAYERS (3 2: of
+# the decoder), START (warm: begin as the model of multi30k.sh where all its parameters fit, which is 3 layers and at most two
+# directions; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved),
+# DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), SEED (1).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+WORK=${WORK:-$ROOT/work/multi30k}
+PAIR=${SOURCE:-de}-${TARGET:-en}
+GEOMETRIES=${GEOMETRIES:-2x1 2x2}
+SETTINGS=${SETTINGS:-distilled raw}
+LAYERS=${LAYERS:-3}
+START=${START:-warm}
+MAX_UPDATE=${MAX_UPDATE:-1500}
+LR=${LR:-0.001}
+FLAGS=${FLAGS:-}
+NAME=${NAME:-interleaved}
+SEED=${SEED:-1}
+DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
+BASE=$WORK/model-$PAIR/model.pt
+DATA=$WORK/data-$PAIR
+DISTILLED=$WORK/distilled-$PAIR
+SIZES="--encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --encoder-attention-heads 4
+    --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024 --decoder-attention-heads 4"
+
+[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
+
+distil() {
+    # shellcheck disable=SC2086  # the flags are lists
+    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
+        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
+}
+
+data_of() {
+    case $1 in
+        raw) echo "$DATA" ;;
+        distilled) echo "$DISTILLED" ;;
+        *) die "unknown setting '$1' in SETTINGS (choose from: raw distilled)" ;;
+    esac
+}
+
+train() {
+    local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
+    if [ "$START" = warm ] && [ "$layers" = 3 ] && [ "$directions" -le 2 ]; then start=(--finetune-from-model "$BASE"); fi
+    # shellcheck disable=SC2086
+    "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
+        $PRECISION_FLAGS --seed "$SEED" \
+        --arch interleaved_transformer --directions "$directions" --words-per-direction "$words" \
+        $SIZES --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 $FLAGS "${start[@]}" \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
+        --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" \
+        --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
+        --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
+        --keep-interval-updates 2 --no-epoch-checkpoints \
+        --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
+}
+
+for setting in $SETTINGS; do
+    [ "$setting" != distilled ] || [ -e "$DISTILLED/distillation.json" ] || distil
+    for layers in $LAYERS; do
+        for geometry in $GEOMETRIES; do
+            resume "$NAME-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
+        done
+    done
+done
