@@ -109,7 +109,8 @@ class LatticeGenerator(SequenceGenerator):
             with self.counters.clock("other"):
                 count = None if self.count == 1 else self.count
                 paths = lattice.search(first, edges, count, self.form)
-                found = self._hypotheses(lattice, paths)
+        with self.counters.clock("other"):  # outside: what fairseq gets it changes in place
+            found = self._hypotheses(lattice, paths)
         self.counters.calls += 1
         for hypotheses in found:
             self.counters.sentences += 1
@@ -179,7 +180,7 @@ class LatticeGenerator(SequenceGenerator):
         if self.normalize_scores:
             score = score / len(scores) ** self.len_penalty
         return {
-            "tokens": tokens,
+            "tokens": tokens.clone(),
             "score": score,
             "positional_scores": scores,
             "attention": torch.empty(0),

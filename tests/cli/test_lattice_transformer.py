@@ -1,0 +1,92 @@
+"""Sequence-to-lattice from ``fairseq-train`` over the tables to ``fairseq-generate --decoding lattice``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq_cli import train
+
+from fairseq_aggdec.compat import CheckpointError
+from tests.cli.commands import PLUGIN, ROOT, TRAINING, Result, Trained, run
+
+
+def train_scorer(trained: Trained, folder: Path, *options: str | Path, updates: int) -> Result:
+    more = ["--arch", "lattice_transformer", "--max-update", str(updates), "--save-dir", folder]
+    more += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+    more += ["--base-checkpoint", trained.checkpoint, "--dropout", "0", "--no-epoch-checkpoints"]
+    return run(train.cli_main, *[trained.data, *PLUGIN, *TRAINING, *more, *options])
+
+
+@pytest.fixture(scope="module")
+def scorer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scorer with tables beside the data, from links of its own: this corpus mostly copies."""
+    folder = tmp_path_factory.mktemp("scorer")
+    train_scorer(trained, folder, updates=200)
+    lines = []
+    for source, target in zip(trained.source("train"), targets(trained), strict=True):
+        words = source.split()
+        lines.append(" ".join(f"{words.index(w)}-{t}" for t, w in enumerate(target) if w in words))
+    links = folder / "links"
+    links.write_text("\n".join(lines) + "\n")
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "lattice_tables.py", trained.data, "--links", links],
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    return folder / "checkpoint_last.pt"
+
+
+def targets(trained: Trained) -> list[list[str]]:
+    lines = (trained.folder / "train.tgt").read_text().splitlines()
+    return [line.split() for line in lines]
+
+
+def test_it_translates(trained: Trained, scorer: Path) -> None:
+    found = trained.generate("lattice", path=scorer)
+    texts, references = found.texts("H"), found.lines("T")
+    assert len(texts) == 53
+    assert sum(text == references[name] for name, text in texts.items()) > 20
+
+
+def test_options(trained: Trained, scorer: Path) -> None:
+    options = "--nbest 3 --lattice-candidates 16 --lattice-length-window 2 --lattice-smoothing none"
+    options += " --lattice-search scan --lattice-normalise vocabulary --lattice-least-probability 0"
+    found = trained.generate("lattice", *shlex.split(options), path=scorer)
+    assert sum(line.startswith("H-") for line in found.stdout.splitlines()) > 53
+
+
+def test_it_drafts_for_the_transformer(trained: Trained, stock: Result, scorer: Path) -> None:
+    options = ["--draft-from", "lattice", "--drafter-path", str(scorer)]
+    assert trained.generate("iad", *options).texts("H") == stock.texts("H")
+
+
+def test_training_resumes(trained: Trained, scorer: Path) -> None:
+    result = train_scorer(trained, scorer.parent, updates=202)
+    assert result.logged(r"Loaded checkpoint .*checkpoint_last\.pt")
+
+
+def test_refusals_name_option_or_file(trained: Trained, scorer: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lattice_transformer"):
+        trained.generate("lattice")
+    with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
+        trained.generate("beam", path=scorer)
+    with pytest.raises(ValueError, match="--decoder-layers 2"):
+        train_scorer(trained, tmp_path, "--decoder-layers", "2", updates=1)
+    with pytest.raises((FileNotFoundError, CheckpointError)):
+        train_scorer(trained, tmp_path, "--base-checkpoint", tmp_path / "none.pt", updates=1)
+    header = trained.data / "lattice.src-tgt" / "header.json"
+    kept = header.read_text()
+    changed = json.loads(kept)
+    changed["dictionaries"]["source"] = changed["dictionaries"]["source"] | {"types": 7}
+    header.write_text(json.dumps(changed))
+    try:
+        with pytest.raises(ValueError, match="source"):
+            trained.generate("lattice", path=scorer)
+    finally:
+        header.write_text(kept)
