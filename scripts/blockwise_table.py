@@ -1,35 +1,60 @@
-"""BLEU and mean accepted block size of blockwise models (Table 1 and section 7.1 of Stern et al.).
+"""BLEU, mean accepted block size and speed of blockwise models (Stern et al., Table 1, section 7.1, Figure 4).
 
-    python scripts/blockwise_table.py DATA --models regular/8=a.pt both/8=b.pt --gen-subset test --output RESULTS
+    python scripts/blockwise_table.py DATA --models regular/1=base.pt regular/8=a.pt both/8=b.pt \\
+        --gen-subset test --output docs/results/blockwise-multi30k
 
 takes every flag of fairseq-generate. Each model decodes the set with stock fairseq --beam 1 (its head 1) and with
 --decoding blockwise under every acceptance rule of the paper for text; sentences that differ from stock are counted
-beside each.
+beside each. A model without block heads is the k = 1 of its setting. Then some sentences are timed one at a time
+against our own greedy decoding of the same model, all in turn.
+
+Every result is written as soon as it is there. The same command goes on after a kill, and measures again only what
+has changed: the checkpoint's bytes, the sentences, an option of decoding, for times also the machine.
 """
 
+import argparse
+import hashlib
 import json
 import logging
+import shlex
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from omegaconf import OmegaConf
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.evaluation import machine, plots, systems
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.timing import System, measure
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
-STOCK = "stock --beam 1"
+TITLE = "Blockwise parallel decoding: quality, accepted block size and speed"
+STOCK, EXACT = "stock --beam 1", "exact"
 RULES: dict[str, dict[str, Any]] = {
-    "exact": {},
+    EXACT: {},
     "top-2": {"acceptance": "top-k", "top_k": 2},
     "top-3": {"acceptance": "top-k", "top_k": 3},
     "minimum block 2": {"min_block_size": 2},
     "minimum block 3": {"min_block_size": 3},
 }
+COLUMNS = (
+    "model / k",
+    "updates",
+    "acceptance",
+    "BLEU",
+    "mean accepted tokens",
+    "differ from stock",
+    "x our greedy",
+)
 
 
 @dataclass
@@ -37,30 +62,171 @@ class Score:
     """One model under one rule.
 
     Attributes:
-        updates: how long it was trained.
+        updates: how long it was trained, None where the checkpoint does not say.
         bleu: sacreBLEU on detokenised text.
         mean_accepted: tokens per iteration, ``</s>`` counted.
-        differ: sentences whose tokens are not those of stock.
+        differ: sentences whose tokens are not those of stock, of ``sentences``.
+        signature: sacreBLEU's.
+        fingerprint: of all that the numbers depend on.
     """
 
     model: str
-    updates: int
+    updates: int | None
     rule: str
     bleu: float
     mean_accepted: float
     differ: int
+    sentences: int
+    signature: str
+    fingerprint: str
 
 
-def build_parser():
-    parser = generation_parser(__doc__)
-    group = parser.add_argument_group("table")
-    group.add_argument("--models", nargs="+", required=True, metavar="NAME=FILE")
-    group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
-    group.add_argument("--output", type=Path, required=True, help="OUTPUT.json and OUTPUT.md")
-    return parser
+@dataclass
+class Speed:
+    """One model under one rule, one sentence at a time.
+
+    Attributes:
+        mean_accepted: tokens per iteration on the timed sentences.
+        milliseconds: wall clock per sentence, the median over repeats.
+        speedup: over our own greedy decoding of the same model.
+        fingerprint: of all that the numbers depend on, the machine included.
+    """
+
+    model: str
+    rule: str
+    mean_accepted: float
+    milliseconds: float
+    speedup: float
+    fingerprint: str
 
 
-def decode(session: Session, decoding: str, limit: int | None) -> tuple[dict[int, Any], Any]:
+@dataclass
+class Results:
+    """What is measured, in ``OUTPUT.json``; ``known`` is what an earlier run left there."""
+
+    output: Path
+    command: str
+    scores: list[Score] = field(default_factory=list)
+    speeds: list[Speed] = field(default_factory=list)
+    known: dict[str, Score] = field(default_factory=dict)
+    timed: dict[str, list[Speed]] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Takes over what an earlier run measured."""
+        path = self.output.with_suffix(".json")
+        if not path.exists():
+            return
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found = [Score(**row) for row in record["scores"] if "fingerprint" in row]
+            speeds = [Speed(**row) for row in record.get("speeds", [])]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SystemExit(
+                f"error: --output: {path} is no result of this script: {error}"
+            ) from error
+        self.known = {score.fingerprint: score for score in found}
+        for speed in speeds:
+            self.timed.setdefault(speed.fingerprint, []).append(speed)
+
+    def write(self) -> str:
+        """Writes OUTPUT.json and OUTPUT.md and returns the tables."""
+        here = machine.describe()
+        kept = {score.fingerprint for score in self.scores}
+        # What this run has not come to yet stays for the next one.
+        later = [score for key, score in self.known.items() if key not in kept]
+        now = {speed.fingerprint for speed in self.speeds}
+        untimed = [speed for key, rows in self.timed.items() if key not in now for speed in rows]
+        record = {
+            "title": TITLE,
+            "command": self.command,
+            "machine": here,
+            "scores": [asdict(score) for score in self.scores + later],
+            "speeds": [asdict(speed) for speed in self.speeds + untimed],
+        }
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        target = self.output.with_suffix(".json")
+        partial = target.with_suffix(".json.partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        partial.replace(target)
+        tables = f"{grid(self.scores)}\n\n{rows(self.scores, self.speeds)}"
+        signature = self.scores[0].signature if self.scores else ""
+        text = f"# {TITLE}\n\n`{self.command}`\n\n{tables}\n\n"
+        text += f"sacreBLEU signature: `{signature}`. {machine.sentence(here)}\n"
+        self.output.with_suffix(".md").write_text(text, encoding="utf-8")
+        return tables
+
+    def finish(self) -> str:
+        """Writes the end result: only what this command measures, and the plot."""
+        self.known, self.timed = {}, {}
+        if self.speeds:
+            plots.speedup_against_accepted(points(self.speeds), Path(f"{self.output}-speedup.svg"))
+        return self.write()
+
+
+# -- tables
+
+
+def rows(scores: Sequence[Score], speeds: Sequence[Speed]) -> str:
+    """Every model under every rule."""
+    ratio = {(speed.model, speed.rule): f"{speed.speedup:.2f}" for speed in speeds}
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    for score in scores:
+        cells = (
+            score.model,
+            "" if score.updates is None else str(score.updates),
+            score.rule,
+            f"{score.bleu:.2f}",
+            f"{score.mean_accepted:.2f}",
+            f"{score.differ} of {score.sentences}",
+            ratio.get((score.model, score.rule), ""),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def grid(scores: Sequence[Score]) -> str:
+    """Table 1 of the paper: block sizes by settings, BLEU / mean accepted block size with exact acceptance."""
+    cells: dict[tuple[str, str], str] = {}
+    for score in scores:
+        setting, _, size = score.model.partition("/")
+        if score.rule == EXACT or size == "1":
+            cells[size, setting] = f"{score.bleu:.2f} / {score.mean_accepted:.2f}"
+    settings = list(dict.fromkeys(setting for _, setting in cells))
+    sizes = sorted(dict.fromkeys(size for size, _ in cells), key=lambda s: (len(s), s))
+    lines = ["| k | " + " | ".join(settings) + " |", "|---|" + "---|" * len(settings)]
+    for size in sizes:
+        row = (cells.get((size, setting), "") for setting in settings)
+        lines.append(f"| {size} | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def points(speeds: Sequence[Speed]) -> dict[str, list[tuple[float, float]]]:
+    """The points of Figure 4: a series of (mean accepted, speed-up) per setting and rule."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for speed in speeds:
+        name = f"{speed.model.partition('/')[0]}, {speed.rule}"
+        series.setdefault(name, []).append((speed.mean_accepted, speed.speedup))
+    return {name: sorted(found) for name, found in series.items()}
+
+
+# -- measuring
+
+
+@contextmanager
+def rule_set(session: Session, rule: str) -> Iterator[None]:
+    """The task's options under an acceptance rule."""
+    cfg = session.task.cfg
+    kept = {option: getattr(cfg, option) for option in RULES[rule]}
+    try:
+        for option, chosen in RULES[rule].items():
+            setattr(cfg, option, chosen)
+        yield
+    finally:
+        for option, chosen in kept.items():
+            setattr(cfg, option, chosen)
+
+
+def decode(session: Session, decoding: str, limit: int | None) -> tuple[dict[int, Any], Counters]:
     """Tokens by sentence, and the counters."""
     generator, counters = session.generator(decoding)
     found = {}
@@ -72,71 +238,182 @@ def decode(session: Session, decoding: str, limit: int | None) -> tuple[dict[int
     return found, counters
 
 
-def scores_of(
-    name: str, updates: int, session: Session, limit: int | None
-) -> tuple[list[Score], str]:
-    expected, _ = decode(session, "beam", limit)
-    value, signature = bleu(session, expected)
-    scores = [Score(name, updates, STOCK, value, 1.0, 0)]
-    for rule, options in RULES.items():
-        kept = {option: getattr(session.task.cfg, option) for option in options}
-        for option, chosen in options.items():
-            setattr(session.task.cfg, option, chosen)
-        found, counters = decode(session, "blockwise", limit)
-        for option, chosen in kept.items():
-            setattr(session.task.cfg, option, chosen)
-        differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
-        value, _ = bleu(session, found)
-        scores.append(Score(name, updates, rule, value, counters.mean_accepted_tokens, differ))
-    return scores, signature
+def digest(*parts: object) -> str:
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write(output: Path, scores: list[Score], signature: str, sentences: int) -> str:
-    """Writes both files and returns the table."""
-    command = "python scripts/blockwise_table.py " + " ".join(sys.argv[1:])
-    here = machine.describe()
-    rows = [
-        "| model / k | updates | acceptance | BLEU | mean accepted tokens | differ from stock |",
-        "|---|---|---|---|---|---|",
+def file_digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def conditions(session: Session, limit: int | None) -> dict[str, Any]:
+    """What the numbers of any model depend on: the sentences and the options of decoding, not where they lie."""
+    cfg = session.cfg
+    task = OmegaConf.to_container(OmegaConf.create(vars_of(cfg.task)))
+    assert isinstance(task, dict)
+    sentences = [
+        [session.dataset[i]["source"].tolist(), session.dataset[i]["target"].tolist()]
+        for i in session.sentences(limit)
     ]
-    rows += [
-        f"| {score.model} | {score.updates} | {score.rule} | {score.bleu:.2f} | {score.mean_accepted:.2f} | "
-        f"{score.differ} of {sentences} |"
-        for score in scores
-    ]
-    table = "\n".join(rows)
-    record = {
-        "command": command,
-        "machine": here,
-        "sacrebleu": signature,
-        "sentences": sentences,
-        "scores": [asdict(score) for score in scores],
+    return {
+        "sentences": digest(sentences),
+        "task": {name: value for name, value in task.items() if name != "data"},
+        "generation": vars_of(cfg.generation),
+        "post_process": cfg.common_eval.post_process,
+        "precision": session.precision,
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    text = f"# Blockwise parallel decoding: quality and accepted block size\n\n`{command}`\n\n{table}\n\n"
-    text += f"sacreBLEU signature: `{signature}`. {machine.sentence(here)}\n"
-    output.with_suffix(".md").write_text(text)
-    return table
 
 
-def main() -> None:
-    parser = build_parser()
-    arguments = sys.argv[1:]
-    args, _ = parser.parse_known_args(arguments)
-    scores, signature, sentences = [], "", 0
-    for item in args.models:
+def vars_of(part: Any) -> dict[str, Any]:
+    """A part of fairseq's configuration as a plain dictionary."""
+    plain = OmegaConf.to_container(part) if OmegaConf.is_config(part) else vars(part)
+    return {str(name): value for name, value in plain.items()}
+
+
+def updates_of(path: str) -> int | None:
+    history = load_checkpoint(path).get("optimizer_history") or []
+    return history[-1]["num_updates"] if history else None
+
+
+class Model:
+    """One checkpoint, measured under every rule that is not known yet.
+
+    Args:
+        name: SETTING/K.
+        path: the checkpoint.
+        session: with the model loaded.
+        args: the options of this script.
+    """
+
+    def __init__(self, name: str, path: str, session: Session, args: argparse.Namespace):
+        self.name, self.session, self.args = name, session, args
+        self.updates = updates_of(path)
+        self.key = (file_digest(path), conditions(session, args.limit))
+        self.headed = isinstance(session.models[0].decoder, HeadedDecoder)
+
+    @property
+    def rules(self) -> list[str]:
+        return [STOCK, *RULES] if self.headed else [STOCK]
+
+    def score(self, results: Results) -> None:
+        """Adds the model's scores, known ones as they are, and writes each as soon as it is there."""
+        keys = {rule: digest(self.key, rule) for rule in self.rules}
+        expected = None
+        for rule, key in keys.items():
+            score = results.known.get(key)
+            if score is None:
+                if expected is None:
+                    expected, _ = decode(self.session, "beam", self.args.limit)
+                score = self._score(rule, key, expected)
+            score.model = self.name
+            results.scores.append(score)
+            results.write()
+
+    def _score(self, rule: str, key: str, expected: Mapping[int, Any]) -> Score:
+        found, mean = expected, 1.0
+        if rule != STOCK:
+            with rule_set(self.session, rule):
+                found, counters = decode(self.session, "blockwise", self.args.limit)
+            mean = counters.mean_accepted_tokens
+        differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
+        value, signature = bleu(self.session, found)
+        return Score(self.name, self.updates, rule, value, mean, differ, len(found), signature, key)
+
+    def time(self, results: Results) -> None:
+        """Adds the model's speeds under all rules, which are timed in turn."""
+        args = self.args
+        if not self.headed or args.time_sentences == 0:
+            return
+        here = machine.describe()
+        place = [here[part] for part in ("processor", "cores", "threads", "gpu")]
+        key = digest(self.key, args.time_sentences, args.repeats, place)
+        speeds = results.timed.get(key)
+        if speeds is None:
+            speeds = self._time(key)
+        for speed in speeds:
+            speed.model = self.name
+        results.speeds += speeds
+        results.write()
+
+    def _time(self, key: str) -> list[Speed]:
+        session, args = self.session, self.args
+        compared = [systems.build("greedy", session)]
+        for rule in RULES:
+            with rule_set(session, rule):
+                built = systems.build("blockwise", session)
+            compared.append(System(rule, built.decode, built.counters))
+        batches = session.batches(1, args.time_sentences)
+        greedy, *found = measure(compared, batches, repeats=args.repeats)
+        return [
+            Speed(
+                self.name,
+                m.name,
+                m.mean_accepted or 1.0,
+                1e3 * m.total / len(batches),
+                greedy.total / m.total,
+                key,
+            )
+            for m in found
+        ]
+
+
+# -- command line
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    group = parser.add_argument_group("table")
+    group.add_argument("--models", nargs="+", required=True, metavar="SETTING/K=FILE")
+    group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
+    group.add_argument(
+        "--time-sentences",
+        type=int,
+        default=50,
+        metavar="N",
+        help="sentences to time, of all lengths; 0: no times (default: %(default)s)",
+    )
+    group.add_argument("--repeats", type=int, default=3, help="times each one is timed")
+    group.add_argument("--threads", type=int, help="of PyTorch (default: its own choice)")
+    group.add_argument(
+        "--output", type=Path, required=True, help="OUTPUT.json, .md and -speedup.svg"
+    )
+    return parser
+
+
+def models_of(items: Sequence[str]) -> dict[str, str]:
+    """Name -> file of ``--models``, checked before anything is decoded."""
+    models: dict[str, str] = {}
+    for item in items:
         name, _, path = item.partition("=")
         if not path:
-            raise SystemExit(f"error: --models {item}: give NAME=FILE")
+            raise SystemExit(f"error: --models {item}: give SETTING/K=FILE")
+        if name in models:
+            raise SystemExit(f"error: --models: two models are called {name}")
+        if not Path(path).is_file():
+            raise SystemExit(f"error: --models {item}: there is no such file")
+        models[name] = path
+    return models
+
+
+def main(arguments: Sequence[str]) -> None:
+    args, _ = build_parser().parse_known_args(arguments)
+    models = models_of(args.models)
+    if args.time_sentences < 0 or args.repeats < 1:
+        raise SystemExit("error: --time-sentences must be at least 0 and --repeats at least 1")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    results = Results(args.output, "python scripts/blockwise_table.py " + shlex.join(arguments))
+    results.read()
+    for name, path in models.items():
         session = Session(build_parser(), [*arguments, "--path", path])
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
-        updates = load_checkpoint(path)["optimizer_history"][-1]["num_updates"]
-        sentences = len(session.sentences(args.limit))
-        found, signature = scores_of(name, updates, session, args.limit)
-        scores += found
-    print(write(args.output, scores, signature, sentences))
+        model = Model(name, path, session, args)
+        model.score(results)
+        model.time(results)
+    print(results.finish())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Plots of the benchmark: speed-up distribution, speed-up against edit ratio, latency against batch size."""
+"""Plots of the benchmark: speed-up by sentence, by edit ratio and by accepted block size, latency by batch size."""
 
 from __future__ import annotations
 
@@ -49,5 +49,28 @@ def latency_against_batch(latencies: Mapping[str, Mapping[int, float]], path: Pa
     axes.set_yscale("log")
     axes.set_xlabel("batch size")
     axes.set_ylabel("milliseconds per sentence")
+    axes.legend(fontsize=7)
+    return _save(figure, path)
+
+
+def speedup_against_accepted(
+    series: Mapping[str, Sequence[tuple[float, float]]], path: Path
+) -> Path:
+    """Wall-clock speed-up over greedy against mean accepted block size (Stern et al., Figure 4).
+
+    Args:
+        series: name -> (tokens per iteration, speed-up), in the order in which a line joins them.
+    """
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(series.items()):
+        accepted, speedups = zip(*points, strict=True)
+        axes.plot(accepted, speedups, marker="os^Dv"[number % 5], markersize=5, label=name)
+    highest = max((accepted for points in series.values() for accepted, _ in points), default=1)
+    # Where an iteration would cost no more than one step of greedy decoding.
+    axes.plot([1, highest], [1, highest], color="#999999", linestyle=":", linewidth=1)
+    axes.set_xlabel("mean accepted block size")
+    axes.set_ylabel("speed-up over our greedy")
+    axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
     return _save(figure, path)

@@ -1,0 +1,211 @@
+"""``scripts/blockwise_table.py``: every rule of every model, once; a second run measures what has changed only."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+import fairseq_aggdec  # noqa: F401  (registers the architecture)
+from tests.support import random_sources
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES, HEADS = 9, 4
+ARCHITECTURES = {
+    "base": ["--arch", "transformer"],
+    "heads": ["--arch", "blockwise_transformer", "--block-size", str(HEADS)],
+}
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_model(path: Path, data: Path, arch: str, seed: int = 1) -> None:
+    """A model whose heads propose all sorts of things, as fairseq-train would write it."""
+    parser = options.get_training_parser(default_task="translation")
+    sizes = ["--encoder-layers=1", "--decoder-layers=1", "--share-all-embeddings"]
+    for side in ("encoder", "decoder"):
+        sizes += [
+            f"--{side}-embed-dim=16",
+            f"--{side}-ffn-embed-dim=32",
+            f"--{side}-attention-heads=2",
+        ]
+    languages = ["-s", "src", "-t", "tgt"]
+    args = options.parse_args_and_arch(
+        parser, input_args=[str(data), *ARCHITECTURES[arch], *sizes, *languages]
+    )
+    config = convert_namespace_to_omegaconf(args)
+    torch.manual_seed(seed)
+    model = tasks.setup_task(config.task).build_model(config.model)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.4)
+    state: dict[str, Any] = {"args": None, "model": model.state_dict()}
+    state["cfg"] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    state["optimizer_history"] = [{"num_updates": 70, "best_loss": 0.0, "lr_scheduler_state": {}}]
+    state["last_optimizer_state"] = None
+    state["extra_state"] = {"train_iterator": {"epoch": 1}}
+    torch.save(state, path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sentences in both languages, a model with heads and one without."""
+    dictionary = Dictionary()
+    for index in range(30):
+        dictionary.add_symbol(f"w{index}")
+    for side in ("src", "tgt"):
+        dictionary.save(str(tmp_path / f"dict.{side}.txt"))
+        rows = random_sources(len(side), SENTENCES)
+        text = "".join(" ".join(f"w{word % 30}" for word in row) + "\n" for row in rows)
+        (tmp_path / f"test.src-tgt.{side}").write_text(text)
+    write_model(tmp_path / "base.pt", tmp_path, "base")
+    write_model(tmp_path / "heads.pt", tmp_path, "heads")
+    return tmp_path
+
+
+class Table:
+    """The script on a folder, counting what is decoded."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self.script = script("blockwise_table")
+        self.decoded: Counter[str] = Counter()
+        self.stop_at = ""
+        real_decode, real_measure = self.script.decode, self.script.measure
+
+        def decode(session: Any, decoding: str, limit: int | None) -> Any:
+            rule = f"{session.task.cfg.acceptance} {session.task.cfg.top_k}"
+            if self.stop_at == rule:
+                raise KeyboardInterrupt
+            self.decoded[decoding] += 1
+            return real_decode(session, decoding, limit)
+
+        def measure(*arguments: Any, **keywords: Any) -> Any:
+            self.decoded["timed"] += 1
+            return real_measure(*arguments, **keywords)
+
+        monkeypatch.setattr(self.script, "decode", decode)
+        monkeypatch.setattr(self.script, "measure", measure)
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "results" / "table"
+
+    def run(self, *more: str, models: tuple[str, ...] = ("plain/1=base.pt", "plain/4=heads.pt")):
+        self.decoded.clear()
+        named = [item.replace("=", f"={self.folder}/") for item in models]
+        data = [str(self.folder), "-s", "src", "-t", "tgt", "--gen-subset", "test"]
+        data += ["--dataset-impl", "raw", "--cpu", "--max-len-b", "12", "--batch-size", "4"]
+        options = ["--time-sentences", "2", "--repeats", "1", "--output", str(self.output)]
+        self.script.main([*data, *options, "--models", *named, *more])
+        return json.loads(self.output.with_suffix(".json").read_text())
+
+
+@pytest.fixture
+def table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    return Table(folder, monkeypatch)
+
+
+def test_every_rule_is_measured(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    record = table.run()
+    assert table.decoded == {"beam": 2, "blockwise": len(table.script.RULES), "timed": 1}
+    rules = ["exact", "top-2", "top-3", "minimum block 2", "minimum block 3"]
+    found = [(score["model"], score["rule"]) for score in record["scores"]]
+    stock = "stock --beam 1"
+    assert found == [("plain/1", stock), *(("plain/4", rule) for rule in (stock, *rules))]
+    scores = {score["rule"]: score for score in record["scores"][1:]}
+    assert {score["sentences"] for score in record["scores"]} == {SENTENCES}
+    assert scores["exact"]["differ"] == 0
+    assert scores["exact"]["bleu"] == scores[stock]["bleu"]
+    assert scores["minimum block 2"]["mean_accepted"] > 1.5
+    assert scores["minimum block 3"]["mean_accepted"] > scores["minimum block 2"]["mean_accepted"]
+    assert [speed["rule"] for speed in record["speeds"]] == rules
+    assert all(speed["speedup"] > 0 for speed in record["speeds"])
+    text = table.output.with_suffix(".md").read_text()
+    exact = scores["exact"]
+    assert "| k | plain |\n|---|---|\n| 1 | " in text
+    assert f"| 4 | {exact['bleu']:.2f} / {exact['mean_accepted']:.2f} |" in text
+    assert f"| plain/4 | 70 | exact | {exact['bleu']:.2f} |" in text
+    assert capsys.readouterr().out.strip() in text
+    assert "<svg" in Path(f"{table.output}-speedup.svg").read_text()
+
+
+def test_nothing_is_measured_twice(table: Table) -> None:
+    first = table.run()
+    second = table.run(models=("other/4=heads.pt", "plain/1=base.pt"))  # another name and order
+    assert table.decoded == {}
+    assert [score["bleu"] for score in second["scores"][:6]] == [
+        score["bleu"] for score in first["scores"][1:]
+    ]
+    assert {score["model"] for score in second["scores"]} == {"other/4", "plain/1"}
+    assert {speed["model"] for speed in second["speeds"]} == {"other/4"}
+
+
+def test_what_has_changed_is_measured_again(table: Table) -> None:
+    table.run()
+    write_model(table.folder / "heads.pt", table.folder, "heads", seed=2)
+    table.run()
+    assert table.decoded == {"beam": 1, "blockwise": 5, "timed": 1}  # not the base
+    table.run("--repeats", "2")
+    assert table.decoded == {"timed": 1}
+    text = table.folder / "test.src-tgt.src"
+    text.write_text(text.read_text().replace("w1 ", "w2 "))
+    table.run("--max-len-b", "9")
+    assert table.decoded == {"beam": 2, "blockwise": 5, "timed": 1}
+
+
+def test_a_killed_run_goes_on(table: Table) -> None:
+    table.stop_at = "top-k 3"
+    with pytest.raises(KeyboardInterrupt):
+        table.run()
+    table.stop_at = ""
+    record = table.run()
+    assert table.decoded == {"beam": 1, "blockwise": 3, "timed": 1}  # stock again: to compare with
+    assert len(record["scores"]) == 7
+
+
+def test_no_times(table: Table) -> None:
+    record = table.run("--time-sentences", "0")
+    assert record["speeds"] == [] and table.decoded["timed"] == 0
+    assert not Path(f"{table.output}-speedup.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "message"),
+    [
+        (("plain/4",), (), "give SETTING/K=FILE"),
+        (("plain/4=gone.pt",), (), "there is no such file"),
+        (("a/4=heads.pt", "a/4=base.pt"), (), "two models are called a/4"),
+        (("a/4=heads.pt",), ("--repeats", "0"), "--repeats at least 1"),
+    ],
+)
+def test_refused_before_anything_is_decoded(
+    models: tuple[str, ...], more: tuple[str, ...], message: str, table: Table
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        table.run(*more, models=models)
+    assert table.decoded == {}
+
+
+def test_a_file_of_something_else_is_not_overwritten(table: Table) -> None:
+    table.output.parent.mkdir()
+    other = table.output.with_suffix(".json")
+    other.write_text('{"results": []}')
+    with pytest.raises(SystemExit, match="is no result of this script"):
+        table.run()
+    assert other.read_text() == '{"results": []}'
