@@ -131,7 +131,7 @@ class DecodingConfig(FairseqDataclass):
         default=64, metadata={"help": "lattice: candidates for each target position"}
     )
     lattice_least_probability: float = field(
-        default=0.003,
+        default=0.005,
         metadata={
             "help": "lattice: candidates that are less likely are not scored; 0 scores all --lattice-candidates, as in "
             "the paper"
