@@ -8,7 +8,7 @@ from pathlib import Path
 import jinja2
 
 from fairseq_aggdec.evaluation import machine
-from fairseq_aggdec.evaluation.trace import MEANING, Trace
+from fairseq_aggdec.evaluation.trace import MEANING, Trace, block
 
 
 def write(
@@ -38,6 +38,7 @@ def write(
         columns=columns,
         rows=rows,
         meaning=MEANING,
+        block=block,
         traces=traces,
         plots={heading: inline(plot) for heading, plot in plots.items()},
         machine=machine.sentence(machine.describe()),

@@ -1,10 +1,13 @@
-"""The trace of a sentence in the terminal: what was drafted, what stood, what was thrown away (paper, Tables 2, 17)."""
+"""The trace of a sentence in the terminal: what was drafted, what stood, what was thrown away.
+
+As running text (IAD paper, Tables 2 and 17), or token by token with the size of each block (Stern et al., section 7.4).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairseq.data import Dictionary
 from rich.console import Console
@@ -51,33 +54,49 @@ def from_bytes(pieces: str) -> str:
     return bytes.fromhex(re.sub("<0x|>", "", pieces)).decode("utf-8", "replace")
 
 
-def pieces(iteration: Iteration, target: Dictionary) -> list[Piece]:
-    """One iteration as three kinds of tokens; empty ones are left out."""
+def symbols(tokens: Sequence[int], words: Dictionary) -> str:
+    """Tokens one by one as the dictionary writes them, a space before each."""
+    return "".join(f" {words[token]}" for token in tokens)
+
+
+def pieces(iteration: Iteration, target: Dictionary, apart: bool = False) -> list[Piece]:
+    """One iteration as three kinds of tokens; empty ones are left out. ``apart`` as of :func:`trace`."""
+    write = symbols if apart else spell
     parts = (
         (iteration.emitted[: iteration.accepted], ACCEPTED),
         (iteration.emitted[iteration.accepted :], OWN),
         (iteration.drafted[iteration.accepted :], DISCARDED),
     )
-    return [Piece(spell(tokens, target), kind) for tokens, kind in parts if tokens]
+    return [Piece(write(tokens, target), kind) for tokens, kind in parts if tokens]
 
 
 @dataclass
 class Trace:
-    """A sentence ready to be shown: texts, and per iteration its pieces."""
+    """A sentence ready to be shown: texts, and per iteration its pieces.
+
+    Attributes:
+        gains: tokens gained by each iteration; empty where they are not to be shown.
+    """
 
     source: str
     output: str
     iterations: list[list[Piece]]
     tokens: int
+    gains: list[int] = field(default_factory=list)
 
 
-def trace(record: Record, source: Dictionary, target: Dictionary) -> Trace:
-    """Puts a record into words."""
+def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = False) -> Trace:
+    """Puts a record into words.
+
+    Args:
+        apart: iterations token by token, with the number gained, instead of as running text.
+    """
     return Trace(
         spell(record.source[:-1], source).strip(),
         spell(record.output[:-1], target).strip(),
-        [pieces(iteration, target) for iteration in record.iterations],
+        [pieces(iteration, target, apart) for iteration in record.iterations],
         len(record.output),
+        [len(iteration.emitted) for iteration in record.iterations] if apart else [],
     )
 
 
@@ -86,12 +105,19 @@ def lines(shown: Trace) -> Iterator[Text]:
     yield Text("input   ", style="bold").append(shown.source, style="not bold")
     for number, iteration in enumerate(shown.iterations, start=1):
         line = Text().append(f"{number:>6} ", style="dim")
+        if shown.gains:
+            line.append(block(shown.gains[number - 1]), style="dim")
         for piece in iteration:
             line.append(piece.text, style=STYLES[piece.kind])
         yield line
     yield Text("output  ", style="bold").append(shown.output, style="not bold")
     rounds = len(shown.iterations)
     yield Text(f"        decoder calls: {rounds}; one token at a time: {shown.tokens}", style="dim")
+
+
+def block(gained: int) -> str:
+    """How many tokens an iteration gained, in a column of its own."""
+    return f"{gained:>3} token{'s' if gained > 1 else ' '} "
 
 
 def show(console: Console, traces: Sequence[Trace]) -> None:

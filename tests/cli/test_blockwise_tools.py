@@ -1,9 +1,10 @@
-"""``scripts/blockwise_table.py``: every rule of every model, once; a second run measures what has changed only."""
+"""The scripts around blockwise models: table, trace and cost, on random models."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +79,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def data_arguments(folder: Path) -> list[str]:
+    """Command line for the sentences of ``folder``."""
+    languages = ["-s", "src", "-t", "tgt", "--gen-subset", "test", "--dataset-impl", "raw"]
+    return [str(folder), *languages, "--cpu", "--max-len-b", "12"]
+
+
+# -- table: every rule of every model, once; a second run measures only what has changed
+
+
 class Table:
     """The script on a folder, counting what is decoded."""
 
@@ -109,8 +119,7 @@ class Table:
     def run(self, *more: str, models: tuple[str, ...] = ("plain/1=base.pt", "plain/4=heads.pt")):
         self.decoded.clear()
         named = [item.replace("=", f"={self.folder}/") for item in models]
-        data = [str(self.folder), "-s", "src", "-t", "tgt", "--gen-subset", "test"]
-        data += ["--dataset-impl", "raw", "--cpu", "--max-len-b", "12", "--batch-size", "4"]
+        data = [*data_arguments(self.folder), "--batch-size", "4"]
         options = ["--time-sentences", "2", "--repeats", "1", "--output", str(self.output)]
         self.script.main([*data, *options, "--models", *named, *more])
         return json.loads(self.output.with_suffix(".json").read_text())
@@ -209,3 +218,32 @@ def test_a_file_of_something_else_is_not_overwritten(table: Table) -> None:
     with pytest.raises(SystemExit, match="is no result of this script"):
         table.run()
     assert other.read_text() == '{"results": []}'
+
+
+# -- trace
+
+
+def test_traces_show_block_after_block(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "pages" / "report.html"
+    options = ["--path", str(folder / "heads.pt"), "--min-block-size", "2", "--report", str(page)]
+    script("blockwise_trace").main([*data_arguments(folder), *options, "--sentences", "7", "2"])
+    printed = capsys.readouterr().out
+    texts = (folder / "test.src-tgt.src").read_text().splitlines()
+    shown = re.findall(r"^input +(.*)$", printed, re.MULTILINE)
+    assert shown == [texts[7], texts[2]]
+    gained = [int(found) for found in re.findall(r"^ +\d+ +(\d+) tokens? ", printed, re.MULTILINE)]
+    written = [int(found) for found in re.findall(r"one token at a time: (\d+)", printed)]
+    assert sum(gained) == sum(written)
+    assert max(gained) >= 2  # of a block of at least two
+    html = page.read_text()
+    assert html.count('<div class="trace">') == 2
+    assert html.count('<span class="accepted">') > 0
+    assert f"<td>mean {sum(gained) / len(gained):.2f}</td>" in html
+
+
+def test_a_sentence_that_is_not_there_is_named(folder: Path) -> None:
+    options = ["--path", str(folder / "heads.pt"), "--sentences", str(SENTENCES)]
+    with pytest.raises(SystemExit, match="the set has sentences 0 to 8 only"):
+        script("blockwise_trace").main([*data_arguments(folder), *options])
