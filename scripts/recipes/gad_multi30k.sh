@@ -2,13 +2,14 @@
 # Generalized aggressive decoding on Multi30k: a drafter for the model of multi30k.sh, then the tables of Ge et al. at a small
 # size.
 #
-#   scripts/recipes/gad_multi30k.sh          distil, train the drafter
+#   scripts/recipes/gad_multi30k.sh          distil, train the drafter, then the table of all drafters that are trained
 #
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's
 # decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier; "--share-verifier-encoder MODEL --init-decoder-from MODEL"
 # trains a decoder only), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
-# training), FLAGS (more for fairseq-train), SEED (1).
+# training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), SEED (1), OUTPUT
+# (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -21,6 +22,7 @@ LR=${LR:-0.001}
 NAME=${NAME:-drafter}
 SEED=${SEED:-1}
 FLAGS=${FLAGS:-}
+TABLE_FLAGS=${TABLE_FLAGS:-}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 VERIFIER=$WORK/model-$PAIR/model.pt
@@ -54,3 +56,19 @@ train() {
 
 [ -e "$DISTILLED/distillation.json" ] || distil
 resume "$NAME-$PAIR" train
+
+SYSTEMS=()
+for folder in "$WORK"/drafter*-"$PAIR"/; do
+    [ -e "$folder/checkpoint_best.pt" ] || continue
+    name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"
+    SYSTEMS+=(--system "$name alone=--decoding nar $options")
+    SYSTEMS+=(--system "GAD, $name=--decoding gad $options")
+    SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta --top-beta 3 --tolerance 1.0 $options")
+    SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta --top-beta 5 --tolerance 3.0 $options")
+    SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --block-size auto $options")
+done
+# shellcheck disable=SC2086
+"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$VERIFIER" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
+    --post-process sentencepiece $DEVICE_FLAGS --title "Generalized aggressive decoding on Multi30k $PAIR" \
+    --system "fairseq beam 5=--beam 5" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "${SYSTEMS[@]}" \
+    --baselines "fairseq beam 5" "fairseq beam 1" "ours, greedy" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Interleaved bidirectional decoding on Multi30k (Zhang et al. 2020) at a small size, on the model of multi30k.sh.
 #
-#   scripts/recipes/interleaved_multi30k.sh      trains GEOMETRIES x SETTINGS x LAYERS
+#   scripts/recipes/interleaved_multi30k.sh      trains GEOMETRIES x SETTINGS x LAYERS, then the table of all that is trained
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw), LAYERS (3 2: of
 # the decoder), START (warm: begin as the model of multi30k.sh where all its parameters fit, which is 3 layers and at most two
 # directions; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved),
-# DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), SEED (1).
+# BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
+# while training), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -22,6 +23,8 @@ MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
 FLAGS=${FLAGS:-}
 NAME=${NAME:-interleaved}
+BEAMS=${BEAMS:-4 1}
+TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
@@ -72,3 +75,23 @@ for setting in $SETTINGS; do
         done
     done
 done
+
+SYSTEMS=()
+for folder in "$WORK"/interleaved*-"$PAIR"/; do
+    [ -e "$folder/checkpoint_last.pt" ] || continue
+    name=$(basename "$folder" "-$PAIR")
+    for beam in $BEAMS; do
+        SYSTEMS+=(--system "$name, beam $beam=--decoding interleaved --beam $beam --path ${folder}checkpoint_last.pt")
+    done
+    SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved --iad-match recent
+        --drafter-path ${folder}checkpoint_last.pt")
+done
+for beam in $BEAMS; do
+    SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
+done
+# shellcheck disable=SC2086
+"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --max-len-a 1.2 --max-len-b 10 \
+    --post-process sentencepiece $DEVICE_FLAGS --title "Interleaved decoding on Multi30k $PAIR" \
+    --system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy --beam 1" \
+    "${SYSTEMS[@]}" --baselines "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy" $TABLE_FLAGS \
+    --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"

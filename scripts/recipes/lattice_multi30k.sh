@@ -4,9 +4,10 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw), LAYERS (1 2 4: of the scorer),
-# MAX_UPDATE (3000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (1 32 64 128), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp:
-# products in half precision while training), SEED (1), OUTPUT (docs/results/lattice-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw), LAYERS (1 2: of the scorer),
+# MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TABLE_FLAGS (more for
+# scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), SEED (1),
+# OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -16,7 +17,9 @@ TARGET=${TARGET:-en}
 PAIR=$SOURCE-$TARGET
 SETTINGS=${SETTINGS:-distilled raw}
 LAYERS=${LAYERS:-1 2}
-MAX_UPDATE=${MAX_UPDATE:-3000}
+MAX_UPDATE=${MAX_UPDATE:-1000}
+CANDIDATES=${CANDIDATES:-32 64 128}
+TABLE_FLAGS=${TABLE_FLAGS:-}
 LR=${LR:-0.001}
 MARKOV_ORDER=${MARKOV_ORDER:-mixed}
 SEED=${SEED:-1}
@@ -68,3 +71,23 @@ for setting in $SETTINGS; do
         resume "scorer-$setting-$layers-$PAIR" train "$setting" "$layers"
     done
 done
+
+SYSTEMS=()
+for folder in "$WORK"/scorer-*-"$PAIR"/; do
+    [ -e "$folder/checkpoint_last.pt" ] || continue
+    name=$(basename "$folder" "-$PAIR") name=${name#scorer-}
+    options="--decoding lattice --path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR"
+    label="${name%-*} data, ${name##*-} layers"
+    SYSTEMS+=(--system "$label, N = 1=$options --lattice-candidates 1 --lattice-length-window 0")
+    for count in $CANDIDATES; do
+        SYSTEMS+=(--system "$label, N = $count=$options --lattice-candidates $count --lattice-least-probability 0")
+        SYSTEMS+=(--system "$label, N = $count, likely ones=$options --lattice-candidates $count")
+    done
+    SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice --iad-match recent
+        --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
+done
+# shellcheck disable=SC2086
+"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
+    --post-process sentencepiece $DEVICE_FLAGS --title "Sequence-to-lattice on Multi30k $PAIR" \
+    --system "fairseq beam 5=--beam 5" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "${SYSTEMS[@]}" \
+    --baselines "fairseq beam 5" "ours, greedy" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
