@@ -206,6 +206,24 @@ def open_candidates(cfg: Any, task: Any) -> CandidateModel:
     return CandidateModel.open(Path(folder), task.source_dictionary, task.target_dictionary)
 
 
+def check_sizes(cfg: Any) -> None:
+    """Raises ``ValueError`` with one sentence for a size or a probability that no lattice can have."""
+    candidates, window = int(cfg.lattice_candidates), int(cfg.lattice_length_window)
+    if window < 0:
+        raise ValueError(f"--lattice-length-window {window}: it must be at least 0")
+    if candidates < 1:
+        raise ValueError(f"--lattice-candidates {candidates}: it must be at least 1")
+    if window and candidates < 3:
+        raise ValueError(
+            f"--lattice-candidates {candidates} leaves no room for a word beside </s> and padding: take 3 or more, or "
+            "--lattice-length-window 0"
+        )
+    if not 0 <= cfg.lattice_least_probability <= 1:
+        raise ValueError(
+            f"--lattice-least-probability {cfg.lattice_least_probability}: it must be 0 to 1"
+        )
+
+
 def build_lattice_generator(
     cfg: Any,
     task: Any,
@@ -228,6 +246,7 @@ def build_lattice_generator(
         ValueError: an option or a model that does not fit, in one sentence.
     """
     refuse("lattice", REFUSED, args, extra)
+    check_sizes(cfg)
     for model in models:
         decoder: Any = model.decoder
         if not isinstance(decoder, MarkovDecoder):
