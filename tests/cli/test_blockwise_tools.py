@@ -269,8 +269,8 @@ def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str
         read = row["hidden"] * (others if row["layout"] == "dense" else 1)
         expand = (dim + 1) * others * row["hidden"]
         assert row["head_parameters"] == expand + (read + 1) * others * dim
-        parts = (row["layer"], row["vocabulary"])
-        assert row["added"] == pytest.approx(sum(parts) / row["window_k"])
+        parts = ("layer", "vocabulary")
+        assert row["added"] == pytest.approx(sum(row[name] for name in parts) / row["window_k"])
         assert all(row[name] > 0 for name in ("window_one", "window_k", "quarter", *parts))
     page = output.with_suffix(".md").read_text()
     assert capsys.readouterr().out.strip() in page
