@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.counters import PARTS, Counters
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import Measurement, System, different, measure
 
 COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence", "p50", "p95")
+TIME = " / ".join(PARTS) + ", %"
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Line:
     Attributes:
         steps: iterations per sentence, decoder calls of a sentence for stock.
         differ: sentences that are not those of stock ``--beam 1`` on the same models; None where that is not compared.
+        parts: share of the time in encoder, draft, verify and other, warm-up included; empty for stock.
     """
 
     system: str
@@ -74,6 +76,15 @@ class Line:
     p95: float
     differ: int | None
     speedup: dict[str, float]
+    parts: dict[str, float]
+
+
+def shares(counters: Counters | None) -> dict[str, float]:
+    """Share of the time by part."""
+    if counters is None:
+        return {}
+    total = sum(counters.seconds.values())
+    return {part: seconds / total for part, seconds in counters.seconds.items()}
 
 
 def steps_of(measurement: Measurement, counters: Counters | None) -> float:
@@ -130,6 +141,7 @@ def compare(
                 one.percentile(0.95),
                 differ,
                 {name: found[name].total / one.total for name in baselines},
+                shares(system.counters),
             )
         )
     return lines, signature
@@ -141,7 +153,7 @@ def markdown(lines: Sequence[Line]) -> str:
     for batch_size, threads in dict.fromkeys((line.batch_size, line.threads) for line in lines):
         rows = [line for line in lines if (line.batch_size, line.threads) == (batch_size, threads)]
         names = list(rows[0].speedup)
-        columns = [*COLUMNS, *(f"x {name}" for name in names), "differ from beam 1"]
+        columns = [*COLUMNS, *(f"x {name}" for name in names), "differ from beam 1", TIME]
         parts.append(f"**batch {batch_size}, {threads} thread{'s' if threads > 1 else ''}**\n")
         parts.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         parts += [_row(line, names) for line in rows]
@@ -160,5 +172,6 @@ def _row(line: Line, names: Sequence[str]) -> str:
         f"{1e3 * line.p95:.1f}",
         *(f"{line.speedup[name]:.2f}" for name in names),
         "" if line.differ is None else f"{line.differ} of {line.sentences}",
+        " / ".join(f"{100 * line.parts[part]:.0f}" for part in PARTS if line.parts),
     ]
     return "| " + " | ".join(cells) + " |"
