@@ -1,0 +1,568 @@
+"""Steps of wmt_data.sh: which files a data set is made of, and from these files to subwords.
+
+Called by the shell scripts beside it; ``wmt_steps.py STEP --help`` says what a step needs. Subwords are BPE by
+sentencepiece, joint for both languages, learnt on text that is normalised and tokenised as Moses does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import re
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache, partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+CHUNK = 1000  # lines that a process tokenises at once
+SPLITS = ("train", "valid", "test")
+
+
+class StepError(ValueError):
+    """A message for the user of a recipe."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file in the folder RAW.
+
+    Attributes:
+        name: of the file.
+        url: where it is; ``""`` if it cannot be had without asking.
+        access: for one without ``url``, how to get it.
+    """
+
+    name: str
+    url: str = ""
+    access: str = ""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text.
+
+    Attributes:
+        members: pattern of the names of the two texts in their archive; ``*`` is any text, ``{}`` the language.
+        downloads: an archive with both texts, or a file for each language, the source's first.
+    """
+
+    members: str
+    downloads: tuple[Download, ...]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a data set is made of and how it is cut into subwords.
+
+    Attributes:
+        source, target: languages.
+        train, valid, test: what each split is put together from; nothing where sacreBLEU has it.
+        valid_set, test_set: sacreBLEU's names; ``""`` where it does not have the split.
+        held_out: every n-th pair of ``train`` is validation text (0: none).
+        moses: normalise and tokenise; text that is tokenised already is left alone.
+        lowercase: all text.
+        kind: of sentencepiece model.
+        vocabulary: pieces.
+        max_length: pieces a training sentence has at most (0: any number).
+        max_ratio: of the lengths of a training pair (0: any ratio).
+    """
+
+    source: str
+    target: str
+    train: tuple[Corpus, ...]
+    valid: tuple[Corpus, ...] = ()
+    test: tuple[Corpus, ...] = ()
+    valid_set: str = ""
+    test_set: str = ""
+    held_out: int = 0
+    moses: bool = True
+    lowercase: bool = False
+    kind: str = "bpe"
+    vocabulary: int = 32_000
+    max_length: int = 250
+    max_ratio: float = 1.5
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source, self.target
+
+    def corpora(self, split: str) -> tuple[Corpus, ...]:
+        """Those of a split; a set of sacreBLEU's is a file for each language."""
+        if self.sacrebleu_set(split):
+            return (Corpus("", tuple(Download(f"{split}.{name}") for name in self.languages)),)
+        found: tuple[Corpus, ...] = getattr(self, split)
+        return found
+
+    def sacrebleu_set(self, split: str) -> str:
+        return {"valid": self.valid_set, "test": self.test_set}.get(split, "")
+
+
+STATMT = "https://www.statmt.org"
+DATA_STATMT = "https://data.statmt.org"
+IWSLT = Download("de-en.tgz", "https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz")
+IWSLT_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+
+
+def _archive(members: str, name: str, url: str, access: str = "") -> Corpus:
+    return Corpus(members, (Download(name, url, access),))
+
+
+def _wmt13(name: str, members: str) -> Corpus:
+    file = f"training-parallel-{name}.tgz"
+    return _archive(members, file, f"{STATMT}/wmt13/{file}")
+
+
+def _news_9(members: str) -> Corpus:
+    file = "training-parallel-nc-v9.tgz"
+    return _archive(members, file, f"{STATMT}/wmt14/{file}")
+
+
+def _multi30k(name: str) -> tuple[Corpus, ...]:
+    folder = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+    files = (f"{name}.{language}.gz" for language in ("en", "de"))
+    return (Corpus("", tuple(Download(file, f"{folder}/{file}") for file in files)),)
+
+
+def _aspec(name: str) -> tuple[Corpus, ...]:
+    access = (
+        "ASPEC, by agreement with JST: http://lotus.kuee.kyoto-u.ac.jp/ASPEC/, as prepared and tokenised for the "
+        "Small NMT task: http://lotus.kuee.kyoto-u.ac.jp/WAT/WAT2017/snmt/index.html"
+    )
+    files = (Download(f"{name}.{language}", access=access) for language in ("en", "ja"))
+    return (Corpus("", tuple(files)),)
+
+
+SETS = {
+    "wmt14-en-de": DataSet(
+        "en",
+        "de",
+        train=(
+            _wmt13("europarl-v7", "europarl-v7.de-en.{}"),
+            _wmt13("commoncrawl", "commoncrawl.de-en.{}"),
+            _news_9("news-commentary-v9.de-en.{}"),
+        ),
+        valid_set="wmt13",
+        test_set="wmt14/full",
+    ),
+    "wmt14-en-fr": DataSet(
+        "en",
+        "fr",
+        train=(
+            _wmt13("europarl-v7", "europarl-v7.fr-en.{}"),
+            _wmt13("commoncrawl", "commoncrawl.fr-en.{}"),
+            _wmt13("un", "undoc.2000.fr-en.{}"),
+            _news_9("news-commentary-v9.fr-en.{}"),
+            _archive(
+                "giga-fren.release2.fixed.{}.gz",
+                "training-giga-fren.tar",
+                f"{STATMT}/wmt10/training-giga-fren.tar",
+            ),
+        ),
+        valid_set="wmt13",
+        test_set="wmt14/full",
+    ),
+    "wmt16-en-ro": DataSet(
+        "en",
+        "ro",
+        train=(
+            _archive(
+                "europarl-v8.ro-en.{}",
+                "training-parallel-ep-v8.tgz",
+                f"{DATA_STATMT}/wmt16/translation-task/training-parallel-ep-v8.tgz",
+            ),
+            _archive(
+                "SETIMES*.en-ro.{}",
+                "SETIMES-en-ro.txt.zip",
+                "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip",
+            ),
+        ),
+        valid_set="wmt16/dev",
+        test_set="wmt16",
+    ),
+    "wmt18-en-ru": DataSet(
+        "en",
+        "ru",
+        train=(
+            _wmt13("commoncrawl", "commoncrawl.ru-en.{}"),
+            _archive(
+                "news-commentary-v13.ru-en.{}",
+                "training-parallel-nc-v13.tgz",
+                f"{DATA_STATMT}/wmt18/translation-task/training-parallel-nc-v13.tgz",
+            ),
+            _archive(
+                "paracrawl-release1.en-ru.zipporah0-dedup-clean.{}",
+                "paracrawl-release1.en-ru.zipporah0-dedup-clean.tgz",
+                "https://s3.amazonaws.com/web-language-models/paracrawl/release1/"
+                "paracrawl-release1.en-ru.zipporah0-dedup-clean.tgz",
+            ),
+            _archive(
+                "corpus.en_ru.1m.{}",
+                "1mcorpus.zip",
+                "",
+                "Yandex corpus, after registration: https://translate.yandex.ru/corpus",
+            ),
+        ),
+        valid_set="wmt17",
+        test_set="wmt18",
+        vocabulary=48_000,
+    ),
+    "wat17-en-ja": DataSet(
+        "en",
+        "ja",
+        train=_aspec("train"),
+        valid=_aspec("dev"),
+        test=_aspec("test"),
+        moses=False,
+        max_ratio=0,  # characters of Japanese and of English are not comparable
+    ),
+    "iwslt14-de-en": DataSet(
+        "de",
+        "en",
+        train=(Corpus("train.tags.de-en.{}", (IWSLT,)),),
+        test=tuple(Corpus(f"IWSLT14.{name}.de-en.{{}}.xml", (IWSLT,)) for name in IWSLT_TESTS),
+        held_out=23,
+        lowercase=True,
+        vocabulary=10_000,
+        max_length=175,
+    ),
+    "multi30k-en-de": DataSet(
+        "en",
+        "de",
+        train=_multi30k("train"),
+        valid=_multi30k("val"),
+        test=_multi30k("test_2016_flickr"),
+        moses=False,
+        kind="unigram",  # as multi30k.sh has it: both directions share their subwords
+        vocabulary=8_000,
+        max_length=0,
+        max_ratio=0,
+    ),
+}
+
+
+def text_file(folder: Path, split: str, language: str) -> Path:
+    """Text before it is cut into subwords."""
+    return folder / f"{split}.raw.{language}"
+
+
+# -- what to download
+
+
+def plan(args: argparse.Namespace) -> None:
+    """Print a line for each download: ``archive NAME URL`` or ``sacrebleu SET SPLIT``.
+
+    Raises:
+        StepError: files that have to be asked for are not in RAW.
+    """
+    data_set, raw = SETS[args.set], Path(args.raw)
+    absent: dict[str, Download] = {}
+    for split in SPLITS:
+        downloads = [file for corpus in data_set.corpora(split) for file in corpus.downloads]
+        missing = [file for file in downloads if not (raw / file.name).exists()]
+        if missing and data_set.sacrebleu_set(split):
+            print("sacrebleu", data_set.sacrebleu_set(split), split)
+        else:
+            absent |= {file.name: file for file in missing}
+    asked = [a for a in absent.values() if not a.url]
+    if asked:
+        names = "\n".join(f"  {a.name}\n      {a.access}" for a in asked)
+        raise StepError(
+            f"{len(asked)} files of {args.set} need a licence and are not in {raw}:\n{names}"
+        )
+    for file in absent.values():
+        print("archive", file.name, file.url)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Read an archive to its end: what is cut short or damaged fails its checksum."""
+    path = Path(args.archive)
+    try:
+        _read_to_the_end(path)
+    except (EOFError, OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise StepError(f"{path} is damaged or incomplete ({error}); delete it") from error
+
+
+def _read_to_the_end(path: Path) -> None:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile(f"checksum of {archive.testzip()}")
+    elif path.name.removesuffix(".partial").endswith((".gz", ".tgz")):
+        with gzip.open(path) as stream:
+            while stream.read(1 << 20):
+                pass
+    else:
+        with tarfile.open(path) as tar:
+            tar.getmembers()
+
+
+# -- from archives to text
+
+
+def text(args: argparse.Namespace) -> None:
+    """Write the pairs of all corpora as ``SPLIT.raw.LANGUAGE``; a sentence a line."""
+    data_set, raw, output = SETS[args.set], Path(args.raw), Path(args.output)
+    for split in SPLITS:
+        files = [text_file(output, split, language) for language in data_set.languages]
+        with ExitStack() as stack:
+            outputs = [stack.enter_context(open(f, "w", encoding="utf-8")) for f in files]
+            for corpus in data_set.corpora(split):
+                _copy_pairs(corpus, raw, data_set, outputs)
+    if data_set.held_out:
+        _hold_out(output, data_set)
+
+
+def _copy_pairs(corpus: Corpus, raw: Path, data_set: DataSet, outputs: list[IO[str]]) -> None:
+    names = [corpus.members.format(language) for language in data_set.languages]
+    paths = [raw / corpus.downloads[i % len(corpus.downloads)].name for i in range(2)]
+    with ExitStack() as stack:
+        sides = [
+            _sentences(name or path.name, stack.enter_context(_opened(path, name)))
+            for path, name in zip(paths, names, strict=True)
+        ]
+        for pair in zip_longest(*sides):
+            if None in pair:
+                raise StepError(
+                    f"{paths[0]}: {names[0] or paths[0].name} and its translation differ in length"
+                )
+            for line, file in zip(pair, outputs, strict=True):
+                file.write(line + "\n")
+
+
+@contextmanager
+def _opened(path: Path, pattern: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file, or of the one member of an archive whose name, without folders, is like ``pattern``."""
+    with ExitStack() as stack:
+        stream: IO[bytes]
+        if not pattern:
+            name, stream = path.name, stack.enter_context(open(path, "rb"))
+        elif zipfile.is_zipfile(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            name = _member(path, archive.namelist(), pattern)
+            stream = stack.enter_context(archive.open(name))
+        else:
+            tar = stack.enter_context(tarfile.open(path))
+            name = _member(path, tar.getnames(), pattern)
+            stream = stack.enter_context(_extracted(tar, name))
+        if name.endswith(".gz"):
+            stream = stack.enter_context(gzip.open(stream))
+        yield stream
+
+
+def _extracted(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    stream = tar.extractfile(name)
+    if stream is None:
+        raise StepError(f"{tar.name}: {name} is not a file")
+    return stream
+
+
+def _member(path: Path, names: Iterable[str], pattern: str) -> str:
+    found = [name for name in names if fnmatch(name.rsplit("/", 1)[-1], pattern)]
+    if len(found) != 1:
+        raise StepError(f"{path} has {len(found)} files {pattern}, expected one")
+    return found[0]
+
+
+def _sentences(name: str, lines: Iterable[bytes]) -> Iterator[str]:
+    """Text of a file; of IWSLT's formats what fairseq's script takes: of training talks titles and descriptions too."""
+    for line in lines:
+        sentence = " ".join(line.decode("utf-8").split())
+        if name.endswith(".xml"):
+            segment = re.fullmatch(r"<seg id=\"\d+\">(.*)</seg>", sentence)
+            if segment is None:
+                continue
+            sentence = segment[1].strip()
+        elif name.startswith("train.tags.") and sentence.startswith("<"):
+            field = re.fullmatch(r"<(title|description)>(.*)</\1>", sentence)
+            if field is None:
+                continue
+            sentence = field[2].strip()
+        yield sentence
+
+
+def _hold_out(folder: Path, data_set: DataSet) -> None:
+    """Every n-th training pair becomes validation text, as fairseq's script for IWSLT14 has it."""
+    for language in data_set.languages:
+        train = text_file(folder, "train", language)
+        lines = train.read_text(encoding="utf-8").split("\n")[:-1]
+        for path, held_out in ((train, False), (text_file(folder, "valid", language), True)):
+            kept = [
+                x for i, x in enumerate(lines, start=1) if (i % data_set.held_out == 0) == held_out
+            ]
+            path.write_text("".join(x + "\n" for x in kept), encoding="utf-8")
+
+
+# -- from text to tokens
+
+
+def tokenise(args: argparse.Namespace) -> None:
+    """Normalise punctuation and tokenise as Moses does; the same file names in another folder."""
+    data_set, folder, output = SETS[args.set], Path(args.text), Path(args.output)
+    with multiprocessing.Pool(args.workers) as pool:
+        for split in SPLITS:
+            for language in data_set.languages:
+                function = partial(_tokenised, language, data_set)
+                path = text_file(folder, split, language)
+                with (
+                    open(path, encoding="utf-8", newline="\n") as lines,
+                    open(text_file(output, split, language), "w", encoding="utf-8") as file,
+                ):
+                    for line in pool.imap(function, lines, chunksize=CHUNK):
+                        file.write(line + "\n")
+
+
+def _tokenised(language: str, data_set: DataSet, line: str) -> str:
+    tokens = moses(language)(line.strip()) if data_set.moses else line.strip()
+    return tokens.lower() if data_set.lowercase else tokens
+
+
+@cache
+def moses(language: str) -> Callable[[str], str]:
+    """The function from text to tokens with spaces between them; entities are left as characters."""
+    import sacremoses
+
+    normaliser = sacremoses.MosesPunctNormalizer(language)
+    tokeniser = sacremoses.MosesTokenizer(language)
+
+    def tokenised(line: str) -> str:
+        tokens: str = tokeniser.tokenize(normaliser.normalize(line), escape=False, return_str=True)
+        return tokens
+
+    return tokenised
+
+
+# -- from tokens to subwords
+
+
+def subwords(args: argparse.Namespace) -> None:
+    """Learn one sentencepiece model from both sides of the training text and encode all of it.
+
+    Training pairs that are empty, too long or of too different lengths, in pieces, are left out;
+    ``counts.json`` says how many.
+    """
+    import sentencepiece
+
+    data_set, folder, output = SETS[args.set], Path(args.text), Path(args.output)
+    size = args.vocabulary or data_set.vocabulary
+    settings: dict[str, Any] = {}
+    if data_set.kind == "bpe":
+        # Tokens are normalised already; a character seen once is a piece of its own.
+        settings = {"normalization_rule_name": "identity", "character_coverage": 1.0}
+    sentencepiece.SentencePieceTrainer.train(
+        input=[
+            str(text_file(folder, "train", language)) for language in sorted(data_set.languages)
+        ],
+        model_prefix=str(output / "spm"),
+        model_type=data_set.kind,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        input_sentence_size=10_000_000,
+        minloglevel=2,
+        **settings,
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(output / "spm.model"))
+    counts: Counter[str] = Counter()
+    for split in SPLITS:
+        limits = data_set if split == "train" else None
+        _encode(
+            model,
+            [text_file(folder, split, x) for x in data_set.languages],
+            output,
+            split,
+            limits,
+            counts,
+        )
+    (output / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    if not counts["train, kept"]:
+        raise StepError(f"{folder}: no training pair is left of {sum(counts.values())}")
+
+
+def _encode(
+    model: SentencePieceProcessor,
+    files: list[Path],
+    output: Path,
+    split: str,
+    limits: DataSet | None,
+    counts: Counter[str],
+) -> None:
+    with ExitStack() as stack:
+        sides = [stack.enter_context(open(f, encoding="utf-8", newline="\n")) for f in files]
+        outputs = [
+            stack.enter_context(open(output / f"{split}{f.suffix}", "w", encoding="utf-8"))
+            for f in files
+        ]
+        for pair in zip(*sides, strict=True):
+            pieces = [model.encode(line.strip(), out_type=str) for line in pair]
+            fault = limits and fault_of(len(pieces[0]), len(pieces[1]), limits)
+            counts[f"{split}, {fault or 'kept'}"] += 1
+            if not fault:
+                for line, file in zip(pieces, outputs, strict=True):
+                    file.write(" ".join(line) + "\n")
+
+
+def fault_of(source: int, target: int, limits: DataSet) -> str:
+    """Why a training pair of these lengths, in pieces, is left out; ``""`` if it is not."""
+    if not source or not target:
+        return "empty"
+    if limits.max_length and max(source, target) > limits.max_length:
+        return "too long"
+    if limits.max_ratio and max(source, target) > limits.max_ratio * min(source, target):
+        return "of too different lengths"
+    return ""
+
+
+# -- command line
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """One sub-command for each step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    steps = parser.add_subparsers(required=True, metavar="STEP")
+
+    def add(step: Callable[[argparse.Namespace], None], *flags: str) -> argparse.ArgumentParser:
+        command = steps.add_parser(step.__name__, help=step.__doc__, description=step.__doc__)
+        command.set_defaults(step=step)
+        for flag in flags:
+            command.add_argument(flag, required=True)
+        return command
+
+    add(check).add_argument("archive")
+    commands = {
+        step: add(step, *flags)
+        for step, flags in (
+            (plan, ("--raw",)),
+            (text, ("--raw", "--output")),
+            (tokenise, ("--text", "--output")),
+            (subwords, ("--text", "--output")),
+        )
+    }
+    for command in commands.values():
+        command.add_argument("set", choices=sorted(SETS))
+    commands[tokenise].add_argument("--workers", type=int, default=1)
+    commands[subwords].add_argument("--vocabulary", type=int, help="pieces (default: the paper's)")
+    return parser
+
+
+def main() -> None:
+    args = build_parser().parse_args()
+    try:
+        args.step(args)
+    except (ValueError, OSError) as error:  # ours name file and what is wrong with it
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Made-up translation data in the formats of the public files, for the tests of the recipes that use them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = {
+    "en": ["the", "old", "dog", "sees", "a", "small", "house", "and", "two", "well-known", "trees"],
+    "de": [
+        "der",
+        "alte",
+        "Hund",
+        "sieht",
+        "ein",
+        "kleines",
+        "Haus",
+        "und",
+        "zwei",
+        "Wald-und-Wiesen-",
+        "Bäume",
+    ],
+}
+PAIRS = {"train": 90, "valid": 8, "test": 6}
+NAMES_30K = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+
+
+def sentence(language: str, number: int) -> str:
+    words = [
+        WORDS[language][(number * 3 + i * (number % 5 + 1)) % 11] for i in range(3 + number % 5)
+    ]
+    return " ".join(words).capitalize() + "."
+
+
+def text(language: str, first: int, count: int) -> bytes:
+    lines = (sentence(language, number) + "\n" for number in range(first, first + count))
+    return "".join(lines).encode()
+
+
+def write_wmt14(raw: Path) -> None:
+    """RAW for wmt14-en-de: three archives, and the sets that sacreBLEU would download."""
+    raw.mkdir(parents=True)
+    each = PAIRS["train"] // 3
+    archives = (
+        ("europarl-v7", "europarl-v7"),
+        ("commoncrawl", "commoncrawl"),
+        ("nc-v9", "news-commentary-v9"),
+    )
+    for number, (archive, corpus) in enumerate(archives):
+        with tarfile.open(raw / f"training-parallel-{archive}.tgz", "w:gz") as tar:
+            for language in WORDS:
+                info = tarfile.TarInfo(f"training/{corpus}.de-en.{language}")
+                content = text(language, number * each, each)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    for split in ("valid", "test"):
+        for language in WORDS:
+            (raw / f"{split}.{language}").write_bytes(text(language, 7, PAIRS[split]))
+
+
+def write_multi30k(raw: Path) -> None:
+    raw.mkdir(parents=True)
+    for split, name in NAMES_30K.items():
+        for language in WORDS:
+            (raw / f"{name}.{language}.gz").write_bytes(
+                gzip.compress(text(language, 0, PAIRS[split]))
+            )
+
+
+def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a recipe on one thread; ``env`` are its settings."""
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / "recipes" / f"{name}.sh"), *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
