@@ -66,7 +66,7 @@ class StepRules:
 
     def best_words(
         self, logits: Tensor, first: int, sentences: list[int], beam: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The best words of every slot (line 6), and what slots behind ``</s>`` add.
 
         Args:
@@ -82,18 +82,19 @@ class StepRules:
         logits[..., self.pad] = -torch.inf
         if self.unk_penalty:
             logits[..., self.unk] -= self.unk_penalty
-        slots = torch.arange(first, first + logits.size(1), device=logits.device)
+        last = first + logits.size(1)
         ends = logits[..., self.eos]  # (R, z), a view
         if first < max(self.floors):
+            slots = torch.arange(first, last, device=logits.device)
             ends.masked_fill_(slots < self._of(self.floors, sentences, logits.device), -torch.inf)
-        if first + logits.size(1) > min(self.limits):
+        if last > min(self.limits):
+            slots = torch.arange(first, last, device=logits.device)
             forced = slots >= self._of(self.limits, sentences, logits.device)
             kept = torch.where(forced, norm.squeeze(2), ends) if self.free_end else ends.clone()
             logits.masked_fill_(forced.unsqueeze(2), -torch.inf)
             ends.copy_(kept)
         best, words = logits.topk(beam)
-        agreement = ends - norm.squeeze(2) if self.all_agree else torch.zeros_like(ends)
-        return best - norm, words, agreement
+        return best - norm, words, ends - norm.squeeze(2) if self.all_agree else None
 
     @staticmethod
     def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
@@ -117,6 +118,16 @@ class Beams:
     totals: Tensor
     tokens: Tensor
     scores: Tensor
+
+    def written(self, steps: Steps, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens and scores (K, t + z) of the continuations ``chosen`` (K,), numbered row by row."""
+        rows = chosen // steps.totals.size(1)
+        words = steps.words.flatten(0, 1).index_select(0, chosen)
+        scores = steps.scores.flatten(0, 1).index_select(0, chosen)
+        return (
+            torch.cat([self.tokens.index_select(0, rows), words], 1),
+            torch.cat([self.scores.index_select(0, rows), scores], 1),
+        )
 
     @property
     def row_sentences(self) -> list[int]:
@@ -192,12 +203,8 @@ class InterleavedSearch:
         live, best = going_on.topk(beam)
         done = ended & totals.isfinite()
         if not self.as_printed:
-            leading = totals.view(count, -1).topk(beam).indices
-            done &= (
-                torch.zeros_like(going_on, dtype=torch.bool)
-                .scatter_(1, leading, True)
-                .view_as(done)
-            )
+            leading = totals.view(count, -1).topk(beam).values[:, -1:]  # (N, 1)
+            done &= (totals.view(count, -1) >= leading).view_as(done)
         # One transfer to the host: which continuations are finished, which sentences go on.
         flags = torch.cat([done.flatten(), live[:, 0].isfinite()]).tolist()
         finished = [i for i, flag in enumerate(flags[: done.numel()]) if flag]
@@ -219,25 +226,23 @@ class InterleavedSearch:
         self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int], first: int
     ) -> Beams:
         """The beams that go on, with the cache behind them: ``live``, ``best`` (N, B) scores and continuations."""
-        count, beam, width = len(beams.sentences), self.beam, steps.totals.size(1)
-        row = torch.arange(count, device=best.device).unsqueeze(1) * beams.width + best // width
-        leaving = len(stays) < count
+        leaving = len(stays) < len(beams.sentences)
+        per_sentence = beams.width * steps.totals.size(1)
+        chosen = (
+            best + torch.arange(0, steps.totals.numel(), per_sentence, device=best.device)[:, None]
+        )
         if leaving:
             index = torch.tensor(stays, dtype=torch.long, device=best.device)
-            row, live, best = row[index], live[index], best[index]
-        rows, chosen = row.flatten(), (best % width).flatten()  # (R',)
+            live, chosen = live[index], chosen[index]
+        chosen = chosen.flatten()  # (R',) of the R * W continuations
+        rows = chosen // steps.totals.size(1)
         if stays:
-            if leaving or beams.width < beam:
+            if leaving or beams.width < self.beam:
                 gather_rows(self.verifier, rows)
-            elif beam > 1:
+            elif self.beam > 1:
                 reorder_beams(self.verifier, rows, first + self.geometry.step)
-        return Beams(
-            [beams.sentences[i] for i in stays],
-            beam,
-            live.flatten(),
-            torch.cat([beams.tokens[rows], steps.words[rows, chosen]], 1),
-            torch.cat([beams.scores[rows], steps.scores[rows, chosen]], 1),
-        )
+        sentences = [beams.sentences[i] for i in stays]
+        return Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
 
     def _collect(
         self, finished: list[int], steps: Steps, beams: Beams, found: list[Found], first: int
@@ -245,10 +250,8 @@ class InterleavedSearch:
         """Takes up finished hypotheses, given as indices into (R, W), best first."""
         index = torch.tensor(finished, device=steps.words.device)
         width = steps.totals.size(1)
-        rows, chosen = index // width, index % width
-        tokens = torch.cat([beams.tokens[rows], steps.words[rows, chosen]], 1).tolist()
-        scores = torch.cat([beams.scores[rows], steps.scores[rows, chosen]], 1).tolist()
-        ends = steps.ends[rows, chosen].tolist()
+        tokens, scores = (table.tolist() for table in beams.written(steps, index))
+        ends = steps.ends.flatten()[index].tolist()
         for i, flat in enumerate(finished):
             hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
             length = first + ends[i] + 1

@@ -6,11 +6,15 @@ the score. (Summed up as the algorithm is printed, one finished text would come 
 does not have.)
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# Up to so many sums over all rows it is quicker to look at all of them than to prune.
+MANY_SUMS = 2**15
 
 
 @dataclass
@@ -30,8 +34,10 @@ class Steps:
     ends: Tensor
 
 
-def best_steps(log_probs: Tensor, words: Tensor, agreement: Tensor, eos: int, pad: int) -> Steps:
-    """Outer addition over the slots, pruned to W after each.
+def best_steps(
+    log_probs: Tensor, words: Tensor, agreement: Tensor | None, eos: int, pad: int
+) -> Steps:
+    """Outer addition over the slots, pruned to W on the way where the sums get many.
 
     Pruning loses nothing: continuations that have ended and those that have not are kept apart, and to all of one
     kind the same is added later.
@@ -39,41 +45,80 @@ def best_steps(log_probs: Tensor, words: Tensor, agreement: Tensor, eos: int, pa
     Args:
         log_probs: (R, z, W) of the best words of each slot.
         words: (R, z, W) int64, these words.
-        agreement: (R, z) what each slot adds to a continuation that ended before it: nothing, or the log-probability of
-            ``</s>`` there when all slots behind it must agree.
+        agreement: (R, z) log-probability of ``</s>`` in each slot, when a continuation that ended before it needs that
+            too; None when slots behind the end add nothing.
         eos, pad: symbols.
     """
     rows, step, width = words.shape
     is_end = words == eos
-    # What follows an end is settled, so it counts at the end itself.
-    settled = F.pad(
-        agreement[:, 1:].flip(1).cumsum(1).flip(1), (0, 1)
-    )  # (R, z) sum over later slots
-    end = log_probs.masked_fill(~is_end, -torch.inf).amax(2) + settled  # (R, z)
+    end = log_probs.masked_fill(~is_end, -torch.inf).amax(2)  # (R, z)
+    if agreement is not None:
+        # What follows an end is settled, so it counts at the end itself.
+        end = end + F.pad(agreement[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
     going_on = log_probs.masked_fill(is_end, -torch.inf)
-    # A continuation is a column of each slot: one of the W words, "nothing" or "end".
+    few = rows * width**step <= MANY_SUMS
+    totals, columns = (_all_sums if few else _pruned_sums)(going_on, end)
+    return Steps(
+        _read(columns, words, words.new_full((rows, step), pad), words.new_full((rows, step), eos)),
+        _read(columns, log_probs, torch.zeros_like(end), end),
+        totals,
+        (columns < width).sum(2),
+    )
+
+
+def _all_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The W best continuations of all that there are.
+
+    Args:
+        going_on: (R, z, W) log-probabilities, -inf for ``</s>``.
+        end: (R, z) of ``</s>``.
+
+    Returns:
+        (R, W) sums; (R, W, z) columns: one of the W words, W for nothing, W + 1 for the end.
+    """
+    rows, step, width = going_on.shape
+    sums = going_on.new_zeros(rows, 1)
+    found = []
+    for slot in range(step):
+        found.append(sums + end[:, slot : slot + 1])
+        sums = (sums.unsqueeze(2) + going_on[:, slot : slot + 1]).flatten(1)  # (R, W^(slot + 1))
+    totals, best = torch.cat([*found, sums], 1).topk(width)
+    return totals, _columns(step, width, going_on.device)[best]
+
+
+@functools.cache
+def _columns(step: int, width: int, device: torch.device) -> Tensor:
+    """(P, z) columns of all continuations in the order of :func:`_all_sums`."""
     nothing, at_end = width, width + 1
-    paths = words.new_zeros(rows, 1, 0)
-    sums = log_probs.new_zeros(rows, 1)
+    paths = []
+    for length in range(step + 1):
+        number = torch.arange(width**length, device=device).unsqueeze(1)
+        digit = width ** torch.arange(length - 1, -1, -1, device=device)
+        rest = number.new_full((len(number), step - length), nothing)
+        rest[:, :1] = at_end
+        paths.append(torch.cat([number // digit % width, rest], 1))
+    return torch.cat(paths)
+
+
+def _pruned_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as :func:`_all_sums`, with the W best of each kind kept after every slot."""
+    rows, step, width = going_on.shape
+    nothing, at_end = width, width + 1
+    paths = torch.zeros(rows, 1, 0, dtype=torch.long, device=end.device)
+    sums = going_on.new_zeros(rows, 1)
     all_paths, all_sums = [], []
     for slot in range(step):
-        closing = words.new_full((rows, paths.size(1), step - slot), nothing)
+        closing = paths.new_full((rows, paths.size(1), step - slot), nothing)
         closing[:, :, 0] = at_end
         all_paths.append(torch.cat([paths, closing], 2))
         all_sums.append(sums + end[:, slot : slot + 1])
-        outer = sums.unsqueeze(2) + going_on[:, slot].unsqueeze(1)  # (R, P, W)
+        outer = sums.unsqueeze(2) + going_on[:, slot : slot + 1]  # (R, P, W)
         sums, best = outer.flatten(1).topk(width)
         parents = (best // width).unsqueeze(2).expand(-1, -1, slot)
         paths = torch.cat([paths.gather(1, parents), (best % width).unsqueeze(2)], 2)
     totals, best = torch.cat([*all_sums, sums], 1).topk(width)
     index = best.unsqueeze(2).expand(-1, -1, step)
-    columns = torch.cat([*all_paths, paths], 1).gather(1, index)  # (R, W, z)
-    return Steps(
-        _read(columns, words, words.new_full((rows, step), pad), words.new_full((rows, step), eos)),
-        _read(columns, log_probs, torch.zeros_like(end), end),
-        totals,
-        (columns < nothing).sum(2),
-    )
+    return totals, torch.cat([*all_paths, paths], 1).gather(1, index)
 
 
 def _read(columns: Tensor, table: Tensor, nothing: Tensor, end: Tensor) -> Tensor:
