@@ -29,12 +29,14 @@ EXTRAS = {
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
     "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
+    "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
 }
 EXTRAS["test"] = [
     *EXTRAS["gec"],
     *EXTRAS["images"],
     *EXTRAS["lattice"],
+    *EXTRAS["recipes"],
     *EXTRAS["report"],
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
