@@ -39,6 +39,7 @@ from fairseq_aggdec.lattice.tables import Table
 Smoothing = Literal["none", "interpolated"]
 SMOOTHINGS = get_args(Smoothing)
 _SPREAD = 2**24  # (position, source word, entry) triples that are looked up at once
+_LARGEST = 2**31 - 1  # token id
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,8 @@ def most_likely(tokens: Tensor, chances: Tensor, count: int) -> tuple[Tensor, Te
         Tokens (..., N) int64, best first, of equal ones the lowest id; sums (..., N) float32. Where fewer than N tokens
         have a chance, the rest has 0.
     """
+    if tokens.device.type == "cpu":
+        tokens, chances = _without_gaps(tokens, chances)
     missing = count - tokens.size(-1)
     if missing > 0:
         tokens = functional.pad(tokens, (0, missing))
@@ -299,8 +302,24 @@ def most_likely(tokens: Tensor, chances: Tensor, count: int) -> tuple[Tensor, Te
     group = begins.cumsum(-1)
     sums = torch.zeros_like(chances).scatter_add_(-1, group, chances)
     names = torch.zeros_like(tokens).scatter_(-1, group, tokens)
-    sums, order = torch.sort(sums, stable=True, dim=-1, descending=True)
-    return names.gather(-1, order[..., :count]).long(), sums[..., :count]
+    # Floats that are not negative are in the order of their bits. One number per token is sorted out much faster than
+    # a stable sort is.
+    rank = (sums.view(torch.int32).long() << 32) | (_LARGEST - names)
+    best = rank.topk(count, dim=-1).values
+    return _LARGEST - (best & _LARGEST), (best >> 32).int().view(torch.float32)
+
+
+def _without_gaps(tokens: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
+    """What has a chance, in its order, from the left (..., W); the chances behind it are 0."""
+    there = chances > 0
+    place = there.cumsum(-1)
+    width = int(place[..., -1].max()) if place.numel() else 0
+    place = torch.where(there, place - 1, width)  # what has no chance goes to a place of its own
+    shape = (*tokens.shape[:-1], width + 1)
+    return (
+        tokens.new_zeros(shape).scatter_(-1, place, tokens)[..., :width],
+        chances.new_zeros(shape).scatter_(-1, place, chances)[..., :width],
+    )
 
 
 def _normalised(chances: Tensor, inside: Tensor) -> Tensor:

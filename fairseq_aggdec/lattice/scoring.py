@@ -78,7 +78,7 @@ class EdgeScorer:
         grid = features.new_zeros(*there.shape, features.size(-1))  # (B, 1 + (T - 1) N, C)
         grid[there] = features
         projection = decoder.decoder.output_projection
-        columns = projection.weight[lattice.tokens]  # (B, T, N, C)
+        columns = F.embedding(lattice.tokens, projection.weight)  # (B, T, N, C)
         bias = None if projection.bias is None else projection.bias[lattice.tokens]
         # Position 0 has one history, the others N; (B, H, C) x (B, C, N) each.
         first = grid[:, :1] @ columns[:, 0].transpose(1, 2)  # (B, 1, N)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved import count_sentence, distinct
 from fairseq_aggdec.decoding.interleaved_search import Found, StepRules
-from fairseq_aggdec.decoding.interleaved_step import best_steps
+from fairseq_aggdec.decoding.interleaved_step import _all_sums, _pruned_sums, best_steps
 
 PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
 
@@ -63,6 +63,23 @@ def test_best_steps_are_the_best_of_all_combinations(
             )
             assert float(steps.totals[row, rank]) == pytest.approx(total, abs=1e-5)
             assert steps.ends[row, rank] == (len(words) - 1 if words[-1] == EOS else step)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 3),
+    step=st.integers(1, 4),
+    width=st.integers(1, 4),
+    ends=st.booleans(),
+)
+def test_pruning_loses_nothing(seed: int, rows: int, step: int, width: int, ends: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    going_on = torch.randn(rows, step, width, generator=generator)
+    end = torch.randn(rows, step, generator=generator) if ends else torch.full((rows, step), -5.0)
+    found, columns = _pruned_sums(going_on, end)
+    expected, expected_columns = _all_sums(going_on, end)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(columns, expected_columns)
 
 
 def test_length_limits_hold_per_sentence() -> None:
