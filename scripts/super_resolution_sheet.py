@@ -6,8 +6,8 @@
 
 DATA is a folder made by ``python -m fairseq_aggdec.data.images``. A system is a name, a checkpoint, and options of the
 task as NAME=VALUE. Names of the form COLUMN/K, with COLUMN one of regular, approximate, fine-tuned and both, fill the
-cells of Table 2. Written are OUTPUT.png (one row of pictures per image: input, systems, reference), OUTPUT.json and
-OUTPUT.md. The first system is what the others are compared with.
+cells of Table 2. Written are OUTPUT.png (one row of pictures per image: the input, which is its nearest-neighbour
+enlargement, systems, reference), OUTPUT.json and OUTPUT.md. The first system is what the others are compared with.
 """
 
 # ruff: noqa: E402
@@ -183,17 +183,23 @@ def result_of(
 # -- tables
 
 
-def table_two(systems: Sequence[System], results: Sequence[Result]) -> list[str]:
-    """Mean accepted block sizes in the form of the paper's Table 2, as Markdown; empty when no system is a cell."""
-    cells = {
-        system.cell: f"{result.mean_accepted:.2f}"
-        for system, result in zip(systems, results, strict=True)
-        if system.cell
-    }
-    sizes = sorted({size for size, _ in cells})
-    if not sizes:
+def table_two(systems: Sequence[System], results: Sequence[Result]) -> dict[int, dict[str, float]]:
+    """Mean accepted block sizes in the form of the paper's Table 2: k -> column -> size, for what is a cell of it."""
+    found: dict[int, dict[str, float]] = {}
+    for system, result in zip(systems, results, strict=True):
+        if system.cell is not None and result.mean_accepted is not None:
+            size, column = system.cell
+            found.setdefault(size, {})[column] = result.mean_accepted
+    return dict(sorted(found.items()))
+
+
+def table_two_markdown(table: Mapping[int, Mapping[str, float]]) -> list[str]:
+    if not table:
         return []
-    rows = [[str(k), *(cells.get((k, column), "") for column in COLUMNS)] for k in sizes]
+    rows = [
+        [str(k), *(f"{cells[column]:.2f}" if column in cells else "" for column in COLUMNS)]
+        for k, cells in table.items()
+    ]
     titles = [column.capitalize() for column in COLUMNS]
     return ["Mean accepted block size:", "", *markdown_table(["k", *titles], rows), ""]
 
@@ -229,6 +235,7 @@ def write_tables(
     """OUTPUT.json and OUTPUT.md."""
     first, described = results[0], machine.describe()
     command = shlex.join(["python", *sys.argv])
+    table = table_two(args.systems, results)
     described["scikit-image"] = version("scikit-image")
     record = {
         "command": command,
@@ -236,6 +243,7 @@ def write_tables(
         "images": len(first.images),
         "source": source,
         "batch_size": args.batch_size,
+        "table_2": table,
         "systems": [
             {
                 "name": result.name,
@@ -256,7 +264,7 @@ def write_tables(
         f"{len(first.images)} images of the set '{args.split}' ({source}), batch size {args.batch_size}. "
         "PSNR and SSIM are means over images; *mean accepted* counts tokens per iteration, `</s>` among them.",
         "",
-        *table_two(args.systems, results),
+        *table_two_markdown(table),
         *quality_table([*enlarged, *results], first),
         "",
         f"![pictures]({args.output.name}.png)",
@@ -287,14 +295,16 @@ def caption(result: Result) -> list[str]:
 
 
 def draw_sheet(
-    inputs: Sequence[np.ndarray],
+    nearest: Result,
     results: Sequence[Result],
     references: Sequence[np.ndarray],
     rows: int,
 ) -> Image.Image:
-    """One column for the input, each system and the reference; one row per image."""
-    titles = [["input"], *(caption(result) for result in results), ["reference"]]
-    columns = [inputs, *(result.images for result in results), references]
+    """A column for the input as nearest neighbour enlarges it, each system and the reference; a row per image."""
+    shown = [nearest, *results]
+    titles = [*(caption(result) for result in shown), ["reference"]]
+    titles[0][0] = "input (nearest)"
+    columns = [*(result.images for result in shown), references]
     font = ImageFont.load_default(TEXT - 3)
     high = references[0].shape[0]
     side = high * -(-CELL // high)  # whole pixels: every pixel of the reference is as large
@@ -330,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results.append(decode(system, args, references))
         print("; ".join(caption(results[-1])), flush=True)
     write_tables(args, enlarged, results, form.source)
-    sheet = draw_sheet(inputs, results, references, args.rows)
+    sheet = draw_sheet(enlarged[0], results, references, args.rows)
     sheet.save(args.output.with_suffix(".png"))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fairseq_aggdec.checkpoints import check_models
 from fairseq_aggdec.data.images import (
+    INTENSITIES,
     ImageFormat,
     intensity_dictionary,
     intensity_offset,
@@ -49,6 +50,13 @@ class SuperResolutionConfig(DecodingConfig):
     # --path, seen from the task; no help text, so that fairseq makes no flag of it.
     model_paths: Optional[str] = II("common_eval.path")
     train_subset: str = II("dataset.train_subset")
+    input_noise: float = field(
+        default=0.0,
+        metadata={
+            "help": "training: the intensities that the decoder reads are off by normal noise, its deviation drawn "
+            "for each image between 0 and this; a model that has met its own errors leans on the input image more"
+        },
+    )
 
 
 class ImageSequences(torch.utils.data.Dataset[Tensor]):
@@ -94,6 +102,8 @@ class SuperResolutionTask(DecodingTask):
     def setup_task(cls, cfg: SuperResolutionConfig, **kwargs: Any) -> "SuperResolutionTask":
         if not cfg.data:
             raise ValueError("--task super_resolution needs the folder of the prepared images")
+        if cfg.input_noise < 0:
+            raise ValueError(f"--input-noise {cfg.input_noise}: it must be at least 0")
         task = cls(cfg, read_format(cfg.data))
         dictionaries = {"source": task.dictionary, "target": task.dictionary}
         check_models(cfg.model_paths, dictionaries, cfg.data)
@@ -151,6 +161,14 @@ class SuperResolutionTask(DecodingTask):
                 setattr(cfg, name, positions)
         return super().build_model(cfg, from_checkpoint)
 
+    def train_step(self, sample: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's hook; what the decoder reads is made noisy, what it is to write is not."""
+        if sample and self.cfg.input_noise > 0:
+            net_input = sample["net_input"]
+            read = noisy(net_input["prev_output_tokens"], self.cfg.input_noise, self.offset)
+            sample = {**sample, "net_input": {**net_input, "prev_output_tokens": read}}
+        return super().train_step(sample, *args, **kwargs)
+
     def build_generator(
         self,
         models: Sequence[torch.nn.Module],
@@ -168,6 +186,20 @@ class SuperResolutionTask(DecodingTask):
     def image(self, tokens: Tensor) -> np.ndarray:
         """A hypothesis or target (H*W*C + 1,) as a high-resolution image, uint8 (H, W, C)."""
         return to_image(tokens, self.form.high_shape, self.offset, self.dictionary.eos())
+
+
+def noisy(tokens: Tensor, strongest: float, offset: int) -> Tensor:
+    """Intensities off by rounded normal noise, kept between 0 and 255; other symbols as they are.
+
+    Args:
+        tokens: int64 (B, T).
+        strongest: each row has a standard deviation of its own, evenly drawn between 0 and this.
+        offset: index of intensity 0, above all other symbols.
+    """
+    deviation = strongest * torch.rand(len(tokens), 1, device=tokens.device)  # (B, 1)
+    error = deviation * torch.randn(tokens.shape, device=tokens.device)  # (B, T)
+    moved = (tokens + error.round().long()).clamp(offset, offset + INTENSITIES - 1)
+    return torch.where(tokens >= offset, moved, tokens)
 
 
 def set_target_length(args: Any, length: int) -> None:

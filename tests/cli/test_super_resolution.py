@@ -144,6 +144,7 @@ def test_the_sheet_holds_every_system(
         assert by_name[name]["psnr"] == by_name["again"]["psnr"]
     page = (tmp_path / "sheet.md").read_text(encoding="utf-8")
     assert "| 1 | 1.00 |  |  |  |" in page
+    assert record["table_2"] == {"1": {"regular": 1.0}}
     assert "| again |" in page
     drawn = np.asarray(Image.open(tmp_path / "sheet.png"))
     # The reference stands in the last of four columns: each of its pixels as a square of 28.
@@ -152,6 +153,9 @@ def test_the_sheet_holds_every_system(
     left, bottom = 8 + 3 * width, drawn.shape[0] - 8
     picture = drawn[bottom - 112 : bottom, left : left + 112]
     assert np.array_equal(picture[::28, ::28], high[2])
+    nearest = drawn[bottom - 112 : bottom, 8 : 8 + 112]  # the first column
+    low = np.load(folder / "data" / "test.low.npy")
+    assert np.array_equal(nearest[::56, ::56], low[2])
 
 
 @pytest.mark.parametrize(
@@ -190,6 +194,9 @@ def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> No
         "WARMUP": "10",
         "BATCH": "20",
         "IMAGES": "3",
+        "BLOCK_SIZES": "2",
+        "HEAD_UPDATE": "10",
+        "PRECISION_FLAGS": "",
     }
 
     def run_recipe() -> subprocess.CompletedProcess[str]:
@@ -205,6 +212,13 @@ def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> No
     assert result.returncode == 0, result.stderr[-3000:]
     assert "| greedy |" in result.stdout
     assert (tmp_path / "sheet" / "sheet.png").exists()
+    assert re.search(r"input_noise'?: 24", (tmp_path / "train" / "train.log").read_text())
+    record = json.loads((tmp_path / "sheet" / "sheet.json").read_text(encoding="utf-8"))
+    cells = record["table_2"]["2"]
+    assert set(cells) == {"regular", "approximate", "fine-tuned", "both"}
+    assert cells["approximate"] >= cells["regular"] >= 1
+    by_name = {system["name"]: system for system in record["systems"]}
+    assert by_name["regular/2"]["identical_to_first"] == 3  # the base is frozen, head 1 is the base
     again = run_recipe()
     assert again.returncode == 0
-    assert [line.split(": ")[1] for line in again.stderr.splitlines()] == ["done already, kept"] * 3
+    assert [line.split(": ")[1] for line in again.stderr.splitlines()] == ["done already, kept"] * 5
