@@ -186,17 +186,19 @@ def best(logits: Tensor) -> Tensor:
 # -- measuring
 
 
-def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def in_turn(
+    calls: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float]
+) -> dict[str, float]:
     """Median seconds of each call, one after the other in every round; two rounds warm up."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 2):
         for name, call in calls.items():
             synchronise()
-            start = time.perf_counter()
+            start = clock()
             call()
             synchronise()
             if turn >= 2:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -214,7 +216,8 @@ def measure(
             heads.requires_grad_(False).to(calls.device)
             variants[f"{layout} {units}"] = (layout, units, parameters(heads))
             timed[f"{layout} {units}"] = calls.layer(heads)
-    seconds = in_turn(timed, args.repeats)
+    clock = time.process_time if args.cpu_time else time.perf_counter
+    seconds = in_turn(timed, args.repeats, clock)
     return [
         Cost(
             name,
@@ -294,11 +297,18 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="time of the processor instead of wall clock, for a busy machine; one thread, no GPU",
+    )
     parser.add_argument("--output", type=Path, required=True, help="OUTPUT.json and OUTPUT.md")
     args = parser.parse_args(arguments)
     numbers = {"--block-size": args.block_size - 1, "--threads": args.threads}
     numbers |= {"--repeats": args.repeats, "--batch-sizes": min(args.batch_sizes)}
     numbers["--head-hidden-dim"] = min(args.head_hidden_dim or [1])
+    if args.cpu_time and (args.threads > 1 or not args.cpu):
+        parser.error("--cpu-time needs --cpu and --threads 1: it adds up what threads take")
     for option, value in numbers.items():
         if value < 1:
             parser.error(f"{option}: too small; there must be 2 heads and 1 of anything else")

@@ -255,7 +255,17 @@ def test_a_sentence_that_is_not_there_is_named(folder: Path) -> None:
 def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "new" / "cost"
     hidden = ["--head-hidden-dim", "8", "4", "--block-size", str(HEADS), "--repeats", "1"]
-    options = ["--sizes", "tiny", "--batch-sizes", "1", "3", "--cpu", "--output", str(output)]
+    options = [
+        "--sizes",
+        "tiny",
+        "--batch-sizes",
+        "1",
+        "3",
+        "--cpu",
+        "--cpu-time",
+        "--output",
+        str(output),
+    ]
     threads = torch.get_num_threads()
     try:
         script("blockwise_cost").main([*hidden, *options])
@@ -281,3 +291,6 @@ def test_cost_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         script("blockwise_cost").main(["--block-size", "1", "--output", str(tmp_path / "cost")])
     assert "--block-size: too small" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        script("blockwise_cost").main(["--cpu-time", "--output", str(tmp_path / "cost")])
+    assert "--cpu-time needs --cpu and --threads 1" in capsys.readouterr().err
