@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Generalized aggressive decoding on WMT: Tables 5 and 14 of the aggressive decoding paper, with the hyper-parameters of Table 13.
+#
+#   scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]                      or wmt16-en-ro, or any set of wmt_data.sh
+#   DIRECTION=de-en scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
+#
+# Teacher on the raw data; its outputs (beam 5) train verifier and drafter; the last AVERAGE checkpoints of each are averaged; a
+# table of beam 5, beam 1, the drafter alone, GAD and GAD++ (high quality, high efficiency). Killed at any moment, the same
+# command goes on.
+# Environment: TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), VERIFIER_ARCH (transformer: base size), DRAFTER_ARCH
+# (nar_drafter_base), BLOCK_SIZE (25), DROPOUT (0.1; the paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and
+# HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS, DRAFTER_FLAGS, and what wmt_common.sh lists.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
+
+case $SET in
+    wmt16-en-ro) TEACHER_ARCH=${TEACHER_ARCH:-transformer} ;;
+    *) TEACHER_ARCH=${TEACHER_ARCH:-transformer_vaswani_wmt_en_de_big} ;;
+esac
+case $DIRECTION in # Table 14
+    en-ro) HIGH_QUALITY=${HIGH_QUALITY:-5,4.0} HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,6.0} ;;
+    ro-en) HIGH_QUALITY=${HIGH_QUALITY:-3,2.0} HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,3.0} ;;
+    *) HIGH_QUALITY=${HIGH_QUALITY:-3,1.0} HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,3.0} ;;
+esac
+VERIFIER_ARCH=${VERIFIER_ARCH:-transformer}
+DRAFTER_ARCH=${DRAFTER_ARCH:-nar_drafter_base}
+BLOCK_SIZE=${BLOCK_SIZE:-25}
+DROPOUT=${DROPOUT:-0.1}
+AVERAGE=${AVERAGE:-10}
+VERIFIER_FLAGS=${VERIFIER_FLAGS:-}
+DRAFTER_FLAGS=${DRAFTER_FLAGS:-}
+DISTILLED=$WORK/distilled-$DIRECTION
+COMMON=(--share-all-embeddings --dropout "$DROPOUT" --keep-last-epochs "$AVERAGE")
+
+# Table 13, left
+autoregressive=("${COMMON[@]}"
+    --criterion label_smoothed_cross_entropy
+    --max-tokens 20000 --update-freq "$(update_freq 4 8)"
+    --lr 0.001 --adam-betas '(0.9, 0.99)' --weight-decay 0.00001 --clip-norm 3.0 --warmup-updates 4000
+    --max-update 100000 --max-epoch 1000)
+# Table 13, right
+drafter=("${COMMON[@]}"
+    --criterion glancing_loss --arch "$DRAFTER_ARCH" --block-size "$BLOCK_SIZE"
+    --max-tokens 4096 --update-freq "$(update_freq 4 8)"
+    --lr 0.0005 --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 5.0 --warmup-updates 10000
+    --max-update 300000)
+
+learn "teacher-$DIRECTION" "$AVERAGE" "$DATA" --arch "$TEACHER_ARCH" "${autoregressive[@]}"
+distil "$WORK/teacher-$DIRECTION-model/model.pt" "$DISTILLED"
+# shellcheck disable=SC2086  # these are lists of flags
+learn "verifier-$DIRECTION" "$AVERAGE" "$DISTILLED" --arch "$VERIFIER_ARCH" "${autoregressive[@]}" $VERIFIER_FLAGS
+# shellcheck disable=SC2086
+learn "drafter-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]}" $DRAFTER_FLAGS
+
+TEACHER=(--path "$WORK/teacher-$DIRECTION-model/model.pt")
+VERIFIER=(--path "$WORK/verifier-$DIRECTION-model/model.pt")
+GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/drafter-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
+relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
+mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
+mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
+
+system beam5 "verifier, beam 5" "${VERIFIER[@]}" --beam 5
+system beam1 "verifier, beam 1" "${VERIFIER[@]}" --beam 1
+system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
+system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
+system nar "drafter alone" "${GAD[@]}" --decoding nar
+system gad "GAD" "${GAD[@]}" --decoding gad
+system gad-quality "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
+system gad-efficiency "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
+report "Generalized aggressive decoding, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"
