@@ -23,7 +23,7 @@ logging.getLogger().addHandler(logging.NullHandler())
 CACHE = Path(__file__).resolve().parent.parent / ".cache"
 hypothesis.configuration.set_hypothesis_home_dir(CACHE / "hypothesis")
 # Same examples in every run, and no limit of time per example: the machine may be busy.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("repeatable")
 
 
