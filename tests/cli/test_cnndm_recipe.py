@@ -1,4 +1,4 @@
-"""The recipe for summaries: made-up articles, byte pairs and BART checkpoints in the public formats, up to its table."""
+"""The recipe for summaries: made-up articles, byte pairs and BART checkpoints in the public formats, to the table."""
 
 from __future__ import annotations
 
