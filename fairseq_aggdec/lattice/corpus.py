@@ -61,12 +61,14 @@ class BinarisedPairs:
             )
 
     def _open(self, language: str, dictionary: Dictionary) -> Any:
-        pair = "-".join(self.languages)
-        prefix = self.data / f"{self.split}.{pair}.{language}"
-        dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
-        if dataset is None:
-            raise FileNotFoundError(f"{prefix}.idx does not exist")
-        return dataset
+        # One folder serves both directions of a pair, as in fairseq.
+        for pair in (self.languages, self.languages[::-1]):
+            prefix = self.data / f"{self.split}.{'-'.join(pair)}.{language}"
+            dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
+            if dataset is not None:
+                return dataset
+        missing = f"{self.split}.{'-'.join(self.languages)}.{language}.idx"
+        raise FileNotFoundError(f"{self.data / missing} does not exist")
 
     def __len__(self) -> int:
         return len(self._sides[0])

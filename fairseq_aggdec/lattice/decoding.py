@@ -46,7 +46,7 @@ class LatticeGenerator(SequenceGenerator):
 
     Args:
         models, tgt_dict, **options: as ``SequenceGenerator``.
-        candidate_model: proposes words; on the models' device.
+        candidate_model: proposes words; taken to the device of the sentences.
         counters: statistics, added to.
         candidates: N.
         least: probability below which a candidate is not scored; 0 scores all, as in the paper.
@@ -124,6 +124,7 @@ class LatticeGenerator(SequenceGenerator):
         """The lattice of a batch that the scorer has encoded, and its scores: (B, N) and (B, T - 1, N, N)."""
         source = net_input["src_tokens"]
         with self.counters.clock("draft"):
+            self._take_tables_to(source.device)
             lattice = self.candidate_model.lattice(
                 source, self.candidates, self.smoothing, self._lengths(source)
             )
@@ -137,6 +138,11 @@ class LatticeGenerator(SequenceGenerator):
                 first = first - self.unk_penalty * unknown[:, 0]
                 edges = edges - self.unk_penalty * unknown[:, 1:].unsqueeze(2)
         return lattice, first, edges
+
+    def _take_tables_to(self, device: torch.device) -> None:
+        # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
+        if device.type != self.candidate_model.translation.keys.device.type:
+            self.candidate_model = self.candidate_model.to(device)
 
     def _lengths(self, source: Tensor) -> LengthWindow:
         """The lengths that are searched, within the limits that stock fairseq would give each sentence."""
@@ -254,12 +260,8 @@ def build_lattice_generator(
                 f"a lattice needs a model of --arch lattice_transformer; that of {option} has a "
                 f"{type(decoder).__name__}"
             )
-    tables = open_candidates(cfg, task)
-    device = next(models[0].parameters()).device
-    if device.type != "cpu":
-        tables = tables.to(device)
     extra = extra | {
-        "candidate_model": tables,
+        "candidate_model": open_candidates(cfg, task),
         "counters": task.counters,
         "candidates": int(cfg.lattice_candidates),
         "least": float(cfg.lattice_least_probability),
