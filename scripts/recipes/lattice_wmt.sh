@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Sequence-to-lattice translation: Tables 1, 2 and 4 to 9 of Deng and Rush (2023), with the settings of Table 8.
+#
+#   scripts/recipes/lattice_wmt.sh iwslt14-de-en [FOLDER]                    or wmt14-en-de, wmt16-en-ro
+#   DIRECTION=de-en scripts/recipes/lattice_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
+#
+# Teacher on the raw data; its outputs (beam 5) are the distilled data; word alignment and tables of candidates, and a scorer, for
+# raw and distilled data; of every scorer the checkpoint with the best validation BLEU at N = 64; a table of the teacher, the
+# lattice at each N, and the teacher drafted by the lattice. Killed at any moment, the same command goes on.
+# Environment: SETTINGS (distilled raw), LAYERS (1: of the scorer), CANDIDATES (32 64 128; N = 1 is always there), MARKOV_ORDER (mixed),
+# SMOOTHING (none, the paper's), LEAST (0: score every candidate), LENGTH_WINDOW (3), TEACHER_ARCH, AVERAGE (10 last checkpoints of the
+# teacher), DROPOUT, TABLE_FLAGS (more for lattice_tables.py), SCORER_FLAGS, VOCABULARY (10000, 40000 or 32000 pieces) and what
+# wmt_common.sh lists.
+set -euo pipefail
+
+HEADS='' HIDDEN='' # those of the base size
+case ${1:-} in # Table 8, appendix A.3 and section 4
+    iwslt14-de-en)
+        export VOCABULARY=${VOCABULARY:-10000}
+        PRECISION_FLAGS=${PRECISION_FLAGS-} # the only one in full precision
+        PAPER=(--dropout "${DROPOUT:-0.3}" --max-tokens 4096 --warmup-updates 4000 --max-update 120000 --lr 0.0005 --weight-decay 0.0001)
+        GPUS_OF_PAPER=1 ACCUMULATED=1 HEADS=4 HIDDEN=1024
+        TEACHER_ARCH=${TEACHER_ARCH:-transformer_iwslt_de_en}
+        ;;
+    wmt14-en-de)
+        export VOCABULARY=${VOCABULARY:-40000}
+        PAPER=(--dropout "${DROPOUT:-0.1}" --max-tokens 4096 --warmup-updates 4000 --max-update 240000 --lr 0.0007 --weight-decay 0)
+        GPUS_OF_PAPER=3 ACCUMULATED=3
+        ;;
+    wmt16-en-ro)
+        PAPER=(--dropout "${DROPOUT:-0.3}" --max-tokens 5461 --warmup-updates 10000 --max-update 240000 --lr 0.0007 --weight-decay 0.01)
+        GPUS_OF_PAPER=3 ACCUMULATED=1
+        ;;
+    "") ;;
+    *)
+        printf "error: set '%s' is none of the paper's (choose from: iwslt14-de-en wmt14-en-de wmt16-en-ro)\n" "$1" >&2
+        exit 2
+        ;;
+esac
+. "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
+
+SETTINGS=${SETTINGS:-distilled raw}
+LAYERS=${LAYERS:-1}
+CANDIDATES=${CANDIDATES:-32 64 128}
+MARKOV_ORDER=${MARKOV_ORDER:-mixed}
+SMOOTHING=${SMOOTHING:-none}
+LEAST=${LEAST:-0}
+LENGTH_WINDOW=${LENGTH_WINDOW:-3}
+TEACHER_ARCH=${TEACHER_ARCH:-transformer}
+AVERAGE=${AVERAGE:-10}
+TABLE_FLAGS=${TABLE_FLAGS:-}
+SCORER_FLAGS=${SCORER_FLAGS:-}
+DISTILLED=$WORK/distilled-$DIRECTION
+TEACHER=$WORK/teacher-$DIRECTION-model/model.pt
+TRAINING=("${PAPER[@]}" --update-freq "$(update_freq "$ACCUMULATED" "$GPUS_OF_PAPER")" --max-epoch 10000
+    --share-all-embeddings --criterion label_smoothed_cross_entropy --adam-betas '(0.9, 0.98)')
+
+data_of() {
+    case $1 in
+        raw) echo "$DATA" ;;
+        distilled) echo "$DISTILLED" ;;
+        *) die "unknown setting '$1' in SETTINGS (choose from: raw distilled)" ;;
+    esac
+}
+
+tables() {
+    # shellcheck disable=SC2086
+    "$PYTHON" "$ROOT/scripts/lattice_tables.py" "$1" "${LANGUAGES[@]}" --output "$OUT" $TABLE_FLAGS
+}
+
+# scorer SETTING LAYERS: sizes of the teacher but for the depth of its decoder, everything from scratch.
+scorer() {
+    # shellcheck disable=SC2086
+    train "$(data_of "$1")" --arch lattice_transformer --decoder-layers "$2" --markov-order "$MARKOV_ORDER" "${TRAINING[@]}" \
+        ${HEADS:+--encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"} \
+        ${HIDDEN:+--encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN"} \
+        --no-epoch-checkpoints --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
+        --eval-bleu --eval-bleu-args '{"beam": 1}' --eval-bleu-remove-bpe sentencepiece --eval-tokenized-bleu \
+        --decoding lattice --lattice "$WORK/lattice-$1-$DIRECTION" --lattice-candidates 64 --lattice-length-window 3 \
+        --lattice-smoothing "$SMOOTHING" --lattice-least-probability "$LEAST" $SCORER_FLAGS
+}
+
+for setting in $SETTINGS; do data_of "$setting" > /dev/null; done
+learn "teacher-$DIRECTION" "$AVERAGE" "$DATA" --arch "$TEACHER_ARCH" --keep-last-epochs "$AVERAGE" "${TRAINING[@]}"
+case " $SETTINGS " in *" distilled "*) distil "$TEACHER" "$DISTILLED" ;; esac
+for setting in $SETTINGS; do
+    stage "lattice-$setting-$DIRECTION" tables "$(data_of "$setting")"
+    for layers in $LAYERS; do resume "scorer-$setting-$layers-$DIRECTION" scorer "$setting" "$layers"; done
+done
+
+system beam5 "teacher, beam 5" --path "$TEACHER" --beam 5
+system beam1 "teacher, beam 1" --path "$TEACHER" --beam 1
+system greedy "teacher, our greedy" --path "$TEACHER" --beam 1 --decoding greedy
+for setting in $SETTINGS; do
+    for layers in $LAYERS; do
+        name=$setting-$layers label="$setting data, $layers layers"
+        checkpoint=$WORK/scorer-$name-$DIRECTION/checkpoint_best.pt
+        [ -e "$checkpoint" ] || die "$checkpoint is missing: the scorer was trained without validation"
+        lattice=(--lattice "$WORK/lattice-$setting-$DIRECTION" --lattice-smoothing "$SMOOTHING" --lattice-least-probability "$LEAST")
+        scored=(--path "$checkpoint" --decoding lattice "${lattice[@]}")
+        system "$name-1" "$label, N = 1" "${scored[@]}" --lattice-candidates 1 --lattice-length-window 0
+        for count in $CANDIDATES; do
+            system "$name-$count" "$label, N = $count" "${scored[@]}" --lattice-candidates "$count" --lattice-length-window "$LENGTH_WINDOW"
+        done
+        system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice --iad-match recent \
+            --drafter-path "$checkpoint" "${lattice[@]}" --lattice-length-window "$LENGTH_WINDOW"
+    done
+done
+report "Sequence-to-lattice, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"

@@ -1,0 +1,150 @@
+"""The lattice recipe on translation data, from made-up files in the public formats to its table."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.wmt_files import PAIRS, recipe, write_wmt14
+
+SIZES = (
+    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
+    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2"
+)
+# A program with the options of fast_align: word t comes from word t, where there is one.
+DIAGONAL = """
+import sys
+for line in open(sys.argv[sys.argv.index("-i") + 1]):
+    print(*(f"{t}-{t}" for t in range(min(len(side.split()) for side in line.split(" ||| ")))))
+"""
+# In place of Python and of fairseq's programs: writes down how it is called, and leaves a checkpoint.
+RECORDER = """#!/bin/bash
+printf '%s ' "$(basename "$0")" "$@" >> "$CALLS"
+printf '\\n' >> "$CALLS"
+while [ "$#" -gt 1 ]; do
+    [ "$1" != --save-dir ] || touch "$2/checkpoint_best.pt"
+    shift
+done
+"""
+PROGRAMS = ("python", "fairseq-train", "fairseq-generate")
+
+
+def settings(folder: Path) -> dict[str, str]:
+    program = folder / "fast_align"
+    program.write_text(f"#!{sys.executable}\n{DIAGONAL}")
+    program.chmod(0o755)
+    return {
+        "GPUS": "0",
+        "WORKERS": "1",
+        "VOCABULARY": "120",
+        "CANDIDATES": "8",
+        "MAX_UPDATE": "2",
+        "MODEL_FLAGS": SIZES,
+        "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1",
+        "DECODE_FLAGS": "--max-len-b 12",
+        "PRECISION_FLAGS": "",
+        "TABLE_FLAGS": f"--aligner fast_align --fast-align {program} --symmetrisation forward --held-out 10",
+    }
+
+
+def calls(folder: Path, data_set: str, **env: str) -> list[str]:
+    """The commands of a recipe whose data are there already; nothing is computed."""
+    work, programs = folder / data_set, folder / "bin"
+    for name in ("text", "tokens", "subwords", f"data-{data_set.split('-', 1)[1]}"):
+        (work / name).mkdir(parents=True)
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).write_text(RECORDER)
+        (programs / name).chmod(0o755)
+    chosen = {"PYTHON": str(programs / "python"), "CALLS": str(folder / "calls"), **env}
+    result = recipe("lattice_wmt", data_set, work, **chosen)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return (folder / "calls").read_text().splitlines()
+
+
+def value(command: str, option: str) -> str:
+    """The last one counts."""
+    words = command.split()
+    return words[len(words) - words[::-1].index(option)]
+
+
+def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
+    """Raw data of the other direction; what the lattice drafts for the teacher stays the teacher's."""
+    work = tmp_path / "work"
+    write_wmt14(work / "raw")
+    chosen = settings(tmp_path) | {"DIRECTION": "de-en", "SETTINGS": "raw"}
+    result = recipe("lattice_wmt", "wmt14-en-de", work, **chosen)
+    assert result.returncode == 0, result.stderr[-3000:]
+    record = json.loads((work / "results-de-en.json").read_text())
+    table: dict[str, dict[str, Any]] = {row["system"]: row for row in record["rows"]}
+    assert list(table) == [
+        "teacher, beam 5",
+        "teacher, beam 1",
+        "teacher, our greedy",
+        "raw data, 1 layers, N = 1",
+        "raw data, 1 layers, N = 8",
+        "teacher, drafts of raw data, 1 layers",
+    ]
+    assert {row["sentences"] for row in table.values()} == {PAIRS["test"]}
+    for name in ("teacher, our greedy", "teacher, drafts of raw data, 1 layers"):
+        assert table[name]["different"] == 0
+    header = json.loads((work / "lattice-raw-de-en" / "header.json").read_text())
+    assert header["languages"] == ["de", "en"]
+    # The checkpoint is chosen by the BLEU of the lattice on validation data.
+    log = (work / "scorer-raw-1-de-en" / "train.log").read_text()
+    assert re.search(r"valid on 'valid' subset .* mean_accepted .* bleu ", log)
+
+
+@pytest.mark.parametrize(
+    ("data_set", "expected"),
+    [
+        (
+            "iwslt14-de-en",
+            "--dropout 0.3 --max-tokens 4096 --warmup-updates 4000 --max-update 120000 --lr 0.0005 "
+            "--weight-decay 0.0001 --update-freq 1",
+        ),
+        (
+            "wmt14-en-de",
+            "--dropout 0.1 --max-tokens 4096 --warmup-updates 4000 --max-update 240000 --lr 0.0007 "
+            "--weight-decay 0 --update-freq 9",
+        ),
+        (
+            "wmt16-en-ro",
+            "--dropout 0.3 --max-tokens 5461 --warmup-updates 10000 --max-update 240000 --lr 0.0007 "
+            "--weight-decay 0.01 --update-freq 3",
+        ),
+    ],
+)
+def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: str) -> None:
+    """On one GPU; both settings and two depths."""
+    commands = calls(tmp_path, data_set, GPUS="1", LAYERS="1 2")
+    teacher, *scorers = [line for line in commands if line.startswith("fairseq-train")]
+    for command in (teacher, *scorers):
+        assert expected in command
+        assert ("--fp16" in command.split()) is (data_set != "iwslt14-de-en")
+    direction = data_set.split("-", 1)[1]
+    made = [
+        (setting, depth, f"{data_set}/{folder}-{direction}")
+        for setting, folder in (("distilled", "distilled"), ("raw", "data"))
+        for depth in ("1", "2")
+    ]
+    for command, (setting, depth, data) in zip(scorers, made, strict=True):
+        assert command.split()[1].endswith(data)
+        assert value(command, "--decoder-layers") == depth
+        assert value(command, "--lattice").endswith(f"lattice-{setting}-{direction}")
+        assert ("--encoder-ffn-embed-dim 1024" in command) is (data_set == "iwslt14-de-en")
+    decoded = [line for line in commands if "--decoding lattice" in line and "--gen-subset" in line]
+    counts = [value(line, "--lattice-candidates") for line in decoded]
+    assert counts == ["1", "32", "64", "128"] * 4
+
+
+def test_a_set_of_another_paper_is_refused(tmp_path: Path) -> None:
+    result = recipe("lattice_wmt", "wmt18-en-ru", tmp_path)
+    assert result.returncode == 2
+    assert "choose from: iwslt14-de-en wmt14-en-de wmt16-en-ro" in result.stderr
+    assert not list(tmp_path.iterdir())
