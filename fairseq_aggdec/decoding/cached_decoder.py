@@ -237,7 +237,8 @@ class CachedDecoder:
         """Position embeddings (>= ``positions``, C) as the model's own module gives them to an unpadded sentence."""
         table = self.position_table
         if table is None or table.size(0) < positions:
-            size = min(max(64, 2 * positions), self.decoder.max_positions())
+            # Sinusoids have no last position, and --match-source-len makes outputs longer than the model says.
+            size = min(max(64, 2 * positions), max(positions, self.decoder.max_positions()))
             dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
             self.position_table = table = self.decoder.embed_positions(dummy)[0].detach()
         return table

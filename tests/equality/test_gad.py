@@ -116,6 +116,14 @@ def test_prefixes_longer_than_the_drafter_reads(gad: Any) -> None:
     assert_same(gad(short, [verifier], sample), stock([verifier], sample))
 
 
+def test_outputs_as_long_as_sources_that_are_longer_than_the_verifier_says(gad: Any) -> None:
+    verifier = make_model(make_task(), 5, max_target_positions=6)
+    sample = make_batch(random_sources(9, 6, longest=20))
+    expected = stock([verifier], sample, match_source_len=True)
+    assert max(len(hypothesis["tokens"]) for hypothesis in expected) > 7
+    assert_same(gad(drafter(), [verifier], sample, match_source_len=True), expected)
+
+
 @pytest.mark.parametrize("constant", [EOS, 1, 3, 7])
 def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
     """``</s>`` at once, padding, ``<unk>``, a word."""
