@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# Shared by the recipes of interleaved decoding at the paper's size: the grid of models, with the settings of appendix A.
+#
+# A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and may have
+# ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the distilled data. Of
+# each model the last AVERAGE epochs are averaged.
+#
+# A recipe calls check_grid before any work, defines
+#   learn NAME N DATA FLAG...     trains NAME and averages its last N epochs into $WORK/NAME-model/model.pt
+#   distil TEACHER OUTPUT         with DISTILL_FLAGS
+#   system NAME LABEL FLAG...     decodes; a row of the table
+# sets DATA, DISTILLED and GPUS, and calls grid. Speed-ups are over the Transformer on raw data with the first of BEAMS.
+# Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the decoder), BEAMS
+# (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), NAME (interleaved),
+# UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE (300000; the paper does
+# not say how long it trains).
+
+GEOMETRIES=${GEOMETRIES-2x1 2x2}
+STUDENTS=${STUDENTS:-}
+STUDENT_LAYERS=${STUDENT_LAYERS:-2}
+SETTINGS=${SETTINGS:-raw distilled}
+BEAMS=${BEAMS:-4 1}
+LENPEN=${LENPEN:-0.6}
+LR=${LR:-0.0007}
+AVERAGE=${AVERAGE:-5}
+NAME=${NAME:-interleaved}
+MAX_UPDATE=${MAX_UPDATE:-300000}
+DISTILL_FLAGS="--beam 4 --lenpen $LENPEN ${DISTILL_FLAGS:-}"
+
+check_grid() {
+    local geometry setting
+    for geometry in $GEOMETRIES $STUDENTS; do
+        [[ $geometry =~ ^[1-9][0-9]*x[1-9][0-9]*(\+[a-z-]+)*$ ]] ||
+            die "geometry '$geometry' in GEOMETRIES or STUDENTS: give DIRECTIONSxWORDS, such as 2x1, or 2x1+ABLATION"
+    done
+    for setting in $SETTINGS; do
+        case $setting in
+            raw | distilled) ;;
+            *) die "unknown setting '$setting' in SETTINGS (choose from: raw distilled)" ;;
+        esac
+    done
+}
+
+# architecture GEOMETRY: flags, a line each; stock fairseq's model for the Transformer, so that stock fairseq decodes it.
+architecture() {
+    local shape=${1%%+*} ablations=${1#"${1%%+*}"}
+    if [ "$1" = 1x1 ]; then printf '%s\n' --arch transformer; return; fi
+    printf '%s\n' --arch interleaved_transformer --directions "${shape%x*}" --words-per-direction "${shape#*x}"
+    [ -z "$ablations" ] || printf '%s' "$ablations" | tr + '\n' | sed -n 's/^./--&/p'
+}
+
+label() {
+    local shape=${1%%+*} directions words
+    directions=${shape%x*} words=${shape#*x}
+    case $directions in
+        1) if [ "$words" = 1 ]; then printf Transformer; else printf 'vanilla SA, c=%s' "$words"; fi ;;
+        2) if [ "$words" = 1 ]; then printf IBDecoder; else printf 'IBDecoder + SA, c=%s' "$words"; fi ;;
+        *) printf 'IMDecoder, h=%s' "$directions"; [ "$words" = 1 ] || printf ', c=%s' "$words" ;;
+    esac
+    printf '%s' "${1#"$shape"}" | sed 's/+/, /g'
+}
+
+# model_name GEOMETRY SETTING [LAYERS]
+model_name() { printf '%s' "$NAME-$1${3:+-student}-$2${DIRECTION:+-$DIRECTION}"; }
+
+# fit GEOMETRY SETTING [LAYERS]: what appendix A does not say is as in Vaswani et al.
+fit() {
+    local data=$DATA gpus=$((GPUS > 0 ? GPUS : 1)) flags
+    [ "$2" = raw ] || data=$DISTILLED
+    mapfile -t flags < <(architecture "$1")
+    learn "$(model_name "$@")" "$AVERAGE" "$data" "${flags[@]}" ${3:+--decoder-layers "$3"} --share-all-embeddings \
+        --criterion label_smoothed_cross_entropy --dropout 0.1 --attention-dropout 0.1 \
+        --adam-betas '(0.9, 0.98)' --adam-eps 1e-9 --lr "$LR" --warmup-updates 4000 --warmup-init-lr 1e-7 \
+        --max-tokens 3125 --update-freq "${UPDATE_FREQ:-$(((8 + gpus - 1) / gpus))}" \
+        --keep-last-epochs "$AVERAGE"
+}
+
+# model GEOMETRY SETTING [LAYERS]: trains and decodes.
+model() {
+    local text decoding=interleaved beam
+    fit "$@"
+    text="$(label "$1")${3:+, $3 decoder layers}"
+    [ "$1" != 1x1 ] || decoding=beam
+    for beam in $BEAMS; do
+        system "$NAME-$1${3:+-student}-$2-$beam" "$text, $2, beam $beam" --path "$WORK/$(model_name "$@")-model/model.pt" \
+            --decoding "$decoding" --beam "$beam" --lenpen "$LENPEN"
+    done
+}
+
+grid() {
+    local teacher setting geometry beam
+    teacher=$WORK/$(model_name 1x1 raw)-model/model.pt
+    model 1x1 raw
+    case " $SETTINGS " in *" distilled "*) distil "$teacher" "$DISTILLED" ;; esac
+    for beam in $BEAMS; do
+        system "$NAME-engine-$beam" "Transformer, raw, beam $beam, this engine" --path "$teacher" \
+            --decoding interleaved --beam "$beam" --lenpen "$LENPEN"
+    done
+    for setting in $SETTINGS; do
+        for geometry in $GEOMETRIES; do
+            [ "$geometry $setting" = "1x1 raw" ] || model "$geometry" "$setting"
+        done
+        for geometry in $STUDENTS; do model "$geometry" "$setting" "$STUDENT_LAYERS"; done
+    done
+}
