@@ -53,6 +53,36 @@ def take_architecture(args: argparse.Namespace, path: str) -> dict[str, Any]:
     return parameters
 
 
+def take_first_layers(
+    args: argparse.Namespace, path: str, default: int | None = None
+) -> dict[str, Any]:
+    """As :func:`take_architecture`, with the first ``--decoder-layers`` layers of the checkpoint's decoder only.
+
+    Args:
+        args: ``decoder_layers`` is how many, None when the command line says nothing.
+        path: of the checkpoint.
+        default: how many then; None takes all.
+
+    Raises:
+        ValueError: more layers are wanted than there are.
+    """
+    wanted = getattr(args, "decoder_layers", None) or default
+    parameters = take_architecture(args, path)
+    if wanted is None:
+        return parameters
+    if wanted > args.decoder_layers:
+        raise ValueError(
+            f"--decoder-layers {wanted}: the decoder of --base-checkpoint {path} has {args.decoder_layers}"
+        )
+    args.decoder_layers = wanted
+    prefix = "decoder.layers."
+    return {
+        name: value
+        for name, value in parameters.items()
+        if not name.startswith(prefix) or int(name.removeprefix(prefix).split(".")[0]) < wanted
+    }
+
+
 def load_base(
     model: nn.Module, parameters: dict[str, Any], path: str, new: str | tuple[str, ...] = ()
 ) -> None:

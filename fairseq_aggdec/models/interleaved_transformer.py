@@ -30,6 +30,7 @@ from fairseq_aggdec.data.interleaving import (
     slot_positions,
     writing_order,
 )
+from fairseq_aggdec.models.base_checkpoint import load_base, take_first_layers
 
 ABLATIONS = {
     "vanilla_mask": "attention inside a step is causal, as in the ordinary Transformer",
@@ -139,12 +140,24 @@ class InterleavedTransformerModel(TransformerModel):
             metavar="C",
             help="words that each direction writes per step (default: 1)",
         )
+        parser.add_argument(
+            "--base-checkpoint",
+            metavar="FILE",
+            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers "
+            "(default: all)",
+        )
         for name, meaning in ABLATIONS.items():
             option = "--" + name.replace("_", "-")
             parser.add_argument(option, action="store_true", help=f"ablation: {meaning}")
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "InterleavedTransformerModel":
+        path: str = getattr(args, "base_checkpoint", None) or ""
+        parameters = None
+        if path:
+            parameters = take_first_layers(args, path)
+            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
+            args.base_checkpoint = None
         interleaved_architecture(args)
         check_geometry(args)
         if getattr(getattr(task, "cfg", None), "left_pad_target", False):
@@ -153,6 +166,11 @@ class InterleavedTransformerModel(TransformerModel):
                 "from the first column"
             )
         model: InterleavedTransformerModel = super().build_model(args, task)
+        if parameters is not None:
+            own_positions = (
+                () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
+            )
+            load_base(model, parameters, path, new=own_positions)
         return model
 
     @classmethod
@@ -250,6 +268,7 @@ def interleaved_architecture(args: Namespace) -> None:
     for name, default in (("directions", 2), ("words_per_direction", 1)):
         if getattr(args, name, None) is None:
             setattr(args, name, default)
+    args.base_checkpoint = getattr(args, "base_checkpoint", None)
     for name in ABLATIONS:
         setattr(args, name, getattr(args, name, False))
     base_architecture(args)

@@ -17,7 +17,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
+from fairseq_aggdec.models.base_checkpoint import load_base, take_first_layers
 
 ORDERS = {"2": (2,), "3": (3,), "mixed": (2, 3)}
 
@@ -86,17 +86,14 @@ class LatticeTransformerModel(TransformerModel):
         path: str = getattr(args, "base_checkpoint", None) or ""
         parameters = None
         if path:
-            layers = getattr(args, "decoder_layers", None)
-            parameters = take_architecture(args, path)
-            check_base_depth(layers, args.decoder_layers, path)
-            args.decoder_layers = layers or 1
+            parameters = take_first_layers(args, path, default=1)
             # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
             args.base_checkpoint = None
         lattice_architecture(args)
         check_depth(args)
         model: LatticeTransformerModel = super().build_model(args, task)
         if parameters is not None:
-            load_base(model, first_layers(parameters, args.decoder_layers), path)
+            load_base(model, parameters, path)
         return model
 
     @classmethod
@@ -106,24 +103,6 @@ class LatticeTransformerModel(TransformerModel):
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)
         self.decoder.draw_order(num_updates)
-
-
-def first_layers(parameters: dict[str, Any], count: int) -> dict[str, Any]:
-    """The parameters without those of decoder layers from ``count`` on."""
-    prefix = "decoder.layers."
-    return {
-        name: value
-        for name, value in parameters.items()
-        if not name.startswith(prefix) or int(name.removeprefix(prefix).split(".")[0]) < count
-    }
-
-
-def check_base_depth(layers: int | None, base_layers: int, path: str) -> None:
-    """Raises ``ValueError`` where more layers are wanted than the base has."""
-    if layers is not None and layers > base_layers:
-        raise ValueError(
-            f"--decoder-layers {layers}: the decoder of --base-checkpoint {path} has {base_layers}"
-        )
 
 
 def check_depth(args: Namespace) -> None:

@@ -6,8 +6,7 @@
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw), LAYERS (3 2: of
-# the decoder), START (warm: begin as the model of multi30k.sh where all its parameters fit, which is 3 layers and at most two
-# directions; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved),
+# the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved),
 # BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
 # while training), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
 set -euo pipefail
@@ -52,7 +51,7 @@ data_of() {
 
 train() {
     local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
-    if [ "$START" = warm ] && [ "$layers" = 3 ] && [ "$directions" -le 2 ]; then start=(--finetune-from-model "$BASE"); fi
+    if [ "$START" = warm ]; then start=(--base-checkpoint "$BASE"); fi
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" \

@@ -27,7 +27,7 @@ def train_writer(trained: Trained, folder: Path, *options: str, updates: int) ->
 def writer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An IBDecoder that begins as the Transformer."""
     folder = tmp_path_factory.mktemp("writer")
-    start = ["--finetune-from-model", str(trained.checkpoint), "--no-epoch-checkpoints"]
+    start = ["--base-checkpoint", str(trained.checkpoint), "--no-epoch-checkpoints"]
     train_writer(trained, folder, "--directions", "2", *start, updates=300)
     return folder / "checkpoint_last.pt"
 

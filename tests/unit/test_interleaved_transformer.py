@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,41 @@ def test_only_direction_embeddings_are_new(directions: int, words: int) -> None:
     expected = {"decoder.embed_positions.directions.weight": (directions, 16)}
     assert extra == (expected if directions > 2 else {})
     assert set(stock) <= set(new)
+
+
+def saved_base(folder: Path) -> tuple[dict[str, Tensor], str]:
+    """Parameters of a Transformer, and the checkpoint that holds them."""
+    parameters = make_model(make_task(), 4).state_dict()
+    state = {
+        "args": Namespace(arch="transformer", **SIZES),
+        "model": parameters,
+        "optimizer_history": [{"best_loss": 1.0}],
+        "extra_state": {},
+    }
+    torch.save(state, folder / "base.pt")
+    return parameters, str(folder / "base.pt")
+
+
+@pytest.mark.parametrize(("directions", "layers"), [(1, None), (2, 2), (4, 1)])
+def test_it_begins_as_a_transformer(directions: int, layers: int | None, tmp_path: Path) -> None:
+    """Also with fewer layers, and where the direction embeddings are new."""
+    base, path = saved_base(tmp_path)
+    args = Namespace(directions=directions, base_checkpoint=path)
+    if layers is not None:
+        args.decoder_layers = layers
+    model = InterleavedTransformerModel.build_model(args, make_task())
+    assert len(model.decoder.layers) == (layers or SIZES["decoder_layers"])
+    fresh = {"decoder.embed_positions.directions.weight"} if directions > 2 else set()
+    found = model.state_dict()
+    assert set(found) - set(base) == fresh
+    for name in set(found) - fresh:
+        assert torch.equal(found[name], base[name]), name
+
+
+def test_a_student_is_no_deeper_than_its_base(tmp_path: Path) -> None:
+    args = Namespace(base_checkpoint=saved_base(tmp_path)[1], decoder_layers=9)
+    with pytest.raises(ValueError, match="--decoder-layers 9"):
+        InterleavedTransformerModel.build_model(args, make_task())
 
 
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
