@@ -1,9 +1,8 @@
 """Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
 
-``F.linear`` on CPU is slow for the few rows that decoding has: two to twenty rows lay the weight out anew on every
-call, and one row of a large weight goes through a matrix-vector product that can miss half the memory bandwidth. oneDNN
-lets the layout be made once. Its operators are private to torch, so they are probed first and everything falls back to
-``F.linear``.
+``F.linear`` on CPU is slow for the four to twenty rows that a window has: it lays the weight out anew on every call.
+oneDNN lets the layout be made once. Its operators are private to torch, so they are probed first and everything falls
+back to what ``F.linear`` does.
 """
 
 import functools
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
-# With fewer rows than this, a weight of fewer elements (it stays in a core's own cache) is multiplied faster without
-# oneDNN, whose calls cost more than they save.
+# Fewer rows than this are multiplied faster with the weight as it is. That of several modules is then kept beside the
+# packed one where it has fewer elements than this.
 FEW_ROWS = 4
 SMALL_WEIGHT = 2**19
 
@@ -56,26 +55,35 @@ class FastLinear:
         weight = _joined([module.weight for module in modules])
         self.bias = _joined_bias(modules)
         self.relu = relu
-        self.weight: Tensor | None = weight
         self.packed: Tensor | None = None
         on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
-        self.least_rows = 0
         if pack and on_cpu and packing_available():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            if weight.numel() < SMALL_WEIGHT:
-                self.least_rows = FEW_ROWS
-            else:
-                self.weight = None  # a concatenated copy is not kept beside the packed one
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
-            self.product = torch.ops.mkldnn._linear_pointwise.default
+            self.packed_product = torch.ops.mkldnn._linear_pointwise.default
+        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a large weight.
+        self.parts = [(weight.t(), self.bias)]
+        if self.packed is not None and weight.numel() >= SMALL_WEIGHT:
+            self.parts = [
+                (_joined([module.weight]).t(), _joined_bias([module])) for module in modules
+            ]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed is not None and x.size(-2) >= self.least_rows:
-            return self.product(x, self.packed, self.bias, self.post, [], "")
-        assert self.weight is not None
-        x = F.linear(x, self.weight, self.bias)
-        return x.relu_() if self.relu else x
+        if self.packed is not None and x.size(-2) >= FEW_ROWS:
+            return self.packed_product(x, self.packed, self.bias, self.post, [], "")
+        if len(self.parts) == 1:
+            y = _product(x, *self.parts[0])
+        else:
+            y = torch.cat([_product(x, *part) for part in self.parts], -1)
+        return y.relu_() if self.relu else y
+
+
+def _product(x: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
+    """(..., C_in) -> (..., C_out): ``F.linear`` without the two calls that it makes before its product."""
+    if bias is None or x.dim() != 2:
+        return F.linear(x, transposed.t(), bias)
+    return torch.addmm(bias, x, transposed)
 
 
 def _joined(parameters: Sequence[Tensor]) -> Tensor:
