@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.drafters.base import Draft, Drafter
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 class RecordingDrafter:
     """Lets ``drafter`` propose and keeps what was proposed and what became of it.
+
+    The loop must accept with :meth:`watched`, from which the verifier's choices are known.
 
     Attributes:
         records: one per sentence, in the order in which decoding began.
@@ -34,12 +39,21 @@ class RecordingDrafter:
         ]
         self.records += self.open
 
+    def watched(self, accept: Acceptance) -> Acceptance:
+        """``accept`` as it is; relaxed acceptance hides from the loop's result what the verifier would have written."""
+
+        def watching(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+            self.choices = choices
+            return accept(logits, choices, drafted)
+
+        return watching
+
     def draft(self, state: DecodeState) -> Draft:
         return self.drafter.draft(state)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         window = verification.window
-        read, predicted = window.tokens.tolist(), verification.tokens.tolist()
+        read, predicted = window.tokens.tolist(), self.choices.tolist()
         first = 0
         for row, width, accepted, emitted in zip(
             state.rows, window.widths, verification.accepted, verification.emitted, strict=True

@@ -8,7 +8,7 @@ from pathlib import Path
 import jinja2
 
 from fairseq_aggdec.evaluation import machine
-from fairseq_aggdec.evaluation.trace import MEANING, Trace, block
+from fairseq_aggdec.evaluation.trace import Trace, block, legend
 
 
 def write(
@@ -37,7 +37,7 @@ def write(
         introduction=introduction,
         columns=columns,
         rows=rows,
-        meaning=MEANING,
+        meaning=legend(traces),
         block=block,
         traces=traces,
         plots={heading: inline(plot) for heading, plot in plots.items()},

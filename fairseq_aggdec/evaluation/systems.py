@@ -76,7 +76,7 @@ def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> li
     """Decodes with a method of ours and returns what it did, in the order of the data set."""
     generator, _ = session.generator(name)
     recorder = RecordingDrafter(generator.drafter, session.task.source_dictionary.pad())
-    generator.drafter = recorder
+    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
     for sample in batches:
         session.decode(generator, sample)
     return sorted(recorder.records, key=lambda record: record.sentence)

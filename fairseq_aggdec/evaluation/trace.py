@@ -1,13 +1,15 @@
 """The trace of a sentence in the terminal: what was drafted, what stood, what was thrown away.
 
-As running text (IAD paper, Tables 2 and 17), or token by token with the size of each block (Stern et al., section 7.4).
+As running text (Ge et al., Table 2), with drafter and verifier beside each other (Table 17), or token by token with the
+size of each block (Stern et al., section 7.4).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from fairseq.data import Dictionary
 from rich.console import Console
@@ -15,13 +17,22 @@ from rich.text import Text
 
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 
-ACCEPTED, OWN, DISCARDED = "accepted", "own", "discarded"
+COMMITTED, ACCEPTED, RELAXED = "committed", "accepted", "relaxed"
+OWN, DISCARDED = "own", "discarded"
 # Of rich; the report has the same names as CSS classes.
-STYLES = {ACCEPTED: "green", OWN: "bold red", DISCARDED: "strike dim"}
+STYLES = {
+    COMMITTED: "dim",
+    ACCEPTED: "green",
+    RELAXED: "blue",
+    OWN: "bold red",
+    DISCARDED: "strike dim",
+}
 MEANING = {
+    COMMITTED: "committed before",
     ACCEPTED: "drafted and accepted: decoded in parallel",
+    RELAXED: "drafted and accepted, though the verifier would have written another token",
     OWN: "the verifier's own token, where the draft ended or failed",
-    DISCARDED: "drafted and thrown away",
+    DISCARDED: "drafted or predicted, and thrown away",
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know
@@ -60,14 +71,58 @@ def symbols(tokens: Sequence[int], words: Dictionary) -> str:
 
 
 def pieces(iteration: Iteration, target: Dictionary, apart: bool = False) -> list[Piece]:
-    """One iteration as three kinds of tokens; empty ones are left out. ``apart`` as of :func:`trace`."""
-    write = symbols if apart else spell
-    parts = (
-        (iteration.emitted[: iteration.accepted], ACCEPTED),
-        (iteration.emitted[iteration.accepted :], OWN),
-        (iteration.drafted[iteration.accepted :], DISCARDED),
-    )
-    return [Piece(write(tokens, target), kind) for tokens, kind in parts if tokens]
+    """What an iteration gained and what it threw away; ``apart`` as of :func:`trace`."""
+    marked = [
+        *_stood(iteration),
+        *((token, OWN) for token in iteration.emitted[iteration.accepted :]),
+    ]
+    return _join([*marked, *_refused(iteration)], symbols if apart else spell, target)
+
+
+def drafter_and_verifier(
+    iteration: Iteration, committed: Sequence[int], target: Dictionary
+) -> tuple[list[Piece], list[Piece]]:
+    """Lines D and V of Table 17: what was drafted, and the verifier's choice at every position, after the prefix.
+
+    Of V stands what is the output: the accepted tokens that were its own choice too, and its correction token. What it
+    would have written after ``</s>`` is left out.
+    """
+    emitted, accepted = iteration.emitted, iteration.accepted
+    before = [(token, COMMITTED) for token in committed]
+    kinds = [
+        OWN if place >= accepted else ACCEPTED if token == own else DISCARDED
+        for place, (token, own) in enumerate(zip(emitted, iteration.predicted, strict=False))
+    ]
+    predicted = list(zip(iteration.predicted, kinds, strict=False))
+    if emitted[-1] != target.eos():
+        predicted += [(token, DISCARDED) for token in iteration.predicted[len(emitted) :]]
+    drafted = [*_stood(iteration), *_refused(iteration)]
+    return _join([*before, *drafted], spell, target), _join([*before, *predicted], spell, target)
+
+
+def _stood(iteration: Iteration) -> list[tuple[int, str]]:
+    """The accepted tokens with their kinds."""
+    tokens = iteration.emitted[: iteration.accepted]
+    return [
+        (token, ACCEPTED if token == own else RELAXED)
+        for token, own in zip(tokens, iteration.predicted, strict=False)
+    ]
+
+
+def _refused(iteration: Iteration) -> list[tuple[int, str]]:
+    return [(token, DISCARDED) for token in iteration.drafted[iteration.accepted :]]
+
+
+def _join(
+    marked: Sequence[tuple[int, str]],
+    write: Callable[[Sequence[int], Dictionary], str],
+    target: Dictionary,
+) -> list[Piece]:
+    """Tokens with their kinds -> a piece for each run of one kind."""
+    return [
+        Piece(write([token for token, _ in run], target), kind)
+        for kind, run in groupby(marked, key=lambda item: item[1])
+    ]
 
 
 @dataclass
@@ -76,6 +131,7 @@ class Trace:
 
     Attributes:
         gains: tokens gained by each iteration; empty where they are not to be shown.
+        verified: the verifier's line of each iteration, where ``iterations`` are the drafter's; else empty.
     """
 
     source: str
@@ -83,6 +139,7 @@ class Trace:
     iterations: list[list[Piece]]
     tokens: int
     gains: list[int] = field(default_factory=list)
+    verified: list[list[Piece]] = field(default_factory=list)
 
 
 def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = False) -> Trace:
@@ -100,6 +157,25 @@ def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = 
     )
 
 
+def trace_beside(record: Record, source: Dictionary, target: Dictionary) -> Trace:
+    """Puts a record into words with a line of the drafter and one of the verifier for each iteration."""
+    shown, committed = trace(record, source, target), list[int]()
+    shown.iterations = []
+    for iteration in record.iterations:
+        drafted, predicted = drafter_and_verifier(iteration, committed, target)
+        shown.iterations.append(drafted)
+        shown.verified.append(predicted)
+        committed += iteration.emitted
+    return shown
+
+
+def legend(traces: Sequence[Trace]) -> dict[str, str]:
+    """Kind -> meaning, of the kinds that occur."""
+    shown = (line for trace in traces for line in (*trace.iterations, *trace.verified))
+    kinds = {piece.kind for line in shown for piece in line}
+    return {kind: meaning for kind, meaning in MEANING.items() if kind in kinds}
+
+
 def lines(shown: Trace) -> Iterator[Text]:
     """The trace as coloured lines."""
     yield Text("input   ", style="bold").append(shown.source, style="not bold")
@@ -107,12 +183,20 @@ def lines(shown: Trace) -> Iterator[Text]:
         line = Text().append(f"{number:>6} ", style="dim")
         if shown.gains:
             line.append(block(shown.gains[number - 1]), style="dim")
-        for piece in iteration:
-            line.append(piece.text, style=STYLES[piece.kind])
-        yield line
+        if shown.verified:
+            line.append("D", style="dim")
+        yield _coloured(line, iteration)
+        if shown.verified:
+            yield _coloured(Text("       V", style="dim"), shown.verified[number - 1])
     yield Text("output  ", style="bold").append(shown.output, style="not bold")
     rounds = len(shown.iterations)
     yield Text(f"        decoder calls: {rounds}; one token at a time: {shown.tokens}", style="dim")
+
+
+def _coloured(line: Text, pieces: Sequence[Piece]) -> Text:
+    for piece in pieces:
+        line.append(piece.text, style=STYLES[piece.kind])
+    return line
 
 
 def block(gained: int) -> str:
@@ -122,8 +206,8 @@ def block(gained: int) -> str:
 
 def show(console: Console, traces: Sequence[Trace]) -> None:
     """Prints traces with a legend."""
-    for kind, style in STYLES.items():
-        console.print(Text("  ").append(MEANING[kind], style=style))
+    for kind, meaning in legend(traces).items():
+        console.print(Text("  ").append(meaning, style=STYLES[kind]))
     for shown in traces:
         console.print()
         for line in lines(shown):

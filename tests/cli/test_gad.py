@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fairseq_cli import train
 
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
+from tests.cli.test_tools import script
 
 SIZES = shlex.split(
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
@@ -76,6 +78,34 @@ def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     for name, text in found.texts("H").items():
         tokens = len(text.split()) + 1
         assert int(steps[name]) == -(-tokens // 4)
+
+
+def test_trace_of_drafter_and_verifier(
+    trained: Trained, drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sentence 2 with exact acceptance, and with one that lets stand whatever is drafted."""
+    page = tmp_path / "pages" / "report.html"
+    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
+    options += ["--decoding", "gad", "--drafter-path", str(drafter), "--sentences", "2"]
+    options += ["--report", str(page)]
+    script("trace").main(options)
+    printed = capsys.readouterr().out
+    (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
+    assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
+    verified = re.findall(r"^ +V (.*)$", printed, re.MULTILINE)
+    assert verified[-1] == f"{output} </s>"
+    assert len(verified) == len(re.findall(r"^ +\d+ D ", printed, re.MULTILINE))
+    assert page.read_text().count("<b>V</b>") == len(verified)
+    assert "another token" not in printed
+
+    script("trace").main([*options, "--min-block-size", "5"])
+    assert "though the verifier would have written another token" in capsys.readouterr().out
+
+
+def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
+    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
+    with pytest.raises(SystemExit, match="--decoding greedy drafts nothing"):
+        script("trace").main([*options, "--decoding", "greedy"])
 
 
 def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairseq_aggdec.evaluation import report, trace
 from fairseq_aggdec.evaluation.recording import Iteration, Record
-from fairseq_aggdec.evaluation.trace import ACCEPTED, DISCARDED, OWN, Piece
+from fairseq_aggdec.evaluation.trace import ACCEPTED, COMMITTED, DISCARDED, OWN, RELAXED, Piece
 
 WORDS = ("▁the", "▁cat", "s", "▁sit", "▁<here>")  # ids 4 to 8
 RECORD = Record(
@@ -42,6 +42,56 @@ def test_pieces(shown: trace.Trace) -> None:
     assert (shown.source, shown.output, shown.tokens) == ("the cat sit <here>", "the cats", 4)
 
 
+# GAD++: "cat" stands though the verifier would have written "s"; then the drafter ends the sentence too early.
+RELAXED_RECORD = Record(
+    0,
+    [4, 2],
+    [
+        Iteration([4, 5, 7], [4, 6, 6, 8], 2, [4, 5, 6]),
+        Iteration([2], [7, 2], 0, [7]),
+        Iteration([8, 2], [8, 2, 4], 2, [8, 2]),
+    ],
+)
+
+
+def test_tokens_that_only_relaxed_acceptance_lets_stand(words: Dictionary) -> None:
+    shown = trace.trace(RELAXED_RECORD, words, words)
+    assert shown.iterations[0] == [
+        Piece(" the", ACCEPTED),
+        Piece(" cat", RELAXED),
+        Piece("s", OWN),
+        Piece(" sit", DISCARDED),
+    ]
+
+
+def test_drafter_and_verifier_beside_each_other(words: Dictionary) -> None:
+    """As Table 17 has it; the verifier's output after ``</s>`` is left out."""
+    shown = trace.trace_beside(RELAXED_RECORD, words, words)
+    assert shown.iterations == [
+        [Piece(" the", ACCEPTED), Piece(" cat", RELAXED), Piece(" sit", DISCARDED)],
+        [Piece(" the cats", COMMITTED), Piece(" </s>", DISCARDED)],
+        [Piece(" the cats sit", COMMITTED), Piece(" <here> </s>", ACCEPTED)],
+    ]
+    assert shown.verified == [
+        [
+            Piece(" the", ACCEPTED),
+            Piece("s", DISCARDED),
+            Piece("s", OWN),
+            Piece(" <here>", DISCARDED),
+        ],
+        [Piece(" the cats", COMMITTED), Piece(" sit", OWN), Piece(" </s>", DISCARDED)],
+        [Piece(" the cats sit", COMMITTED), Piece(" <here> </s>", ACCEPTED)],
+    ]
+    lines = [line.plain for line in trace.lines(shown)]
+    assert lines[3:5] == ["     2 D the cats </s>", "       V the cats sit </s>"]
+
+
+def test_the_legend_has_what_is_shown(shown: trace.Trace, words: Dictionary) -> None:
+    assert list(trace.legend([shown])) == [ACCEPTED, OWN, DISCARDED]
+    beside = trace.trace_beside(RELAXED_RECORD, words, words)
+    assert list(trace.legend([shown, beside])) == list(trace.STYLES)
+
+
 def test_words_and_bytes(words: Dictionary) -> None:
     plain = Dictionary()
     plain.add_symbol("cat")
@@ -68,6 +118,18 @@ def test_report_needs_no_other_file(shown: trace.Trace, tmp_path: Path) -> None:
     assert '<span class="discarded"> sit &lt;here&gt;</span>' in html
     assert "<svg>plot</svg>" in html and "<?xml" not in html
     assert "src=" not in html and "href=" not in html
+
+
+def test_report_has_both_lines(words: Dictionary, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    shown = trace.trace_beside(RELAXED_RECORD, words, words)
+    report.write(page, "Title", "Words.", ["a"], [["1"]], [shown], {})
+    html = page.read_text()
+    assert html.startswith("<!doctype html>")
+    drafted = (
+        '<b>D</b><span class="committed"> the cats</span><span class="discarded"> &lt;/s&gt;</span>'
+    )
+    assert f'<li>{drafted}<br><b>V</b><span class="committed"> the cats</span>' in html
 
 
 def test_choice_is_of_middling_length_and_varied() -> None:
