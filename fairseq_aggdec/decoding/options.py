@@ -40,6 +40,9 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
                 f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: "
                 "use --decoding beam"
             )
+    if given("match_source_len", False) and given("unkpen", 0) < 0:
+        option, reason = "--unkpen below 0 with --match-source-len", "it lets <unk> outgrow the source in stock"
+        raise ValueError(refusal(option, decoding, f"{reason}; use --decoding beam"))
 
 
 def refusal(option: str, decoding: str, reason: str) -> str:

@@ -302,6 +302,8 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "--block-size auto" in refusal(make_task("nar", block_size="auto", **options))
     assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
     assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
+    longer = refusal(make_task("gad", **options), match_source_len=True, unkpen=-1.0)
+    assert "--unkpen below 0 with --match-source-len" in longer
     assert isinstance(
         make_task("gad", **options).build_drafter("gad", [drafter()], Namespace()), NarDrafter
     )
