@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 FEW_ROWS = 4
 SMALL_WEIGHT = 2**19
 
-# oneDNN keeps 1024 prepared products with their scratch memory, one per shape, and every window brings new numbers of
-# rows. As many as a few windows need are as fast and save a tenth of the memory. Read before its first product.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+# oneDNN keeps 1024 prepared products with their scratch memory, one per shape; preparing one takes as long as ten rows.
+# So few rows are filled up to a round number, and fewer products are kept. Read before oneDNN's first product.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
 @functools.cache
@@ -71,12 +71,24 @@ class FastLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None and x.size(-2) >= FEW_ROWS:
-            return self.packed_product(x, self.packed, self.bias, self.post, [], "")
+            missing = _missing_rows(x)
+            if missing:
+                x = F.pad(x, (0, 0, 0, missing))
+            y = self.packed_product(x, self.packed, self.bias, self.post, [], "")
+            return y[..., :-missing, :] if missing else y
         if len(self.parts) == 1:
             y = _product(x, *self.parts[0])
         else:
             y = torch.cat([_product(x, *part) for part in self.parts], -1)
         return y.relu_() if self.relu else y
+
+
+def _missing_rows(x: Tensor) -> int:
+    """How many rows more (..., C) make a number of rows that oneDNN has prepared before: up to 64, one of twelve."""
+    rows = x.size(-2)
+    if rows > 64 or x.numel() > rows * x.size(-1):
+        return 0
+    return -rows % (4 if rows < 32 else 8)
 
 
 def _product(x: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
