@@ -41,8 +41,9 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
                 "use --decoding beam"
             )
     if given("match_source_len", False) and given("unkpen", 0) < 0:
-        option, reason = "--unkpen below 0 with --match-source-len", "it lets <unk> outgrow the source in stock"
-        raise ValueError(refusal(option, decoding, f"{reason}; use --decoding beam"))
+        option = "--unkpen below 0 with --match-source-len"
+        reason = "it lets <unk> outgrow the source in stock; use --decoding beam"
+        raise ValueError(refusal(option, decoding, reason))
 
 
 def refusal(option: str, decoding: str, reason: str) -> str:
