@@ -64,11 +64,14 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Short commit, with ``+`` when files that git tracks were changed since; ``unknown`` outside a checkout."""
+    """Short commit, with ``+`` when files that git tracks, results apart, were changed since; ``unknown`` outside a
+    checkout."""
     folder = Path(__file__).parent
+    changes = ("status", "--porcelain", "-uno", "--", ":/", ":(top,exclude)docs/results")
     try:
-        commit = _git(folder, "rev-parse", "--short", "HEAD")
-        return commit + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")
+        return _git(folder, "rev-parse", "--short", "HEAD") + (
+            "+" if _git(folder, *changes) else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

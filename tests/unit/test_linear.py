@@ -12,7 +12,7 @@ from torch import nn
 
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, ParameterWatch
 
-ROWS = (1, 2, 3, 4, 5, 20)
+ROWS = (1, 2, 3, 4, 5, 20, 31, 33, 64, 65)
 
 
 @pytest.fixture(autouse=True)
