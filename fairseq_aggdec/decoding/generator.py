@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from fairseq.modules import LearnedPositionalEmbedding
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
@@ -110,6 +111,7 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         limit = min(int(self.max_len_a * padded_length + self.max_len_b), self.max_len - 1)
         if self.match_source_len:
             limit = max(lengths)
+            self._check_positions(limit)
         if self.min_len > limit:
             raise ValueError(
                 f"--min-len {self.min_len} is larger than the maximum length {limit}, "
@@ -129,6 +131,18 @@ class DraftAndVerifyGenerator(SequenceGenerator):
             )
             for index in range(batch)
         ]
+
+    def _check_positions(self, longest: int) -> None:
+        """Raises ``ValueError`` where outputs of ``longest`` tokens need learned positions that a verifier lacks."""
+        for model in self.model.models:
+            positions = getattr(model.decoder, "embed_positions", None)
+            if not isinstance(positions, LearnedPositionalEmbedding):
+                continue
+            if longest >= positions.max_positions:
+                raise ValueError(
+                    f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
+                    f"learned {positions.max_positions} positions only"
+                )
 
     def _hypotheses(self, state: DecodeState) -> list[list[Hypothesis]]:
         rows = sorted(state.finished, key=lambda row: row.index)

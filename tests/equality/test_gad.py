@@ -122,6 +122,12 @@ def test_outputs_as_long_as_sources_that_are_longer_than_the_verifier_says(gad: 
     expected = stock([verifier], sample, match_source_len=True)
     assert max(len(hypothesis["tokens"]) for hypothesis in expected) > 7
     assert_same(gad(drafter(), [verifier], sample, match_source_len=True), expected)
+    learned = make_model(make_task(), 5, max_target_positions=6, decoder_learned_pos=True)
+    fitting = make_batch([[4, 5, 6, 7], [8]])
+    found = gad(drafter(), [learned], fitting, match_source_len=True)
+    assert_same(found, stock([learned], fitting, match_source_len=True))
+    with pytest.raises(ValueError, match=r"up to 6 tokens and </s>.* learned 6 positions"):
+        gad(drafter(), [learned], make_batch([[4, 5, 6, 7, 8]]), match_source_len=True)
 
 
 @pytest.mark.parametrize("constant", [EOS, 1, 3, 7])
