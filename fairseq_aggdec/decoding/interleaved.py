@@ -36,7 +36,6 @@ REFUSED = {
     "no_repeat_ngram_size": "words are not written in reading order; --dedup removes repetitions afterwards",
     "lm_path": "words are not written in reading order",
     "retain_dropout": "dropout is off in the cached decoder",
-    "retain_iter_history": "nothing that was written is changed later",
 }
 
 
@@ -56,6 +55,7 @@ class InterleavedGenerator(SequenceGenerator):
         dedup: n-grams up to this length that directly repeat themselves are written once; 0 for never.
         print_alignment: ``hard`` or ``soft``, None for no alignment.
         pack: keep weights packed for CPU.
+        retain_history: keep what each hypothesis was after every step.
     """
 
     def __init__(
@@ -69,10 +69,12 @@ class InterleavedGenerator(SequenceGenerator):
         dedup: int = 0,
         print_alignment: str | None = None,
         pack: bool = True,
+        retain_history: bool = False,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.end_condition, self.dedup = counters, end_condition, dedup
+        self.retain_history = retain_history
         self.as_printed = as_printed
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
@@ -90,7 +92,8 @@ class InterleavedGenerator(SequenceGenerator):
         Returns:
             per sentence up to B hypotheses, best first: ``tokens`` (T,) in reading order with the final ``</s>``,
             ``positional_scores`` (T,) of these tokens in nats, ``score`` (their sum, length-normalised unless
-            ``--unnormalized``), ``attention``, ``alignment``, and ``steps``, the iterations that the sentence took.
+            ``--unnormalized``), ``attention``, ``alignment``, ``steps``, the iterations that the sentence took, and
+            ``history``, see :func:`step_history` (empty unless asked for).
 
         Raises:
             ValueError: forced words, or a minimum length above the maximum.
@@ -155,17 +158,24 @@ class InterleavedGenerator(SequenceGenerator):
         length = len(written.tokens)
         order = writing_order(torch.tensor([length - 1]), length, self.geometry)
         reading = inverse(order)[0]
-        scores = torch.tensor(written.scores)[reading]
+        tokens, scores = (
+            torch.tensor(written.tokens)[reading],
+            torch.tensor(written.scores)[reading],
+        )
         score = scores.sum()
         if self.normalize_scores:
             score = score / length**self.len_penalty
+        history: list[dict[str, Tensor]] = []
+        if self.retain_history:
+            history = step_history(tokens, reading, self.geometry.step, self.pad)
         return {
-            "tokens": torch.tensor(written.tokens)[reading].to(device),
+            "tokens": tokens.to(device),
             "score": score.to(device),
             "positional_scores": scores.to(device),
             "attention": torch.empty(0),
             "alignment": torch.empty(0),
             "steps": steps,
+            "history": history,
         }
 
     def _align(self, net_input: dict[str, Tensor], hypotheses: list[list[Hypothesis]]) -> None:
@@ -187,6 +197,26 @@ class InterleavedGenerator(SequenceGenerator):
             weights = weights[: len(target)].clone()  # (T, S)
             hypothesis["attention"] = weights.transpose(0, 1).clone()
             hypothesis["alignment"] = extract(weights, source, target, self.pad, self.eos)
+
+
+def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[dict[str, Tensor]]:
+    """What a finished hypothesis was after every step that wrote it, in reading order.
+
+    ``fairseq-generate --retain-iter-history`` prints a line for each. ``--dedup`` comes after the last one.
+
+    Args:
+        tokens: (T,) int64, in reading order.
+        reading: (T,) slot of each token.
+        step: z.
+        pad: stands where nothing is written yet.
+
+    Returns:
+        ``{tokens: (T,)}`` per step.
+    """
+    return [
+        {"tokens": tokens.masked_fill(reading >= written, pad)}
+        for written in range(step, len(tokens) + step, step)
+    ]
 
 
 def count_sentence(counters: Counters, found: Found, tokens: int, step: int) -> None:
@@ -291,5 +321,6 @@ def build_interleaved_generator(
         "dedup": int(cfg.dedup),
         "print_alignment": getattr(args, "print_alignment", None),
         "pack": not cfg.no_weight_packing,
+        "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
     return FairseqTask.build_generator(task, models, args, InterleavedGenerator, extra)

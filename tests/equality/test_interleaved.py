@@ -377,6 +377,27 @@ def test_dedup_writes_repeats_once() -> None:
     assert removed > 0
 
 
+@pytest.mark.parametrize(("directions", "words"), [(1, 1), (2, 1), (2, 2), (4, 1)])
+def test_history_fills_the_sentence_step_by_step(directions: int, words: int) -> None:
+    model, sample = lively(directions, words), make_batch(random_sources(4, 3))
+    pad, z = make_task().target_dictionary.pad(), directions * words
+    for ranked in search([model], sample, beam=2, retain_iter_history=True):
+        for found in ranked:
+            tokens = found["tokens"].tolist()
+            slots = [*plain_order(len(tokens) - 1, directions), len(tokens) - 1]  # </s> comes last
+            shown = [item["tokens"].tolist() for item in found["history"]]
+            assert len(shown) == math.ceil(len(tokens) / z) <= found["steps"]
+            for number, line in enumerate(shown, start=1):
+                known = set(slots[: number * z])
+                assert line == [x if i in known else pad for i, x in enumerate(tokens)]
+            assert shown[-1] == tokens
+
+
+def test_history_is_kept_only_when_asked_for() -> None:
+    ((found,),) = search([lively(2, 1)], make_batch([[5, 6]]), beam=1)
+    assert found["history"] == []
+
+
 def test_counters_count_the_best_hypothesis() -> None:
     model, task = lively(2, 2), make_task()
     found = search([model], make_batch(random_sources(4, 6)), beam=3, task=task)
@@ -410,7 +431,6 @@ def test_half_precision_decodes(dtype: torch.dtype) -> None:
         ("no_repeat_ngram_size", 3),
         ("lm_path", "lm.pt"),
         ("retain_dropout", True),
-        ("retain_iter_history", True),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(option: str, value: Any) -> None:
