@@ -1,19 +1,20 @@
 # shellcheck shell=bash
 # Shared by the recipes of interleaved decoding at the paper's size: the grid of models, with the settings of appendix A.
 #
-# A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and may have
-# ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the distilled data. Of
-# each model the last AVERAGE epochs are averaged.
+# A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and
+# may have ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the
+# distilled data. Of each model the last AVERAGE epochs are averaged.
 #
 # A recipe calls check_grid before any work, defines
 #   learn NAME N DATA FLAG...     trains NAME and averages its last N epochs into $WORK/NAME-model/model.pt
 #   distil TEACHER OUTPUT         with DISTILL_FLAGS
 #   system NAME LABEL FLAG...     decodes; a row of the table
-# sets DATA, DISTILLED and GPUS, and calls grid. Speed-ups are over the Transformer on raw data with the first of BEAMS.
-# Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the decoder), BEAMS
-# (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), NAME (interleaved),
-# UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE (300000; the paper does
-# not say how long it trains).
+# sets DATA, DISTILLED and GPUS, and calls grid. The first row, which speed-ups are over, is the Transformer on raw data
+# with the first of BEAMS.
+# Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
+# decoder), BEAMS (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), NAME
+# (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE
+# (300000; the paper does not say how long it trains).
 
 GEOMETRIES=${GEOMETRIES-2x1 2x2}
 STUDENTS=${STUDENTS:-}

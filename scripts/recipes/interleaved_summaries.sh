@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Interleaved bidirectional decoding for summaries, CNN/DailyMail (CDMail) and Gigaword: Table 6 of Zhang et al. (2020), with the
-# settings of appendix A.
+# Interleaved bidirectional decoding for summaries, CNN/DailyMail (CDMail) and Gigaword: Table 6 of Zhang et al. (2020),
+# with the settings of appendix A.
 #
 #   WORK=work/gigaword scripts/recipes/interleaved_summaries.sh DATA
 #
 # DATA is a folder with {train,val,test}.{source,target}: an article or its summary a line, as text. Joint byte pairs of
-# VOCABULARY pieces (32000) by sentencepiece; articles are cut behind MAX_SOURCE pieces (1024); ROUGE by text_scores.py. An article
-# is far longer than its summary, so UPDATE_FREQ says how many GPU batches make the paper's 25000 target tokens an update.
-# Killed at any moment, the same command goes on.
-# Environment: WORK (work/summaries), SEED (1), WORKERS (1), GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is no
-# GPU), PRECISION_FLAGS (--fp16; --amp on CPU), MODEL_FLAGS and TRAIN_FLAGS (more for every training), BATCH_SIZE (1: online),
-# DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what interleaved_common.sh lists.
+# VOCABULARY pieces (32000) by sentencepiece; articles are cut behind MAX_SOURCE pieces (1024); ROUGE by text_scores.py.
+# An article is far longer than its summary, so UPDATE_FREQ says how many GPU batches make the paper's 25000 target
+# tokens an update. Killed at any moment, the same command goes on.
+# Environment: WORK (work/summaries), SEED (1), WORKERS (1), GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is
+# no GPU), PRECISION_FLAGS (--fp16; --amp on CPU), MODEL_FLAGS and TRAIN_FLAGS (more for every training), BATCH_SIZE (1:
+# online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what interleaved_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_common.sh"
@@ -73,7 +73,8 @@ decode_summaries() {
         --gen-subset test --batch-size "$BATCH_SIZE" --required-batch-size-multiple 1 --num-workers 0
         "${ARTICLES[@]}" $DEVICE_FLAGS $DECODE_FLAGS "$@")
     printf '%s ' fairseq-generate "${flags[@]}" > "$OUT/command.txt"
-    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" ||
+        { tail -n 20 "$OUT/log.txt" >&2; return 1; }
 }
 
 # system NAME LABEL FLAG...: a row of the table.
