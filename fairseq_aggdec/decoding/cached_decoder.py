@@ -91,12 +91,16 @@ class _Layer:
         both.bias = nn.Parameter(out(value.bias).detach(), requires_grad=False)
         return FastLinear([both], pack=self.pack)
 
-    def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
-        """Queries (N, C) of a window over keys and values (B, L, 2C) -> (N, C)."""
+    def split(self, kv: Tensor) -> Tensor:
+        """Keys and values (B, L, 2C) -> (2, B, H, L, D), a view."""
         rows, length, _ = kv.shape
-        # (B, L, 2C) -> 2 x (B, H, L, D);  (N, C) -> (B, H, W, D)
-        k, v = kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        grid = window.to_grid(q).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+
+    def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
+        """Queries (N, C) of a window over keys and values (2, B, H, L, D) -> (N, C)."""
+        k, v = kv.unbind(0)
+        # (N, C) -> (B, H, W, D)
+        grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
         attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
         return window.from_grid(attended.transpose(1, 2))
 
@@ -109,7 +113,7 @@ class _Layer:
         memory: Tensor,
         memory_mask: Tensor | None,
     ) -> Tensor:
-        """x (N, C), cache (B, capacity, 2C) written in place, memory (B, S, 2C) -> (N, C)."""
+        """x (N, C), cache (B, capacity, 2C) written in place, memory (2, B, H, S, D) -> (N, C)."""
         own = self.own_norm(x) if self.pre_norm else x
         if window.alone:
             x = x + self.own_value(own)
@@ -117,7 +121,7 @@ class _Layer:
             qkv = self.qkv(own)
             width = qkv.size(-1) // 3
             _write(cache, qkv[:, width:], window)
-            seen = cache[:, : window.end]
+            seen = self.split(cache[:, : window.end])
             x = x + self.own_out(self.attend(qkv[:, :width], seen, own_mask, window))
         if not self.pre_norm:
             x = self.own_norm(x)
@@ -167,7 +171,7 @@ class CachedDecoder:
         """
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
-        self.memory = [layer.cross_kv(states) for layer in self.layers]
+        self.memory = [layer.split(layer.cross_kv(states)) for layer in self.layers]
         self.memory_mask = None
         if len(padding) > 0 and bool(padding[0].any()):
             mask = torch.zeros_like(padding[0], dtype=states.dtype)
@@ -183,7 +187,10 @@ class CachedDecoder:
         if not window.alone:
             self._reserve(window.end)
             own_mask = window.mask(x.dtype, self.span)
-        for layer, cache, memory in zip(self.layers, self.cache, self.memory, strict=True):
+        # unbind: to iterate over a tensor takes longer
+        for layer, cache, memory in zip(
+            self.layers, self.cache.unbind(0), self.memory, strict=True
+        ):
             x = layer(x, window, cache, own_mask, memory, self.memory_mask)
         if self.norm is not None:
             x = self.norm(x)
@@ -209,11 +216,11 @@ class CachedDecoder:
             new, old = torch.tensor(moved, device=self.cache.device).unbind(1)
             self.cache[:, new] = self.cache[:, old]
             for memory in self.memory:
-                memory[new] = memory[old]
+                memory[:, new] = memory[:, old]
             if self.memory_mask is not None:
                 self.memory_mask[new] = self.memory_mask[old]
         self.cache = self.cache[:, : len(rows)]
-        self.memory = [memory[: len(rows)] for memory in self.memory]
+        self.memory = [memory[:, : len(rows)] for memory in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = self.memory_mask[: len(rows)]
 

@@ -46,7 +46,7 @@ def gather_rows(verifier: Verifier, rows: Tensor) -> None:
             decoder.keep_rows(rows.tolist())
             continue
         decoder.cache = decoder.cache.index_select(1, rows)
-        decoder.memory = [memory.index_select(0, rows) for memory in decoder.memory]
+        decoder.memory = [memory.index_select(1, rows) for memory in decoder.memory]
         if decoder.memory_mask is not None:
             decoder.memory_mask = decoder.memory_mask.index_select(0, rows)
 

@@ -74,6 +74,9 @@ def judge(
 ) -> Verification:
     """Finds each row's bifurcation and what it emits. One transfer to the host, the only one of an iteration."""
     choices = logits.max(-1).indices  # twice as fast as argmax on CPU
+    if window.width == 1:  # nothing was drafted
+        emitted = [[token] for token in choices.tolist()]
+        return Verification(window, choices, draft.lengths, [0] * window.rows, emitted)
     drafted = drafted_next(window)
     accepted = accept(logits, choices, drafted)
     # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.
