@@ -13,7 +13,6 @@ Plots of the first thread count are written beside the tables.
 """
 
 import argparse
-import json
 import logging
 import sys
 import tempfile
@@ -103,8 +102,7 @@ class Bench:
             self.overhead()
         elif args.memory_of:
             batches = self.session.batches(args.batch_sizes[0], args.limit)
-            peak = memory.peak_of(self.build(args.memory_of), batches)
-            print(memory.MARK + json.dumps(peak))
+            memory.report(self.build(args.memory_of), batches)
         elif args.memory:
             self.memory()
         else:
@@ -180,17 +178,12 @@ class Bench:
         self.report("Time of the loop by part", "\n".join(lines), results)
 
     def memory(self) -> None:
-        lines = ["| system | batch | MiB | x fairseq beam 1 |", "|---|---|---|---|"]
-        results = {}
-        for batch_size in self.args.batch_sizes:
-            arguments = self.arguments_in_child()
-            peaks = memory.measure_all(__file__, arguments, batch_size)
-            base = next(iter(peaks.values()))
-            lines += [
-                f"| {n} | {batch_size} | {p:.0f} | {p / base:.2f} |" for n, p in peaks.items()
-            ]
-            results[batch_size] = peaks
-        self.report("Peak memory", "\n".join(lines), results)
+        arguments = self.arguments_in_child()
+        peaks = {
+            batch_size: memory.measure_variants(__file__, arguments, batch_size)
+            for batch_size in self.args.batch_sizes
+        }
+        self.report("Peak memory", memory.markdown(peaks), peaks)
 
     def arguments_in_child(self) -> list[str]:
         """The command line on the folder of the replay, if it is one, with outputs of the mean length."""

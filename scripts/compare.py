@@ -7,19 +7,23 @@
 
 takes every flag of fairseq-generate for all systems; a system adds its own, --path included. What a system gives is
 compared with the stock --beam 1 system of the same --path, when there is one. Only decoding is timed.
+
+    --distribution NAME   a histogram, too: speed-up of single sentences by NAME over the first of --baselines
+    --memory              instead: peak memory of each system, in a process of its own
 """
 
 import argparse
 import logging
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import benchmark, comparison, plots
+from fairseq_aggdec.evaluation import benchmark, comparison, memory, plots
 from fairseq_aggdec.evaluation.comparison import Line, Method
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
@@ -35,30 +39,70 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--threads", type=int, nargs="+", default=[1], metavar="T")
     group.add_argument("--limit", type=int, help="sentences (default: all), of all lengths")
     group.add_argument("--repeats", type=int, default=1, help="times each batch is decoded")
+    group.add_argument("--distribution", metavar="NAME")
+    group.add_argument("--memory", action="store_true")
+    group.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
     group.add_argument("--title", default="Decoding methods", help="heading of the result")
-    group.add_argument("--output", type=Path, required=True, help="OUTPUT.json, .md and -batch.svg")
+    group.add_argument("--output", type=Path, required=True, help="OUTPUT.json, .md and -*.svg")
     return parser
 
 
-def load(item: str, arguments: list[str]) -> Method:
-    """A system from NAME=OPTIONS."""
+def split(item: str) -> tuple[str, list[str]]:
+    """Name and options of a system."""
     name, equals, options = item.partition("=")
     if not equals:
         raise SystemExit(f"error: --system {item!r}: give NAME=OPTIONS")
-    session = Session(build_parser(), [*arguments, *shlex.split(options)])
+    return name, shlex.split(options)
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, dict[str, list[str]]]:
+    """The options of the comparison, and the systems' own options by name."""
+    args, _ = build_parser().parse_known_args(arguments)
+    systems = [split(item) for item in args.systems]
+    by_name = dict(systems)
+    if len(by_name) < len(systems):
+        raise SystemExit("error: --system: two systems have the same name")
+    for name in args.baselines:
+        if name not in by_name:
+            raise SystemExit(f"error: --baselines {name}: there is no --system of this name")
+    if args.distribution is not None:
+        if args.distribution not in by_name:
+            raise SystemExit(
+                f"error: --distribution {args.distribution}: there is no --system of this name"
+            )
+        if not args.baselines or 1 not in args.batch_sizes:
+            raise SystemExit("error: --distribution needs --baselines and batch size 1")
+    return args, by_name
+
+
+def load(name: str, options: list[str], arguments: list[str]) -> Method:
+    session = Session(build_parser(), [*arguments, *options])
     return Method(name, session, int(session.cfg.generation.beam))
 
 
-def load_all(arguments: list[str]) -> tuple[argparse.Namespace, list[Method]]:
-    args, _ = build_parser().parse_known_args(arguments)
-    methods = [load(item, arguments) for item in args.systems]
-    names = [method.name for method in methods]
-    if len(set(names)) < len(names):
-        raise SystemExit("error: --system: two systems have the same name")
-    for name in args.baselines:
-        if name not in names:
-            raise SystemExit(f"error: --baselines {name}: there is no --system of this name")
-    return args, methods
+def command(arguments: list[str]) -> str:
+    return "python scripts/compare.py " + shlex.join(arguments)
+
+
+def peak(args: argparse.Namespace, options: list[str], arguments: list[str]) -> None:
+    """Reports the peak of one system, which alone is loaded."""
+    method = load(args.memory_of, options, arguments)
+    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+    torch.set_num_threads(args.threads[0])
+    system, _ = method.system()
+    memory.report(system, method.session.batches(args.batch_sizes[0], args.limit))
+
+
+def peaks(args: argparse.Namespace, names: Iterable[str], arguments: list[str]) -> None:
+    """The table of peak memory."""
+    others = [argument for argument in arguments if argument != "--memory"]
+    found = {
+        batch_size: {name: memory.measure(__file__, others, name, batch_size) for name in names}
+        for batch_size in args.batch_sizes
+    }
+    table = memory.markdown(found)
+    print(table)
+    benchmark.write_table(args.output, args.title, command(arguments), table, found)
 
 
 def draw(output: Path, lines: list[Line], threads: int) -> None:
@@ -71,23 +115,42 @@ def draw(output: Path, lines: list[Line], threads: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    args, methods = load_all(arguments)
-    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+    args, systems = parse(arguments)
+    if args.memory_of is not None:
+        peak(args, systems[args.memory_of], arguments)
+    elif args.memory:
+        peaks(args, systems, arguments)
+    else:
+        methods = [load(name, options, arguments) for name, options in systems.items()]
+        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        compare(args, methods, arguments)
+
+
+def compare(args: argparse.Namespace, methods: list[Method], arguments: list[str]) -> None:
+    """The tables and plots of quality and speed."""
     lines: list[Line] = []
     signature = ""
+    single: list[float] = []
     for threads in args.threads:
         torch.set_num_threads(threads)
         for batch_size in args.batch_sizes:
-            found, signature = comparison.compare(
+            found, signature, measured = comparison.compare(
                 methods, args.baselines, batch_size, threads, args.limit, args.repeats
             )
             print(comparison.markdown(found), flush=True)
             lines += found
-    command = "python scripts/compare.py " + shlex.join(arguments)
+            if args.distribution is not None and batch_size == 1 and not single:
+                base = measured[args.baselines[0]]
+                single = comparison.speedups(measured[args.distribution], base)
     table = comparison.markdown(lines) + f"\nsacreBLEU signature: `{signature}`"
-    extra = {"sacrebleu": signature, "precision": methods[0].session.precision}
+    extra: dict[str, object] = {"sacrebleu": signature, "precision": methods[0].session.precision}
+    if single:
+        extra["distribution"] = {"system": args.distribution, "speedups": single}
+        plots.speedup_distribution(
+            single, args.baselines[0], Path(f"{args.output}-distribution.svg")
+        )
     results = [asdict(line) for line in lines]
-    benchmark.write_table(args.output, args.title, command, table, results, extra)
+    benchmark.write_table(args.output, args.title, command(arguments), table, results, extra)
     if len(args.batch_sizes) > 1:
         draw(args.output, lines, args.threads[0])
 

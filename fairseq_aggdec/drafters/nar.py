@@ -32,6 +32,9 @@ class NarDrafter:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         block_size: chooses k, at most the trained one, which is the default.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
+
+    Attributes:
+        encoder_seconds: wall clock of encoding for the drafter, summed over batches.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class NarDrafter:
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
+        self.encoder_seconds = 0.0
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
@@ -94,7 +98,10 @@ class NarDrafter:
     def _begin(self, sample: Mapping) -> None:
         self._refresh()
         net_input = sample["net_input"]
-        self.slots.begin(net_input["src_tokens"], self._encode(net_input))
+        began = time.perf_counter()
+        encoder_out = self._encode(net_input)
+        self.encoder_seconds += time.perf_counter() - began
+        self.slots.begin(net_input["src_tokens"], encoder_out)
         if len(self.rows) < len(net_input["src_tokens"]):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 

@@ -12,7 +12,9 @@ from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import Measurement, System, different, measure
 
 COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence", "p50", "p95")
-TIME = " / ".join(PARTS) + ", %"
+DRAFTERS_ENCODER = "drafter's encoder"
+MODULES = ("encoder", DRAFTERS_ENCODER, *PARTS[1:])
+TIME = " / ".join(MODULES) + ", %"
 
 
 @dataclass
@@ -43,15 +45,16 @@ class Method:
     def path(self) -> str:
         return str(self.session.cfg.common_eval.path)
 
-    def system(self) -> System:
-        """Ready to be timed."""
+    def system(self) -> tuple[System, Any]:
+        """Ready to be timed, and what drafts in it, if anything does."""
         generator, counters = self.session.generator(self.decoding, self.beam)
 
         def decode(sample: dict[str, Any]) -> list[list[int]]:
             found = self.session.decode(generator, sample)
             return [hypothesis["tokens"].tolist() for hypothesis in found]
 
-        return System(self.name, decode, None if self.stock else counters)
+        system = System(self.name, decode, None if self.stock else counters)
+        return system, getattr(generator, "drafter", None)
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Line:
     Attributes:
         steps: iterations per sentence, decoder calls of a sentence for stock.
         differ: sentences that are not those of stock ``--beam 1`` on the same models; None where that is not compared.
-        parts: share of the time in encoder, draft, verify and other, warm-up included; empty for stock.
+        parts: share of the time by module (Ge et al., Table 15), warm-up included; empty for stock.
     """
 
     system: str
@@ -79,12 +82,21 @@ class Line:
     parts: dict[str, float]
 
 
-def shares(counters: Counters | None) -> dict[str, float]:
-    """Share of the time by part."""
+def shares(counters: Counters | None, drafter: Any) -> dict[str, float]:
+    """Share of the time by module; ``draft`` is without the drafter's encoder."""
     if counters is None:
         return {}
-    total = sum(counters.seconds.values())
-    return {part: seconds / total for part, seconds in counters.seconds.items()}
+    encoding = getattr(drafter, "encoder_seconds", 0.0)
+    seconds = counters.seconds | {DRAFTERS_ENCODER: encoding}
+    seconds["draft"] -= encoding
+    total = sum(seconds.values())
+    return {module: seconds[module] / total for module in MODULES}
+
+
+def speedups(measured: Measurement, baseline: Measurement) -> list[float]:
+    """Speed-up of each batch over the same batch of a baseline."""
+    pairs = zip(baseline.seconds, measured.seconds, strict=True)
+    return [slower / faster for slower, faster in pairs]
 
 
 def steps_of(measurement: Measurement, counters: Counters | None) -> float:
@@ -101,7 +113,7 @@ def compare(
     threads: int,
     limit: int | None,
     repeats: int,
-) -> tuple[list[Line], str]:
+) -> tuple[list[Line], str, dict[str, Measurement]]:
     """Times all methods in turn on the same batches.
 
     Args:
@@ -113,14 +125,15 @@ def compare(
         repeats: times each batch is decoded.
 
     Returns:
-        a line per method, and sacreBLEU's signature.
+        a line per method, sacreBLEU's signature, and by name what was measured.
     """
-    systems = [method.system() for method in methods]
+    built = [method.system() for method in methods]
+    systems = [system for system, _ in built]
     batches = methods[0].session.batches(batch_size, limit)
     found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
     oracles = {method.path: found[method.name] for method in methods if method.oracle}
     lines, signature = [], ""
-    for method, system in zip(methods, systems, strict=True):
+    for method, (system, drafter) in zip(methods, built, strict=True):
         one = found[method.name]
         value, signature = bleu(method.session, one.outputs)
         oracle = oracles.get(method.path)
@@ -141,10 +154,10 @@ def compare(
                 one.percentile(0.95),
                 differ,
                 {name: found[name].total / one.total for name in baselines},
-                shares(system.counters),
+                shares(system.counters, drafter),
             )
         )
-    return lines, signature
+    return lines, signature, found
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -172,6 +185,6 @@ def _row(line: Line, names: Sequence[str]) -> str:
         f"{1e3 * line.p95:.1f}",
         *(f"{line.speedup[name]:.2f}" for name in names),
         "" if line.differ is None else f"{line.differ} of {line.sentences}",
-        " / ".join(f"{100 * line.parts[part]:.0f}" for part in PARTS if line.parts),
+        " / ".join(f"{100 * line.parts[part]:.0f}" for part in MODULES if line.parts),
     ]
     return "| " + " | ".join(cells) + " |"

@@ -7,7 +7,7 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +51,36 @@ def _trim() -> None:
         trim(0)
 
 
-def measure_all(script: str, arguments: Sequence[str], batch_size: int) -> dict[str, float]:
-    """Runs ``script --memory-of SYSTEM`` once per variant: name -> MiB."""
-    peaks = {}
-    for name, (system, more) in VARIANTS.items():
-        command = [sys.executable, script, *arguments, *more, "--memory-of", system]
-        command += ["--batch-sizes", str(batch_size)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-        if done.returncode or not lines:
-            raise SystemExit(f"error: measuring {name} failed:\n{done.stderr[-2000:]}")
-        peaks[name] = json.loads(lines[-1].removeprefix(MARK))
-    return peaks
+def report(system: System, batches: Sequence[dict[str, Any]]) -> None:
+    """Prints the peak where :func:`measure`, in another process, reads it."""
+    print(MARK + json.dumps(peak_of(system, batches)))
+
+
+def measure(script: str, arguments: Sequence[str], system: str, batch_size: int) -> float:
+    """MiB that ``script ARGUMENTS --memory-of SYSTEM`` reports."""
+    command = [sys.executable, script, *arguments, "--memory-of", system]
+    command += ["--batch-sizes", str(batch_size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not lines:
+        raise SystemExit(f"error: measuring {system} failed:\n{done.stderr[-2000:]}")
+    peak: float = json.loads(lines[-1].removeprefix(MARK))
+    return peak
+
+
+def measure_variants(script: str, arguments: Sequence[str], batch_size: int) -> dict[str, float]:
+    """The peak of each of the variants: name -> MiB."""
+    return {
+        name: measure(script, [*arguments, *more], system, batch_size)
+        for name, (system, more) in VARIANTS.items()
+    }
+
+
+def markdown(peaks: Mapping[int, Mapping[str, float]]) -> str:
+    """The table of batch size -> system -> MiB; ratios are to the first system."""
+    first = next(iter(next(iter(peaks.values()))))
+    rows = [f"| system | batch | MiB | x {first} |", "|---|---|---|---|"]
+    for batch_size, by_system in peaks.items():
+        base = by_system[first]
+        rows += [f"| {n} | {batch_size} | {p:.0f} | {p / base:.2f} |" for n, p in by_system.items()]
+    return "\n".join(rows)

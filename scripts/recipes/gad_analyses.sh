@@ -8,8 +8,11 @@
 #   tolerance    Table 7: --top-beta x --tolerance
 #   batch        Figure 7: latency against batch size
 #   drafter      Table 9: all drafters that are trained
+#   modules      Table 15 and Figure 8: time by module, and speed-up of single sentences, of GAD++ over beam 5
+#   memory       Table 16: peak memory
+#   traces       Table 17: what drafter and verifier wrote, of GAD and of GAD++
 #
-# A table that is there already is kept: delete its .json to make it anew.
+# A table that is there already is kept: delete its .json (the .html of traces) to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter), ANALYSES,
 # BLOCK_SIZES (1 3 5 7 10), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
@@ -18,24 +21,39 @@ set -euo pipefail
 WORK=${WORK:-$ROOT/work/multi30k}
 PAIR=${SOURCE:-de}-${TARGET:-en}
 DRAFTER=$WORK/${DRAFTER:-drafter}-$PAIR/checkpoint_best.pt
-ANALYSES=${ANALYSES:-block-size tolerance batch drafter}
+ANALYSES=${ANALYSES:-block-size tolerance batch drafter modules memory traces}
 BLOCK_SIZES=${BLOCK_SIZES:-1 3 5 7 10}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-multi30k}
 GAD="--decoding gad --drafter-path $DRAFTER"
+RELAXED="--acceptance top-beta --top-beta 5 --tolerance 3.0" # high efficiency, section 4.2.3
 
+# shellcheck disable=SC2206
+DATA=("$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
+
+for analysis in $ANALYSES; do
+    case $analysis in
+        block-size | tolerance | batch | drafter | modules | memory | traces) ;;
+        *) die "unknown analysis '$analysis' in ANALYSES (choose from: block-size tolerance batch drafter modules memory traces)" ;;
+    esac
+done
 [ -e "$DRAFTER" ] || die "$DRAFTER is missing: run scripts/recipes/gad_multi30k.sh first"
 
-# table NAME TITLE OPTIONS...   OPTIONS go to scripts/compare.py
-table() {
+# compare NAME TITLE OPTIONS...   OPTIONS go to scripts/compare.py
+compare() {
     local name=$1 title=$2; shift 2
     if [ -e "$OUTPUT-$name.json" ]; then say "$OUTPUT-$name.json is there already, kept"; return; fi
     # shellcheck disable=SC2086  # the flags are lists
-    "$PYTHON" "$ROOT/scripts/compare.py" "$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test --beam 1 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS --title "GAD on Multi30k $PAIR: $title" \
-        --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "$@" \
-        --baselines "fairseq beam 1" "ours, greedy" $TABLE_FLAGS --output "$OUTPUT-$name"
+    "$PYTHON" "$ROOT/scripts/compare.py" "${DATA[@]}" --beam 1 --post-process sentencepiece \
+        --title "GAD on Multi30k $PAIR: $title" "$@" $TABLE_FLAGS --output "$OUTPUT-$name"
+}
+
+# table NAME TITLE OPTIONS...   the same, with both kinds of greedy decoding as baselines
+table() {
+    local name=$1 title=$2; shift 2
+    compare "$name" "$title" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "$@" \
+        --baselines "fairseq beam 1" "ours, greedy"
 }
 
 block_size() {
@@ -68,10 +86,27 @@ drafter() {
     table drafter "drafters (Table 9)" "${systems[@]}"
 }
 
-for analysis in $ANALYSES; do
-    case $analysis in
-        block-size) block_size ;;
-        tolerance | batch | drafter) "$analysis" ;;
-        *) die "unknown analysis '$analysis' in ANALYSES (choose from: block-size tolerance batch drafter)" ;;
-    esac
-done
+modules() {
+    compare modules "time by module (Table 15), speed-up of single sentences (Figure 8)" --system "fairseq beam 5=--beam 5" \
+        --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" --system "GAD=$GAD" --system "GAD++=$GAD $RELAXED" \
+        --baselines "fairseq beam 5" --distribution "GAD++"
+}
+
+memory() {
+    compare memory "memory (Table 16)" --memory --system "fairseq beam 1=" --system "fairseq beam 5=--beam 5" \
+        --system "GAD=$GAD" --system "GAD++=$GAD $RELAXED"
+}
+
+traces() {
+    trace traces ""
+    trace traces-relaxed "$RELAXED"
+}
+
+# trace NAME OPTIONS
+trace() {
+    if [ -e "$OUTPUT-$1.html" ]; then say "$OUTPUT-$1.html is there already, kept"; return; fi
+    # shellcheck disable=SC2086
+    "$PYTHON" "$ROOT/scripts/trace.py" "${DATA[@]}" $GAD $2 --report "$OUTPUT-$1.html"
+}
+
+for analysis in $ANALYSES; do "${analysis//-/_}"; done

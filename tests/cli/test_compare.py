@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.evaluation import comparison, memory
+from fairseq_aggdec.evaluation.timing import Measurement
 from tests.cli.commands import CUT, PLUGIN, Trained
 from tests.cli.test_tools import script
 
@@ -21,6 +25,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     systems = ["--system", "stock=--beam 1", "--system", "wide=--beam 3"]
     systems += ["--system", "copying=--decoding iad --beam 1", "--limit", "20"]
     systems += ["--baselines", "stock", "--batch-sizes", "1", "4", "--threads", "1"]
+    systems += ["--distribution", "copying"]
     run_compare(trained, output, *systems)
     record = json.loads(output.with_suffix(".json").read_text())
     assert "nrefs:1" in record["sacrebleu"]
@@ -35,6 +40,45 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
         assert sum(copying["parts"].values()) == pytest.approx(1.0)
     assert "| copying |" in output.with_suffix(".md").read_text()
     assert Path(f"{output}-batch.svg").stat().st_size > 1000
+    assert Path(f"{output}-distribution.svg").stat().st_size > 1000
+    assert record["distribution"]["system"] == "copying"
+    assert len(record["distribution"]["speedups"]) == 20
+    assert min(record["distribution"]["speedups"]) > 0
+
+
+def test_speed_up_is_of_single_sentences() -> None:
+    slow, fast = Measurement("slow", [4.0, 6.0]), Measurement("fast", [2.0, 1.5])
+    assert comparison.speedups(fast, slow) == [2.0, 4.0]
+
+
+def test_time_by_module() -> None:
+    """What the drafter's encoder took is no longer part of drafting; a method without a drafter has none."""
+    counters = Counters(seconds={"encoder": 1.0, "draft": 5.0, "verify": 3.0, "other": 1.0})
+    found = comparison.shares(counters, Namespace(encoder_seconds=2.0))
+    expected = [0.1, 0.2, 0.3, 0.3, 0.1]
+    assert found == pytest.approx(dict(zip(comparison.MODULES, expected, strict=True)))
+    assert comparison.shares(counters, None)["drafter's encoder"] == 0
+    assert comparison.shares(None, None) == {}
+
+
+def test_memory_of_each_system_in_its_own_process(
+    trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "memory"
+    systems = ["--system", "stock=--beam 1", "--system", "copying=--decoding iad --beam 1"]
+    run_compare(trained, output, *systems, "--limit", "4", "--batch-sizes", "2", "--memory")
+    peaks = json.loads(output.with_suffix(".json").read_text())["results"]["2"]
+    assert list(peaks) == ["stock", "copying"]
+    assert all(peak > 10 for peak in peaks.values())
+    assert f"| stock | 2 | {peaks['stock']:.0f} | 1.00 |" in capfd.readouterr().out
+    assert "| system | batch | MiB | x stock |" in output.with_suffix(".md").read_text()
+
+
+def test_a_system_that_fails_is_named(tmp_path: Path) -> None:
+    failing = tmp_path / "failing.py"
+    failing.write_text("raise SystemExit('no such file')")
+    with pytest.raises(SystemExit, match="measuring lost failed:\nno such file"):
+        memory.measure(str(failing), [], "lost", 1)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +87,8 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
         (["--system", "nothing"], "NAME=OPTIONS"),
         (["--system", "a=--beam 1", "--system", "a=--beam 2"], "same name"),
         (["--system", "a=--beam 1", "--baselines", "b"], "--baselines b"),
+        (["--system", "a=--beam 1", "--distribution", "b"], "--distribution b"),
+        (["--system", "a=--beam 1", "--distribution", "a"], "needs --baselines"),
     ],
 )
 def test_refusals(trained: Trained, tmp_path: Path, options: list[str], message: str) -> None:

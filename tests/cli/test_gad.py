@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from fairseq_cli import train
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 from tests.cli.test_tools import script
+from tests.cli.wmt_files import recipe
 
 SIZES = shlex.split(
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
@@ -106,6 +108,40 @@ def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     with pytest.raises(SystemExit, match="--decoding greedy drafts nothing"):
         script("trace").main([*options, "--decoding", "greedy"])
+
+
+def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
+    """Tables of drafters from the folders of a recipe; what is there is kept."""
+    work, output = tmp_path / "work", tmp_path / "results" / "gad"
+    work.mkdir()
+    (work / "data-src-tgt").symlink_to(trained.data)
+    for name, checkpoint in (("model", trained.checkpoint), ("drafter", drafter)):
+        folder = work / f"{name}-src-tgt"
+        folder.mkdir()
+        file = "model.pt" if name == "model" else "checkpoint_best.pt"
+        (folder / file).symlink_to(checkpoint)
+    settings = {"WORK": str(work), "SOURCE": "src", "TARGET": "tgt", "OUTPUT": str(output)}
+    settings |= {"ANALYSES": "modules traces", "TABLE_FLAGS": "--limit 6"}
+    result = recipe("gad_analyses", **settings)
+    assert result.returncode == 0, result.stderr[-2000:]
+    record = json.loads(Path(f"{output}-modules.json").read_text())
+    rows = {row["system"]: row for row in record["results"]}
+    assert rows["GAD"]["differ"] == 0
+    assert set(rows["GAD++"]["speedup"]) == {"fairseq beam 5"}
+    assert len(record["distribution"]["speedups"]) == 6
+    assert "<b>D</b>" in Path(f"{output}-traces.html").read_text()
+    assert Path(f"{output}-traces-relaxed.html").exists()
+    again = recipe("gad_analyses", **settings)
+    assert again.stderr.count("is there already, kept") == 3
+
+
+def test_unknown_analysis_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "drafter-de-en"
+    folder.mkdir()
+    (folder / "checkpoint_best.pt").touch()
+    result = recipe("gad_analyses", WORK=str(tmp_path), ANALYSES="traces tables")
+    assert result.returncode == 2
+    assert "unknown analysis 'tables' in ANALYSES" in result.stderr
 
 
 def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:
