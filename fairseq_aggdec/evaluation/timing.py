@@ -1,10 +1,15 @@
-"""Timing several systems fairly in one process: in turn, the order rotating, the device synchronised."""
+"""Timing several systems fairly in one process: in turn, the order rotating, the device synchronised.
+
+A turn is a few batches, after one that is not timed: the weights of the system before it have left the processor's
+caches by then, as they have where a system runs alone.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +20,8 @@ from fairseq_aggdec.decoding.counters import Counters
 
 # A batch as the session collates it -> the output tokens of each sentence.
 Decode = Callable[[dict[str, Any]], list[list[int]]]
+
+TURN = 8  # batches
 
 
 @dataclass
@@ -76,30 +83,52 @@ def measure(
     for sample in batches[:warm_up]:
         for system in systems:
             system.decode(sample)
-    before = {s.name: (s.counters.tokens, s.counters.iterations) for s in systems if s.counters}
     results = {system.name: Measurement(system.name) for system in systems}
-    for turn, sample in enumerate(tqdm(batches, desc="timing", unit="batch", leave=False)):
-        seconds: dict[str, list[float]] = {system.name: [] for system in systems}
-        for repeat in range(repeats):
-            for system in rotated(systems, turn + repeat):
-                synchronise()
-                start = time.perf_counter()
-                outputs = system.decode(sample)
-                synchronise()
-                seconds[system.name].append(time.perf_counter() - start)
-                results[system.name].outputs |= dict(
-                    zip(sample["id"].tolist(), outputs, strict=True)
-                )
-        for name, times in seconds.items():
-            results[name].seconds.append(statistics.median(times))
-    for system in systems:
-        if system.counters is not None:
-            tokens, rounds = before[system.name]
-            gained = system.counters.tokens - tokens
-            results[system.name].mean_accepted = gained / max(
-                1, system.counters.iterations - rounds
-            )
+    counted = {system.name: [0, 0] for system in systems if system.counters}
+    with tqdm(total=len(batches), desc="timing", unit="batch", leave=False) as progress:
+        for turn, first in enumerate(range(0, len(batches), TURN)):
+            part = batches[first : first + TURN]
+            seconds: dict[str, list[list[float]]] = {s.name: [[] for _ in part] for s in systems}
+            for repeat in range(repeats):
+                for system in rotated(systems, turn + repeat):
+                    system.decode(part[0])
+                    with _counted(system, counted):
+                        _take_turn(system, part, seconds[system.name], results[system.name])
+            for name, times in seconds.items():
+                results[name].seconds += map(statistics.median, times)
+            progress.update(len(part))
+    for name, (tokens, iterations) in counted.items():
+        results[name].mean_accepted = tokens / max(1, iterations)
     return list(results.values())
+
+
+def _take_turn(
+    system: System,
+    batches: Sequence[dict[str, Any]],
+    seconds: list[list[float]],
+    result: Measurement,
+) -> None:
+    """Decodes some batches, adding the time of each to its list."""
+    for sample, times in zip(batches, seconds, strict=True):
+        synchronise()
+        start = time.perf_counter()
+        outputs = system.decode(sample)
+        synchronise()
+        times.append(time.perf_counter() - start)
+        result.outputs |= dict(zip(sample["id"].tolist(), outputs, strict=True))
+
+
+@contextmanager
+def _counted(system: System, totals: Mapping[str, list[int]]) -> Iterator[None]:
+    """Adds the tokens and iterations of a block to the system's totals, where they are counted."""
+    counters = system.counters
+    if counters is None:
+        yield
+        return
+    tokens, iterations = counters.tokens, counters.iterations
+    yield
+    totals[system.name][0] += counters.tokens - tokens
+    totals[system.name][1] += counters.iterations - iterations
 
 
 def different(left: Measurement, right: Measurement) -> int:

@@ -36,16 +36,19 @@ def batches(*sizes: int) -> list[dict[str, Any]]:
     return [{"id": torch.tensor([next(ids) for _ in range(size)])} for size in sizes]
 
 
-def test_every_system_has_every_turn() -> None:
+def test_every_system_has_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of two batches, one more before each that is not timed."""
+    monkeypatch.setattr(timing, "TURN", 2)
     calls: list[str] = []
-    timing.measure([system(n, calls) for n in "abc"], batches(1, 1, 1), warm_up=0)
-    assert "".join(calls) == "abc" + "bca" + "cab"
+    results = timing.measure([system(n, calls) for n in "abc"], batches(1, 1, 1), warm_up=0)
+    assert "".join(calls) == "aaabbbccc" + "bbccaa"
+    assert [result.seconds for result in results] == [[1.0] * 3] * 3
 
 
 def test_warm_up_is_not_timed() -> None:
     calls: list[str] = []
     (result,) = timing.measure([system("a", calls)], batches(2, 3), warm_up=1)
-    assert len(calls) == 3
+    assert len(calls) == 1 + 1 + 2  # another one at the beginning of the turn
     assert result.seconds == [1.0, 1.0]
     assert sorted(result.outputs) == [0, 1, 2, 3, 4]
     assert result.tokens == 10
@@ -60,12 +63,14 @@ def test_mean_accepted_leaves_the_warm_up_out() -> None:
     counters = Counters()
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
-        counters.emitted[4] += 1
+        first = not counters.sentences
+        counters.sentences += 1
+        counters.emitted[9 if first else 4] += 1
         counters.iterations += 1
         return [[5, 6, 7, 2]]
 
     counters.emitted[1] = counters.iterations = 100
-    (result,) = timing.measure([System("iad", decode, counters)], batches(1, 1), warm_up=1)
+    (result,) = timing.measure([System("iad", decode, counters)], batches(1, 1), warm_up=0)
     assert result.mean_accepted == 4.0
 
 
