@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -55,6 +56,20 @@ def without_folders(options: Any) -> Any:
     return options
 
 
+def plain(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run, :func:`without_folders`.
+
+    fairseq hands the model's dictionary to the architecture, which drops what is not an option of fairseq itself. Those
+    of the plugin, which have such options and are only loaded with it, get a namespace as from ``fairseq-train``.
+    """
+    found: dict[str, Any] = without_folders(options)
+    model = found["model"]
+    owner = ARCH_MODEL_REGISTRY.get(model.get("arch", model.get("_name")))
+    if owner is not None and owner.__module__.startswith("fairseq_aggdec."):
+        found["model"] = argparse.Namespace(**model)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -65,9 +80,8 @@ def main() -> None:
     args = parser.parse_args()
     states = [load_checkpoint(str(path)) for path in args.checkpoints]
     model = average([state["model"] for state in states], args.half)
-    # Plain dictionaries, as fairseq-train writes them: weights-only loading takes nothing else.
     options = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
-    kept = {"cfg": without_folders(options), "args": None, "model": model}
+    kept = {"cfg": plain(options), "args": None, "model": model}
     # Loading looks at these, though only training would use them.
     kept |= {"optimizer_history": states[-1]["optimizer_history"], "last_optimizer_state": None}
     kept["extra_state"] = {"train_iterator": states[-1]["extra_state"]["train_iterator"]}

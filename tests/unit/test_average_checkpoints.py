@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.models import build_model
+from omegaconf import OmegaConf
+
+from tests.support import SIZES, make_task
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"))
-average, without_folders = SCRIPT["average"], SCRIPT["without_folders"]
+average, plain, without_folders = (SCRIPT[n] for n in ("average", "plain", "without_folders"))
 
 
 def _model(value: float) -> dict[str, torch.Tensor]:
@@ -41,3 +45,32 @@ def test_options_are_plain_and_without_folders_of_the_machine() -> None:
     assert cleaned["model"] == {"data": "a:b", "arch": "transformer", "layers": [3, "y"]}
     assert cleaned["common"] == {"user_dir": "plugin"}
     assert model.data == "/data/me/a:/data/me/b"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"arch": "blockwise_transformer", "block_size": 3},
+        {"arch": "interleaved_transformer", "directions": 4},
+        {"arch": "lattice_transformer", "markov_order": "3"},
+        {"arch": "nar_drafter", "block_size": 3, "prefix_attention": "causal"},
+    ],
+    ids=lambda own: own["arch"],
+)
+def test_options_of_our_own_reach_the_model_again(own: dict[str, str | int]) -> None:
+    task = make_task()
+    trained = argparse.Namespace(**SIZES, **own)
+    model = build_model(trained, task)  # completes the options, as in training
+    saved = plain({"model": trained})
+    loaded = OmegaConf.create(saved, flags={"allow_objects": True})  # as fairseq does
+    again = build_model(loaded.model, task)
+    assert {name: value.shape for name, value in again.state_dict().items()} == {
+        name: value.shape for name, value in model.state_dict().items()
+    }
+    for option, value in own.items():
+        assert getattr(loaded.model, option) == value
+
+
+def test_options_of_a_stock_model_need_no_plugin() -> None:
+    saved = plain({"model": argparse.Namespace(arch="transformer", layers=3)})
+    assert saved == {"model": {"arch": "transformer", "layers": 3}}
