@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache, partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,20 +45,25 @@ def encode(folder: str, pair: tuple[str, str]) -> tuple[list[int], list[int]]:
     return article[: POSITIONS - 1], summary
 
 
-def pairs(text: Path, split: str) -> Iterator[tuple[str, str]]:
-    """Articles and summaries of a set.
+def check(text: Path) -> None:
+    """Raises :class:`StepError` where the two sides of a set differ in length, before a process is started."""
+    for split in SPLITS:
+        lengths = []
+        for side in SIDES:
+            with open(text / f"{split}.{side}", "rb") as lines:
+                lengths.append(sum(1 for _ in lines))
+        if lengths[0] != lengths[1]:
+            raise StepError(
+                f"{text}: {split}.source has {lengths[0]} lines, {split}.target has {lengths[1]}"
+            )
 
-    Raises:
-        StepError: one side has more lines.
-    """
+
+def pairs(text: Path, split: str) -> Iterator[tuple[str, str]]:
+    """Articles and summaries of a set."""
     paths = [text / f"{split}.{side}" for side in SIDES]
     with ExitStack() as stack:
         sides = [stack.enter_context(open(p, encoding="utf-8", newline="\n")) for p in paths]
-        for number, (article, summary) in enumerate(zip_longest(*sides), start=1):
-            if article is None or summary is None:
-                shorter = paths[0] if article is None else paths[1]
-                raise StepError(f"{shorter} ends before line {number}, the other side does not")
-            yield article, summary
+        yield from zip(*sides, strict=True)
 
 
 def fault_of(article: list[int], summary: list[int]) -> str:
@@ -100,6 +104,7 @@ def main() -> None:
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     try:
+        check(args.text)
         encoder(args.bpe)  # before the processes start, which take it over
         with multiprocessing.Pool(max(1, args.workers)) as pool:
             for split in SPLITS:

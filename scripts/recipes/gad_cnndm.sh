@@ -85,7 +85,7 @@ fetch() {
         say "download $2"
         curl -fL --retry 5 --no-progress-meter "${continue[@]}" -o "$part" "$2" ||
             die "$2 cannot be downloaded; put $(basename "$1") into $(dirname "$1")"
-        "${check[@]}"
+        "${check[@]}" || exit 1 # also in a subshell, where set -e does not hold
     fi
     mv "$part" "$1"
 }
@@ -96,7 +96,10 @@ pretrained() {
         bart.base | bart.large)
             if [ ! -e "$RAW/$1/model.pt" ]; then
                 fetch "$RAW/$1.tar.gz" "$FILES/models/$1.tar.gz"
-                tar -xzf "$RAW/$1.tar.gz" -C "$RAW" "$1/model.pt"
+                mkdir -p "$RAW/$1"
+                tar -xzOf "$RAW/$1.tar.gz" "$1/model.pt" > "$RAW/$1/model.pt.partial" ||
+                    die "$RAW/$1.tar.gz is damaged or lacks $1/model.pt; delete it"
+                mv "$RAW/$1/model.pt.partial" "$RAW/$1/model.pt"
             fi
             printf '%s' "$RAW/$1/model.pt"
             ;;
@@ -142,12 +145,10 @@ train() {
         ${MAX_UPDATE:+--max-update "$MAX_UPDATE"} 2>&1 | tee -a "$OUT/train.log"
 }
 
-# fine_tune NAME BART ARCH DATA: with the settings that fairseq's BART has for this data.
+# fine_tune NAME CHECKPOINT ARCH DATA: with the settings that fairseq's BART has for this data.
 fine_tune() {
-    local name=$1 bart; shift
-    [ ! -d "$WORK/$name" ] || { say "stage $name: done already, kept"; return; }
-    bart=$(pretrained "$1")
-    resume "$name" train "$3" --finetune-from-model "$bart" --arch "$2" \
+    local name=$1; shift
+    resume "$name" train "$3" --finetune-from-model "$1" --arch "$2" \
         --criterion label_smoothed_cross_entropy --attention-dropout 0.1 --layernorm-embedding --share-all-embeddings \
         --share-decoder-input-output-embed --find-unused-parameters \
         --max-tokens 2048 --update-freq "$(update_freq 4 "$GPUS_OF_BART")" --adam-eps 1e-8 --clip-norm 0.1 \
@@ -193,6 +194,10 @@ wanted() { case " $SYSTEMS " in *" $1 "*) ;; *) return 1 ;; esac; }
 
 relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
 
+# What cannot be had is said before any work.
+[ -z "$TEACHER" ] || [ -e "$TEACHER" ] || die "TEACHER '$TEACHER' does not exist"
+[ -n "$TEACHER" ] || [ -d "$WORK/teacher" ] || TEACHER_BART=$(pretrained "$TEACHER_BART")
+{ [ -d "$WORK/verifier" ] && { ! wanted baseline || [ -d "$WORK/baseline" ]; }; } || BART=$(pretrained "$BART")
 if [ ! -d "$WORK/text" ]; then [ -e "$RAW/train.source" ] || fetch "$RAW/cnn_dm_v2.tgz" "$ARTICLES"; fi
 for file in encoder.json vocab.bpe dict.txt; do fetch "$GPT2_BPE/$file" "$FILES/gpt2_bpe/$file"; done
 stage text text

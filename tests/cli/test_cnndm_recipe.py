@@ -144,14 +144,36 @@ def summaries_keep_their_limits(printed: str) -> bool:
     return all(4 <= len(x) <= 14 for x in found) and all(len(x) == len({*x}) for x in trigrams)
 
 
-def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "cannot be downloaded; put bart.large.tar.gz into"),
+        ({"TEACHER_BART": __file__}, "cannot be downloaded; put bart.base.tar.gz into"),
+        ({"TEACHER": __file__, "BART": __file__}, "downloaded; put cnn_dm_v2.tgz into"),
+        ({"TEACHER": "nowhere.pt"}, "TEACHER 'nowhere.pt' does not exist"),
+        ({"BART": "nowhere.pt", "TEACHER": __file__}, "'nowhere.pt' is neither a file nor"),
+    ],
+)
+def test_what_cannot_be_had_is_named_before_any_work(
+    settings: dict[str, str], message: str, tmp_path: Path
+) -> None:
     """The network is out of the question in a test: a proxy that nobody listens at stands for its absence."""
+    absent = {"https_proxy": "http://127.0.0.1:9", "RAW": str(tmp_path / "raw")}
+    result = recipe("gad_cnndm", tmp_path / "work", **SETTINGS | absent | settings)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
-    settings = SETTINGS | {"https_proxy": "http://127.0.0.1:9", "RAW": str(raw)}
+    raw.mkdir()
+    (raw / "bart.base.tar.gz").write_bytes(b"cut short")
+    settings = SETTINGS | {"TEACHER": __file__, "RAW": str(raw)}
     result = recipe("gad_cnndm", tmp_path / "work", **settings)
     assert result.returncode == 2
-    assert f"cannot be downloaded; put cnn_dm_v2.tgz into {raw}" in result.stderr
-    assert not (tmp_path / "work").exists()
+    assert "bart.base.tar.gz is damaged or lacks bart.base/model.pt" in result.stderr
+    assert not (raw / "bart.base" / "model.pt").exists()
 
 
 def test_unknown_system_is_named(tmp_path: Path) -> None:
@@ -164,9 +186,10 @@ def test_unknown_system_is_named(tmp_path: Path) -> None:
 def test_texts_that_do_not_belong_together_are_named(split: str, tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     write_byte_pairs(raw / "gpt2_bpe")
+    models = {"BART": __file__, "TEACHER": __file__}
     for name in PAIRS:
         (raw / f"{name}.source").write_text("An article.\nAnother.\n")
         (raw / f"{name}.target").write_text("A.\n" * (1 if name == split else 2))
-    result = recipe("gad_cnndm", tmp_path / "work", **SETTINGS, RAW=str(raw))
+    result = recipe("gad_cnndm", tmp_path / "work", **SETTINGS | models, RAW=str(raw))
     assert result.returncode != 0
-    assert f"{split}.target ends before line 2" in result.stderr
+    assert f"{split}.source has 2 lines, {split}.target has 1" in result.stderr
