@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="cpu",
         help="where tests that use the `device` fixture run their models",
     )
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Scripts quieten the plugin's log; the next test wants to read it."""
+    logger = logging.getLogger("fairseq_aggdec")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
