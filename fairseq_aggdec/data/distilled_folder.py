@@ -129,6 +129,9 @@ def write_subset(
         found: a subset's outputs.
         rule: which pairs are kept.
         dictionaries: of source and target.
+
+    Raises:
+        DistillationError: nothing is kept.
     """
     subset = found.header["subset"]
     sources = data.side(subset, data.source, dictionaries[0])
@@ -142,6 +145,13 @@ def write_subset(
         for number, (reason, written) in enumerate(zip(reasons, found.outputs, strict=True))
         if reason is None and written is not None
     ]
+    if not pairs:
+        counts = ", ".join(
+            f"{count} {reason}" for reason, count in count_reasons(reasons).items() if count
+        )
+        raise DistillationError(
+            f"{subset}: no pair is left of {len(reasons)} (dropped: {counts}); see --keep-cut, --max-length-ratio"
+        )
     kept, targets = [number for number, _ in pairs], [target for _, target in pairs]
     name = f"{subset}.{data.source}-{data.target}"
     write_side(output, name, data.source, dictionaries[0], (sources[number] for number in kept))

@@ -53,7 +53,9 @@ class RecordingDrafter:
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         window = verification.window
-        read, predicted = window.tokens.tolist(), self.choices.tolist()
+        # Where nothing was drafted the loop has nothing to accept.
+        choices = verification.tokens if window.width == 1 else self.choices
+        read, predicted = window.tokens.tolist(), choices.tolist()
         first = 0
         for row, width, accepted, emitted in zip(
             state.rows, window.widths, verification.accepted, verification.emitted, strict=True

@@ -13,7 +13,7 @@
 # SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (2 4 6 8 10), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
 # checkpoints of a base model), SAVE_EVERY (10000 updates), LR (0.001), WARMUP (8000), MAX_TOKENS (4096 per GPU), UPDATE_FREQ (as many as
 # make 8 GPUs of those there are), HEAD_LAYOUT (dense), HEAD_LOSS (sample), ARCH (transformer_wmt_en_de),
-# MODEL_FLAGS, HEAD_FLAGS, DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
+# MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
 # SUBSETS (valid test), GPUS, DEVICE_FLAGS, OUTPUT (docs/results/blockwise-wmt14; -valid and -test are added).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -36,6 +36,7 @@ HEAD_LOSS=${HEAD_LOSS:-sample}
 ARCH=${ARCH:-transformer_wmt_en_de}
 MODEL_FLAGS=${MODEL_FLAGS:---encoder-normalize-before --decoder-normalize-before --attention-dropout 0.1 --activation-dropout 0.1}
 HEAD_FLAGS=${HEAD_FLAGS:-}
+DISTILL_FLAGS=${DISTILL_FLAGS:-}
 DECODE_FLAGS=${DECODE_FLAGS:---batch-size 64 --post-process sentencepiece}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
@@ -88,7 +89,7 @@ average() {
 distil() {
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$TEACHER" --decoding beam --beam 4 --lenpen 0.6 \
-        --max-len-a 1 --max-len-b 50 $DECODE_FLAGS $DEVICE_FLAGS
+        --max-len-a 1 --max-len-b 50 $DECODE_FLAGS $DISTILL_FLAGS $DEVICE_FLAGS
 }
 
 train_heads() {

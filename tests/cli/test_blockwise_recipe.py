@@ -32,6 +32,7 @@ TINY = {
     "MODEL_FLAGS": SIZES,
     "HEAD_FLAGS": "--head-hidden-dim 8",
     "DECODE_FLAGS": "--batch-size 8",
+    "DISTILL_FLAGS": "--keep-cut --max-length-ratio 100",
     "TABLE_FLAGS": "--time-sentences 1 --repeats 1",
     "SUBSETS": "valid",
     "GPUS": "0",

@@ -226,14 +226,16 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
     more = ["--decoding", "iad", "--subsets", "valid", "test", "--beam", "1"]
     distill(folder, tmp_path, *more)
     shards = {path: path.read_bytes() for path in (tmp_path / "shards").iterdir()}
-    for options in (["--keep-cut"], ["--max-length-ratio", "1.5"]):
+    for options in (["--keep-cut"], ["--keep-cut", "--max-length-ratio", "2"]):
         distill(folder, tmp_path, *more, "--merge", *options)
         summary = json.loads((tmp_path / "distillation.json").read_text())["subsets"]
         assert set(summary) == {"valid", "test"}
         dropped = summary["valid"]["dropped"]
-        assert dropped["cut" if "--keep-cut" in options else "too long"] == 0
+        assert dropped["cut"] == 0
     assert sum(subset["dropped"]["length ratio"] for subset in summary.values()) > 0
     assert {path: path.read_bytes() for path in shards} == shards
+    with pytest.raises(SystemExit, match="no pair is left"):
+        distill(folder, tmp_path, *more, "--merge", "--max-length-ratio", "0.1")
     name = f"train.{PAIR}.{replay.TARGET}.bin"
     assert (tmp_path / name).read_bytes() == (folder / "data" / name).read_bytes()
 
@@ -316,13 +318,13 @@ def test_two_processes_killed_then_one_fails_then_all_is_well(
     wait_until_free(paths)
     with distillation.exclusive(paths[1]):
         running = shell(folder, tmp_path)
-        printed, _ = running.communicate(timeout=100)
+        printed, _ = running.communicate(timeout=300)
     assert running.returncode == 2
     assert "shard 1 of 2 failed" in printed
     assert "in use by another process" in printed
     assert "the same command" in printed
     running = shell(folder, tmp_path)
-    printed, _ = running.communicate(timeout=100)
+    printed, _ = running.communicate(timeout=300)
     assert running.returncode == 0, printed
     assert contents(tmp_path) == contents(undisturbed)
     assert (
