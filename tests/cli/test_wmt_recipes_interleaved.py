@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def write_wmt16(raw: Path) -> None:
 def options(folder: Path) -> dict[str, Any]:
     """Those of an averaged model."""
     model = load_checkpoint(str(folder / "model.pt"))["cfg"]["model"]
-    return model if isinstance(model, dict) else vars(model)
+    return vars(model) if isinstance(model, Namespace) else dict(model)
 
 
 def test_from_teacher_to_table(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
     assert "--beam 4 --lenpen 0.6" in teacher["command"]
 
     stock = options(work / "interleaved-1x1-raw-ro-en-model")
-    assert (stock["_name"], stock["decoder_layers"]) == ("transformer", 6)
+    assert (stock["arch"], stock["decoder_layers"]) == ("transformer", 6)
     student = options(work / "interleaved-2x2+middle-to-side-student-distilled-ro-en-model")
     assert (student["directions"], student["words_per_direction"]) == (2, 2)
     assert (student["decoder_layers"], student["middle_to_side"]) == (2, True)
