@@ -6,7 +6,7 @@ learns the rest (glancing, Qian et al., 2021).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -97,7 +97,8 @@ class GlancingLoss(FairseqCriterion):
         glance = None
         if model.training:
             ratio = self.ratio(update)
-            glance = Glance(tokens, block, there, ratio, (ids, self.cfg.seed, update))
+            keys = ids, self.cfg.seed, update
+            glance = Glance(decoder.output_layer, tokens, block, there, ratio, keys)
             logging |= {"glancing_ratio": ratio, "batches": 1}
         source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
         features = model(**source, prev_output_tokens=tokens, glance=glance)  # (B, k, C)
@@ -176,6 +177,7 @@ class Glance:
     """Turns what the first pass predicts into the input of the second.
 
     Args:
+        output_layer: features (N, C) -> logits (N, V).
         tokens: (B, P + k) input of the first pass.
         block: (B, k) targets.
         there: (B, k) bool, slots that have a target.
@@ -192,18 +194,22 @@ class Glance:
 
     def __init__(
         self,
+        output_layer: Callable[[Tensor], Tensor],
         tokens: Tensor,
         block: Tensor,
         there: Tensor,
         ratio: float,
         keys: tuple[Tensor, int, int],
     ):
+        self.output_layer = output_layer
         self.tokens, self.block, self.there = tokens, block, there
         self.ratio, self.keys = ratio, keys
 
-    def __call__(self, predicted: Tensor) -> Tensor:
-        """(B, k) -> (B, P + k)."""
-        self.right = (predicted == self.block) & self.there
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features of the slots (B, k, C) -> (B, P + k)."""
+        there = self.there
+        predicted = self.output_layer(features[there]).max(-1).indices
+        self.right = torch.zeros_like(there).masked_scatter_(there, predicted == self.block[there])
         distance = (self.there & ~self.right).sum(1)
         revealed = choose_revealed(distance, self.there, self.ratio, *self.keys)
         self.learned = self.there & ~revealed

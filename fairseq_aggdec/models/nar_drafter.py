@@ -282,7 +282,7 @@ class NarDrafterModel(TransformerModel):
             src_tokens: (B, S) int64.
             src_lengths: (B,) int64.
             prev_output_tokens: (B, P + k) int64, see :meth:`NarDecoder.slot_features`.
-            glance: gets what a first pass predicts, (B, k), and returns the input of the pass whose features are
+            glance: gets the features of a first pass, (B, k, C), and returns the input of the pass whose features are
                 returned. Both passes have the same dropout; the first has no gradients.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
@@ -290,9 +290,9 @@ class NarDrafterModel(TransformerModel):
         if glance is not None:
             devices = [src_tokens.device] if src_tokens.is_cuda else []
             with torch.no_grad(), torch.random.fork_rng(devices):
-                first = self.decoder.slot_features(prev_output_tokens, *reading)
-                predicted = self.decoder.output_layer(first).argmax(-1)
-            prev_output_tokens = glance(predicted)
+                prev_output_tokens = glance(
+                    self.decoder.slot_features(prev_output_tokens, *reading)
+                )
         features: Tensor = self.decoder.slot_features(prev_output_tokens, *reading)
         return features
 
