@@ -14,7 +14,7 @@
 # checkpoints of a base model), SAVE_EVERY (10000 updates), LR (0.001), WARMUP (8000), MAX_TOKENS (4096 per GPU), UPDATE_FREQ (as many as
 # make 8 GPUs of those there are), HEAD_LAYOUT (dense), HEAD_LOSS (sample), ARCH (transformer_wmt_en_de),
 # MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
-# SUBSETS (valid test), GPUS, DEVICE_FLAGS, OUTPUT (docs/results/blockwise-wmt14; -valid and -test are added).
+# SUBSETS (valid test), GPUS, DEVICE_FLAGS, PRECISION_FLAGS, OUTPUT (docs/results/blockwise-wmt14; -valid and -test are added).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -42,11 +42,8 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
 SUBSETS=${SUBSETS:-valid test}
 OUTPUT=${OUTPUT:-$ROOT/docs/results/blockwise-wmt14}
-GPUS=${GPUS:-$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')}
-if [ -z "${DEVICE_FLAGS+set}" ]; then
-    if [ "$GPUS" -gt 0 ]; then DEVICE_FLAGS=--fp16; else DEVICE_FLAGS=--cpu; fi
-fi
-UPDATE_FREQ=${UPDATE_FREQ:-$((8 / (GPUS > 8 ? 8 : GPUS > 0 ? GPUS : 1)))}
+devices
+UPDATE_FREQ=${UPDATE_FREQ:-$(update_freq 1 8)}
 
 for setting in $SETTINGS; do
     case $setting in
@@ -64,7 +61,7 @@ fit() {
     local data=$1 seed=$2
     shift 2
     # shellcheck disable=SC2086  # the flags are lists
-    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS --seed "$seed" "$@" \
+    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS $PRECISION_FLAGS --seed "$seed" "$@" \
         --label-smoothing 0.1 --dropout 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.997)' --adam-eps 1e-9 \
         --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates "$WARMUP" --warmup-init-lr 1e-7 \
@@ -76,13 +73,6 @@ fit() {
 train_base() {
     # shellcheck disable=SC2086
     fit "$DATA" "$1" --arch "$ARCH" --share-all-embeddings $MODEL_FLAGS --criterion label_smoothed_cross_entropy
-}
-
-average() {
-    local checkpoints
-    mapfile -t checkpoints < <(find "$1" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$AVERAGE")
-    [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$1/checkpoint_last.pt")
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 
 # Beam search as Vaswani et al. have it.
@@ -116,7 +106,7 @@ fi
 
 if [ -z "$BASE" ]; then
     resume train-base train_base "$SEED"
-    stage base average "$WORK/train-base"
+    stage base average "$WORK/train-base" "$AVERAGE"
     BASE=$WORK/base/model.pt
 fi
 case " $SETTINGS " in
@@ -125,7 +115,7 @@ case " $SETTINGS " in
         if [ ! -e "$DISTILLED/distillation.json" ]; then
             if [ -z "$TEACHER" ]; then
                 resume train-teacher train_base $((SEED + 1))
-                stage teacher average "$WORK/train-teacher"
+                stage teacher average "$WORK/train-teacher" "$AVERAGE"
                 TEACHER=$WORK/teacher/model.pt
             fi
             distil
@@ -136,7 +126,7 @@ MODELS=("base/1=$BASE")
 for block_size in $BLOCK_SIZES; do
     for setting in $SETTINGS; do
         resume "heads-$setting-$block_size" train_heads "$setting" "$block_size"
-        stage "model-$setting-$block_size" average "$WORK/heads-$setting-$block_size"
+        stage "model-$setting-$block_size" average "$WORK/heads-$setting-$block_size" "$AVERAGE"
         MODELS+=("$setting/$block_size=$WORK/model-$setting-$block_size/model.pt")
     done
 done

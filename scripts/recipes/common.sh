@@ -29,3 +29,32 @@ stage() {
     [ -d "$WORK/$1" ] || rm -rf "${WORK:?}/$1.partial"
     resume "$@"
 }
+
+# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none) and PRECISION_FLAGS (--fp16, on CPU
+# --amp) unless they are set.
+devices() {
+    [ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
+    if [ "$GPUS" -gt 0 ]; then
+        DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
+    else
+        DEVICE_FLAGS=${DEVICE_FLAGS---cpu} PRECISION_FLAGS=${PRECISION_FLAGS---amp}
+    fi
+}
+
+# update_freq N GPUS: N on the paper's number of GPUs, and as many tokens an update on another.
+update_freq() { printf '%s' $((($1 * $2 + (GPUS > 0 ? GPUS : 1) - 1) / (GPUS > 0 ? GPUS : 1))); }
+
+# average TRAINED N: the last N checkpoints of epochs (or, without these, of updates), or the last one of a shorter run.
+average() {
+    local checkpoints
+    mapfile -t checkpoints < <(find "$1" -name 'checkpoint[0-9]*.pt' | sort -V | tail -n "$2")
+    [ "${#checkpoints[@]}" -gt 0 ] || mapfile -t checkpoints < <(find "$1" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$2")
+    [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$1/checkpoint_last.pt")
+    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
+}
+
+# generate FLAG...: fairseq-generate, with its command, output and log in $OUT.
+generate() {
+    printf '%s ' fairseq-generate "$@" > "$OUT/command.txt"
+    "$BIN/fairseq-generate" "$@" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+}

@@ -56,12 +56,7 @@ for name in $SYSTEMS; do
         *) die "unknown system '$name' in SYSTEMS" ;;
     esac
 done
-[ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
-if [ "$GPUS" -gt 0 ]; then
-    DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
-else
-    DEVICE_FLAGS=${DEVICE_FLAGS:---cpu} PRECISION_FLAGS=${PRECISION_FLAGS---amp}
-fi
+devices
 
 FILES=https://dl.fbaipublicfiles.com/fairseq
 ARTICLES=https://cdn-datasets.huggingface.co/summarization/cnn_dm_v2.tgz
@@ -131,9 +126,6 @@ binarise() {
 
 # -- models
 
-# update_freq N GPUS: N on that number of GPUs, and as many tokens an update on another.
-update_freq() { printf '%s' $((($1 * $2 + (GPUS > 0 ? GPUS : 1) - 1) / (GPUS > 0 ? GPUS : 1))); }
-
 # train DATA FLAG...: checkpoints into $OUT.
 train() {
     local data=$1; shift
@@ -178,8 +170,7 @@ decode() {
     local flags=("$DATA" --user-dir "$USER_DIR" --task translation_aggdec "${LANGUAGES[@]}" --gen-subset test
         --batch-size "$BATCH_SIZE" --required-batch-size-multiple 1 --num-workers 0 "${GENERATION[@]}" $DEVICE_FLAGS
         $DECODE_FLAGS "$@")
-    printf '%s ' fairseq-generate "${flags[@]}" > "$OUT/command.txt"
-    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+    generate "${flags[@]}"
 }
 
 # system NAME LABEL FLAG...: a row of the table, if it is wanted.

@@ -64,15 +64,9 @@ defaults() {
     BATCH_SIZE=${BATCH_SIZE:-1}
     DECODE_FLAGS=${DECODE_FLAGS:-}
     # machine
-    [ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
-    if [ -z "${DEVICE_FLAGS+set}" ]; then
-        if [ "$GPUS" -gt 0 ]; then DEVICE_FLAGS=; else DEVICE_FLAGS=--cpu; fi
-    fi
+    devices
     mkdir -p "$WORK"
 }
-
-# update_freq N: N on the paper's 4 GPUs, and as many tokens an update on fewer.
-update_freq() { printf '%s' $(($1 * 4 / (GPUS > 4 ? 4 : GPUS > 0 ? GPUS : 1))); }
 
 # -- stages
 
@@ -103,7 +97,7 @@ train() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-8 --weight-decay 0.0
         --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates "$WARMUP" --warmup-init-lr 1e-7
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-        --update-freq "${UPDATE_FREQ:-$(update_freq 4)}" --max-epoch "$MAX_EPOCH" --seed "$SEED"
+        --update-freq "${UPDATE_FREQ:-$(update_freq 4 4)}" --max-epoch "$MAX_EPOCH" --seed "$SEED"
         # files
         --save-dir "$OUT" --keep-last-epochs "$AVERAGE" --log-format simple --log-interval 100
     )
@@ -112,12 +106,9 @@ train() {
         ${MAX_UPDATE:+--max-update "$MAX_UPDATE"} "$@" 2>&1 | tee -a "$OUT/train.log"
 }
 
-# average TRAINED: the last AVERAGE epochs, or the last checkpoint of a run shorter than one.
-average() {
-    local checkpoints=()
-    mapfile -t checkpoints < <(find "$1" -name 'checkpoint[0-9]*.pt' | sort -V | tail -n "$AVERAGE")
-    [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$1/checkpoint_last.pt")
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
+# average_with_subwords TRAINED: the last AVERAGE epochs, beside the subwords that the model reads.
+average_with_subwords() {
+    average "$1" "$AVERAGE"
     cp "$WORK/subwords/spm.model" "$WORK/subwords/dict.txt" "$OUT"
 }
 
@@ -138,9 +129,7 @@ decode() {
     esac
     # shellcheck disable=SC2206  # these are lists of flags
     flags+=($DEVICE_FLAGS $DECODE_FLAGS)
-    printf '%s ' fairseq-generate "${flags[@]}" > "$OUT/command.txt"
-    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" ||
-        { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+    generate "${flags[@]}"
     "$PYTHON" "$STEPS" hypotheses --generated "$OUT" --model "$WORK/subwords/spm.model" \
         --source "$WORK/text/$2.src" --output "$OUT/hypotheses.txt"
 }
@@ -160,7 +149,7 @@ learn_and_decode() {
         start=(--finetune-from-model "$WORK/pretrain/checkpoint_last.pt" --lr "${FINETUNE_LR:-0.0003}" --dropout 0.3)
     fi
     resume train train "$WORK/data" "${start[@]+"${start[@]}"}"
-    stage model average "$WORK/train"
+    stage model average_with_subwords "$WORK/train"
     for name in $SETS; do
         for system in $SYSTEMS; do
             stage "decode-$name-$system" decode "$system" "$name" "test$([ "$number" = 0 ] || printf '%s' "$number")"
@@ -178,7 +167,7 @@ encode_synthetic() {
 # pretrain: the column "Pretrain" of Table 11.
 pretrain() {
     train "$WORK/pretrain-data" --lr 0.0003 --warmup-updates "${PRETRAIN_WARMUP:-8000}" --dropout 0.3 \
-        --update-freq "${UPDATE_FREQ:-$(update_freq 16)}" --max-epoch "${PRETRAIN_EPOCHS:-10}"
+        --update-freq "${UPDATE_FREQ:-$(update_freq 16 4)}" --max-epoch "${PRETRAIN_EPOCHS:-10}"
 }
 
 # report METRIC-FLAGS...: scores every system on every set, into $WORK/results.{md,json}.

@@ -36,7 +36,6 @@ for split in TRAIN VALID TEST; do
 done
 MAX_EPOCH=${MAX_EPOCH:-1000}
 defaults
-if [ "$GPUS" -gt 0 ]; then PRECISION_FLAGS=${PRECISION_FLAGS---fp16}; else PRECISION_FLAGS=${PRECISION_FLAGS---amp}; fi
 DISTILL_FLAGS="$DISTILL_FLAGS $DEVICE_FLAGS"
 ARTICLES=(--truncate-source --max-source-positions "$MAX_SOURCE")
 REPORTED=()
@@ -57,7 +56,7 @@ learn() {
     # shellcheck disable=SC2086  # a list of flags
     [ -d "$WORK/$name-model" ] || resume "$name" train "$data" "${ARTICLES[@]}" --skip-invalid-size-inputs-valid-test \
         $PRECISION_FLAGS "$@"
-    stage "$name-model" average "$WORK/$name"
+    stage "$name-model" average_with_subwords "$WORK/$name"
 }
 
 distil() {
@@ -72,9 +71,7 @@ decode_summaries() {
     local flags=("$DATA" --user-dir "$USER_DIR" --task translation_aggdec --source-lang src --target-lang tgt
         --gen-subset test --batch-size "$BATCH_SIZE" --required-batch-size-multiple 1 --num-workers 0
         "${ARTICLES[@]}" $DEVICE_FLAGS $DECODE_FLAGS "$@")
-    printf '%s ' fairseq-generate "${flags[@]}" > "$OUT/command.txt"
-    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" ||
-        { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+    generate "${flags[@]}"
 }
 
 # system NAME LABEL FLAG...: a row of the table.

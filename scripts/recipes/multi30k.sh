@@ -5,7 +5,7 @@
 #   scripts/recipes/multi30k.sh DATA          DATA holds {train,val,test_2016_flickr}.{de,en}.gz (github.com/multi30k/dataset,
 #                                             data/task1/raw, and for the test set the same folder)
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every
-# 500 updates), SEED (1), MODEL_FLAGS, DEVICE_FLAGS (--cpu). The audits under docs/results used MAX_UPDATE=1500 AVERAGE=1.
+# 500 updates), SEED (1), MODEL_FLAGS, DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp). The audits under docs/results used MAX_UPDATE=1500 AVERAGE=1.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -19,6 +19,7 @@ VOCABULARY=${VOCABULARY:-8000}
 MODEL_FLAGS=${MODEL_FLAGS:---encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256
     --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+PRECISION_FLAGS=${PRECISION_FLAGS---amp}
 DATA=${1:?usage: scripts/recipes/multi30k.sh DATA}
 
 for split in train val test_2016_flickr; do
@@ -64,7 +65,7 @@ binarise() {
 
 train() {
     # shellcheck disable=SC2086  # the flags are lists
-    "$BIN/fairseq-train" "$WORK/data-$SOURCE-$TARGET" --user-dir "$USER_DIR" --task translation $DEVICE_FLAGS --seed "$SEED" \
+    "$BIN/fairseq-train" "$WORK/data-$SOURCE-$TARGET" --user-dir "$USER_DIR" --task translation $DEVICE_FLAGS $PRECISION_FLAGS --seed "$SEED" \
         --arch transformer $MODEL_FLAGS --share-all-embeddings --dropout 0.2 \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
@@ -74,10 +75,8 @@ train() {
         --log-format simple --log-interval 100 2>&1 | tee -a "$OUT/train.log"
 }
 
-average() {
-    local checkpoints
-    mapfile -t checkpoints < <(find "$WORK/train-$SOURCE-$TARGET/" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$AVERAGE")
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
+model() {
+    average "$WORK/train-$SOURCE-$TARGET" "$AVERAGE"
     cp "$WORK/data-$SOURCE-$TARGET"/dict.*.txt "$OUT"
 }
 
@@ -85,4 +84,4 @@ stage text text
 stage subwords subwords
 stage "data-$SOURCE-$TARGET" binarise
 resume "train-$SOURCE-$TARGET" train
-stage "model-$SOURCE-$TARGET" average
+stage "model-$SOURCE-$TARGET" model

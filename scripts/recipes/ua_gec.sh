@@ -49,7 +49,7 @@ train_on_errors() {
 }
 
 # The mean of the last checkpoints in half precision: what is shipped is what is scored.
-average() {
+model() {
     local checkpoints
     mapfile -t checkpoints < <(find "$WORK/train/" -name 'checkpoint_*_*.pt' | sort -V)
     [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$WORK/train/checkpoint_last.pt") # a run shorter than 50 updates
@@ -85,7 +85,7 @@ stage pretrain-subwords encode_synthetic
 stage pretrain-data binarise "$WORK/pretrain-subwords" ""
 resume pretrain pretrain
 resume train train_on_errors
-stage model average
+stage model model
 for system in $SYSTEMS; do
     stage "decode-test-$system" decode "$system" test test
 done

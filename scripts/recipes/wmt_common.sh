@@ -32,17 +32,9 @@ TRAIN_FLAGS=${TRAIN_FLAGS:-}
 MAX_UPDATE=${MAX_UPDATE:-}
 DECODE_FLAGS=${DECODE_FLAGS:-}
 DISTILL_FLAGS=${DISTILL_FLAGS:-}
-[ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
-if [ "$GPUS" -gt 0 ]; then
-    DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
-else
-    DEVICE_FLAGS=${DEVICE_FLAGS:---cpu} PRECISION_FLAGS=${PRECISION_FLAGS---amp}
-fi
+devices
 LANGUAGES=(--source-lang "$SOURCE" --target-lang "$TARGET")
 REPORTED=()
-
-# update_freq N GPUS: N on the paper's number of GPUs, and as many tokens an update on another.
-update_freq() { printf '%s' $((($1 * $2 + (GPUS > 0 ? GPUS : 1) - 1) / (GPUS > 0 ? GPUS : 1))); }
 
 data() { RAW="${RAW:-$WORK/raw}" WORKERS="$WORKERS" bash "$ROOT/scripts/recipes/wmt_data.sh" "$SET" "$WORK"; }
 
@@ -55,14 +47,6 @@ train() {
         --optimizer adam --lr-scheduler inverse_sqrt --label-smoothing 0.1 "$@" \
         $DEVICE_FLAGS $PRECISION_FLAGS $MODEL_FLAGS $TRAIN_FLAGS ${MAX_UPDATE:+--max-update "$MAX_UPDATE"} \
         2>&1 | tee -a "$OUT/train.log"
-}
-
-# average TRAINED N: the last N epochs, or the last checkpoint of a run shorter than one.
-average() {
-    local checkpoints
-    mapfile -t checkpoints < <(find "$1" -name 'checkpoint[0-9]*.pt' | sort -V | tail -n "$2")
-    [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$1/checkpoint_last.pt")
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 
 # learn NAME N DATA FLAG...: trains NAME and averages its last N checkpoints into $WORK/NAME-model/model.pt.
@@ -84,8 +68,7 @@ decode() {
     # shellcheck disable=SC2206
     local flags=("$DATA" --user-dir "$USER_DIR" --task translation_aggdec "${LANGUAGES[@]}" --gen-subset test
         --batch-size "$BATCH_SIZE" --required-batch-size-multiple 1 --num-workers 0 $DEVICE_FLAGS $DECODE_FLAGS "$@")
-    printf '%s ' fairseq-generate "${flags[@]}" > "$OUT/command.txt"
-    "$BIN/fairseq-generate" "${flags[@]}" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
+    generate "${flags[@]}"
 }
 
 # system NAME LABEL FLAG...: a row of the table.
