@@ -179,6 +179,13 @@ class CachedDecoder:
         width = 2 * self.decoder.embed_dim
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
         self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
+        self.types: Tensor | None = None
+
+    def restrict(self, types: Tensor) -> None:
+        """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
+        projection = self.decoder.output_projection
+        self.types, self.type_weight = types, projection.weight[types]  # (M, C_out)
+        self.type_bias = None if projection.bias is None else projection.bias[types]
 
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
@@ -200,7 +207,12 @@ class CachedDecoder:
         """(N, C_out) -> (N, V), divided by the temperature."""
         if self.heads is not None:
             features = self.heads.first(features)
-        logits = self.project_vocabulary(features)
+        if self.types is None:
+            logits = self.project_vocabulary(features)
+        else:
+            types = self.decoder.output_projection.out_features
+            logits = features.new_full((len(features), types), -torch.inf)
+            logits[:, self.types] = F.linear(features, self.type_weight, self.type_bias)
         return logits if temperature == 1.0 else logits.div_(temperature)
 
     def propose(self, features: Tensor, block_size: int) -> Tensor:

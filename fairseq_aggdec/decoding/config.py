@@ -123,8 +123,16 @@ class DecodingConfig(FairseqDataclass):
     lattice: Optional[str] = field(
         default=None,
         metadata={
-            "help": "lattice: folder of tables that scripts/lattice_tables.py made (default: lattice.SOURCE-TARGET in "
-            "the data folder)"
+            "help": "lattice, --shortlist: folder of tables that scripts/lattice_tables.py made (default: "
+            "lattice.SOURCE-TARGET in the data folder)"
+        },
+    )
+    shortlist: int = field(
+        default=0,
+        metadata={
+            "help": "greedy, iad, gad, blockwise: choose among the likeliest words of the --lattice tables only, so "
+            "many for each target position, which saves most of the projection to the vocabulary; not lossless. "
+            "0: all words"
         },
     )
     lattice_candidates: int = field(

@@ -4,7 +4,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         counters: statistics, added to.
         pack: keep weights packed for CPU.
         retain_history: keep the draft of every iteration in the hypotheses.
+        shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         counters: Counters,
         pack: bool = True,
         retain_history: bool = False,
+        shortlist: Callable[[Tensor], Tensor] | None = None,
         no_repeat_ngram_size: int = 0,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.counters = drafter, accept, counters
-        self.retain_history = retain_history
+        self.retain_history, self.shortlist = retain_history, shortlist
         self.verifier = Verifier(list(self.model.models), pack, self.temperature)
         self.rules = Rules(
             self.pad,
@@ -96,6 +98,8 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
         with self.counters.clock("encoder"):
             self.verifier.start(sample["net_input"], capacity)
+            if self.shortlist is not None:
+                self.verifier.restrict(self.shortlist(sample["net_input"]["src_tokens"]))
         with self.counters.clock("draft"):
             self.drafter.start(sample, self.verifier, state)
         draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)

@@ -81,6 +81,17 @@ class Verifier:
         for member in self.members:
             member.start(net_input, capacity)
 
+    def restrict(self, types: Tensor) -> None:
+        """Until the next batch, only the given types (M,) int64 can be chosen, and only their logits are computed.
+
+        Raises:
+            ValueError: a decoder that cannot.
+        """
+        for member in self.members:
+            if not isinstance(member.decoder, CachedDecoder):
+                raise ValueError("--shortlist needs a stock Transformer decoder")
+            member.decoder.restrict(types)
+
     def logits(self, window: Window) -> Tensor:
         """(N, V) fp32: what ``log_softmax`` turns into the models' (averaged) log-probabilities, NaN nowhere hidden."""
         self.features = [member.decoder.features(window) for member in self.members]

@@ -131,7 +131,9 @@ class CandidateModel:
         tables.save(folder, {name: getattr(self, name) for name in NAMES}, header)
 
     def to(self, device: torch.device | str) -> CandidateModel:
-        """The same with its tables on a device, read into memory."""
+        """The same with its tables on a device: itself where they are there, else read into memory."""
+        if torch.device(device).type == self.translation.keys.device.type:
+            return self
         return replace(self, **{name: getattr(self, name).to(device) for name in NAMES})
 
     def lattice(

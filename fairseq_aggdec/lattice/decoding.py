@@ -124,7 +124,8 @@ class LatticeGenerator(SequenceGenerator):
         """The lattice of a batch that the scorer has encoded, and its scores: (B, N) and (B, T - 1, N, N)."""
         source = net_input["src_tokens"]
         with self.counters.clock("draft"):
-            self._take_tables_to(source.device)
+            # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
+            self.candidate_model = self.candidate_model.to(source.device)
             lattice = self.candidate_model.lattice(
                 source, self.candidates, self.smoothing, self._lengths(source)
             )
@@ -138,11 +139,6 @@ class LatticeGenerator(SequenceGenerator):
                 first = first - self.unk_penalty * unknown[:, 0]
                 edges = edges - self.unk_penalty * unknown[:, 1:].unsqueeze(2)
         return lattice, first, edges
-
-    def _take_tables_to(self, device: torch.device) -> None:
-        # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
-        if device.type != self.candidate_model.translation.keys.device.type:
-            self.candidate_model = self.candidate_model.to(device)
 
     def _lengths(self, source: Tensor) -> LengthWindow:
         """The lengths that are searched, within the limits that stock fairseq would give each sentence."""
@@ -195,8 +191,8 @@ class LatticeGenerator(SequenceGenerator):
         }
 
 
-def open_candidates(cfg: Any, task: Any) -> CandidateModel:
-    """The tables of ``--lattice``, or those beside the data.
+def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:
+    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
 
     Raises:
         FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
@@ -206,7 +202,7 @@ def open_candidates(cfg: Any, task: Any) -> CandidateModel:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
         if not folder.exists():
             raise FileNotFoundError(
-                f"--decoding lattice needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
+                f"{wanted_by} needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
                 "others with --lattice"
             )
     return CandidateModel.open(Path(folder), task.source_dictionary, task.target_dictionary)

@@ -30,6 +30,7 @@ from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
+from fairseq_aggdec.lattice.shortlist import build_shortlist
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class DecodingTask(FairseqTask):
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
         decoding = str(self.cfg.decoding)
         extra = dict(extra_gen_cls_kwargs or {})
+        shortlist = build_shortlist(self.cfg, self, args)
         if decoding == "beam" or getattr(args, "score_reference", False):
             return super().build_generator(
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
@@ -122,6 +124,7 @@ class DecodingTask(FairseqTask):
             "counters": self.counters,
             "pack": not self.cfg.no_weight_packing,
             "retain_history": bool(getattr(args, "retain_iter_history", False)),
+            "shortlist": shortlist,
         }
         return super().build_generator(models, args, generator_class, extra)
 
