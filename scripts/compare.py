@@ -14,6 +14,7 @@ compared with the stock --beam 1 system of the same --path, when there is one. O
 
 import argparse
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -48,11 +49,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def split(item: str) -> tuple[str, list[str]]:
-    """Name and options of a system."""
-    name, equals, options = item.partition("=")
-    if not equals:
+    """Name, which may have "=" in it, and options of a system."""
+    found = re.fullmatch(r"(.+?)=(\s*(?:--.*)?)", item, re.DOTALL)
+    if found is None:
         raise SystemExit(f"error: --system {item!r}: give NAME=OPTIONS")
-    return name, shlex.split(options)
+    return found[1], shlex.split(found[2])
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, dict[str, list[str]]]:

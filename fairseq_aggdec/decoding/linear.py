@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_aggdec.decoding.huge_pages import use_huge_pages
+
 logger = logging.getLogger(__name__)
 
 # Fewer rows than this are multiplied faster with the weight as it is. That of several modules is then kept beside the
@@ -58,7 +60,7 @@ class FastLinear:
         self.packed: Tensor | None = None
         on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
         if pack and on_cpu and packing_available():
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+            self.packed = _packed(weight)
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
             self.packed_product = torch.ops.mkldnn._linear_pointwise.default
@@ -89,6 +91,15 @@ def _missing_rows(x: Tensor) -> int:
     if rows > 64 or x.numel() > rows * x.size(-1):
         return 0
     return -rows % (4 if rows < 32 else 8)
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """The weight as oneDNN wants it, in huge pages where the build of torch says where it is."""
+    operators = torch.ops.mkldnn
+    packed = operators._reorder_linear_weight(weight)
+    if hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes"):
+        use_huge_pages(operators.data_ptr(packed), operators._nbytes(packed))
+    return packed
 
 
 def _product(x: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
