@@ -46,6 +46,18 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     assert min(record["distribution"]["speedups"]) > 0
 
 
+def test_names_may_have_equals_signs() -> None:
+    split = script("compare").split
+    assert split("lattice, N = 1=--beam 1 --lattice-candidates 1") == (
+        "lattice, N = 1",
+        ["--beam", "1", "--lattice-candidates", "1"],
+    )
+    assert split("beam 1=") == ("beam 1", [])
+    for nameless in ("beam 1", "=--beam 1", "a=b"):
+        with pytest.raises(SystemExit, match="give NAME=OPTIONS"):
+            split(nameless)
+
+
 def test_speed_up_is_of_single_sentences() -> None:
     slow, fast = Measurement("slow", [4.0, 6.0]), Measurement("fast", [2.0, 1.5])
     assert comparison.speedups(fast, slow) == [2.0, 4.0]
