@@ -92,7 +92,7 @@ def main() -> int:
 
 def write(output: Path, rows: list[str], results: dict, size: int) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
-    command = "python scripts/audit.py " + " ".join(sys.argv[1:])
+    command = machine.command("audit", sys.argv[1:])
     here = machine.describe()
     record = {"command": command, "machine": here, "data_set_size": size, "results": results}
     output.with_suffix(".json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

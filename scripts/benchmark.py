@@ -23,7 +23,7 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.drafters.recording import ReplayDrafter
-from fairseq_aggdec.evaluation import benchmark, memory, plots, profile, recording, replay
+from fairseq_aggdec.evaluation import benchmark, machine, memory, plots, profile, recording, replay
 from fairseq_aggdec.evaluation import systems as all_systems
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.session import Session, generation_parser
@@ -203,7 +203,7 @@ class Bench:
 
 
 def command() -> str:
-    return "python scripts/benchmark.py " + " ".join(sys.argv[1:])
+    return machine.command("benchmark", sys.argv[1:])
 
 
 def draw(

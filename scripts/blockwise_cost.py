@@ -9,7 +9,6 @@ would be added if proposals were taken from the most frequent quarter of the voc
 """
 
 import argparse
-import shlex
 import statistics
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.linear import FastLinear
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.evaluation import benchmark
+from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.timing import synchronise
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 
@@ -327,7 +326,7 @@ def main(arguments: Sequence[str]) -> None:
         for rows in args.batch_sizes:
             hidden = args.head_hidden_dim or [units, units // 4, units // 16]
             costs += measure(name, rows, hidden, args, model)
-    command = "python scripts/blockwise_cost.py " + shlex.join(arguments)
+    command = machine.command("blockwise_cost", arguments)
     results = [asdict(cost) | {"added": cost.added} for cost in costs]
     benchmark.write_table(args.output, TITLE, command, markdown(costs), results)
     print(markdown(costs))

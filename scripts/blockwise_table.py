@@ -16,7 +16,6 @@ import argparse
 import hashlib
 import json
 import logging
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -404,7 +403,7 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit("error: --time-sentences must be at least 0 and --repeats at least 1")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    results = Results(args.output, "python scripts/blockwise_table.py " + shlex.join(arguments))
+    results = Results(args.output, machine.command("blockwise_table", arguments))
     results.read()
     for name, path in models.items():
         session = Session(build_parser(), [*arguments, "--path", path])

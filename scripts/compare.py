@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import benchmark, comparison, memory, plots
+from fairseq_aggdec.evaluation import benchmark, comparison, machine, memory, plots
 from fairseq_aggdec.evaluation.comparison import Line, Method
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
@@ -82,7 +82,7 @@ def load(name: str, options: list[str], arguments: list[str]) -> Method:
 
 
 def command(arguments: list[str]) -> str:
-    return "python scripts/compare.py " + shlex.join(arguments)
+    return machine.command("compare", arguments)
 
 
 def peak(args: argparse.Namespace, options: list[str], arguments: list[str]) -> None:

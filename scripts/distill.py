@@ -34,6 +34,7 @@ from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.data import distillation, distilled_folder
 from fairseq_aggdec.data.distillation import DistillationError, Filter, Output, UnfinishedError
 from fairseq_aggdec.data.distilled_folder import TEXT, DataFolder
+from fairseq_aggdec.evaluation import machine
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 logger = logging.getLogger("fairseq_aggdec.distill")
@@ -299,7 +300,7 @@ def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None
     (partial / TEXT).mkdir(parents=True)
     distilled_folder.copy_the_rest(data, partial, subsets)
     task = tasks.setup_task(cfg.task)
-    summary = {"command": "python scripts/distill.py " + " ".join(sys.argv[1:]), "subsets": {}}
+    summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": {}}
     for found in distilled:
         summary["subsets"][found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
     (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")

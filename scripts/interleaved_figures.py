@@ -13,7 +13,6 @@ and --dedup N adds rows with repeated n-grams written once to Figure 4. Only dec
 import argparse
 import itertools
 import logging
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from matplotlib.figure import Figure
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.interleaved import common_geometry
-from fairseq_aggdec.evaluation import benchmark
+from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.comparison import steps_of
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session, generation_parser
@@ -352,7 +351,7 @@ def main(arguments: Sequence[str]) -> None:
     cells.sort(key=lambda cell: (cell.beam, cell.batch_size))
     bins, points = by_length(models, found, args.bins, limit), by_words(everybody, found)
     text = markdown(cells, bins, points)
-    command = "python scripts/interleaved_figures.py " + shlex.join(arguments)
+    command = machine.command("interleaved_figures", arguments)
     results = {
         name: [asdict(row) for row in rows]
         for name, rows in (("batch", cells), ("length", bins), ("words", points))

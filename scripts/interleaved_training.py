@@ -12,7 +12,6 @@ saved. The loss of the first update shows that 1x1 is the stock Transformer.
 import argparse
 import logging
 import re
-import shlex
 import statistics
 import sys
 import time
@@ -29,7 +28,7 @@ from fairseq.trainer import Trainer
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.evaluation import benchmark
+from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.timing import synchronise
 
 STOCK = "stock"
@@ -212,7 +211,7 @@ def main(arguments: Sequence[str]) -> None:
     clock = time.process_time if args.cpu_time else time.perf_counter
     with metrics.aggregate(new_root=True):
         costs = measure(learners, samples, args.warm_up, clock)
-    command = "python scripts/interleaved_training.py " + shlex.join(arguments)
+    command = machine.command("interleaved_training", arguments)
     extra = {"clock": "processor" if args.cpu_time else "wall", "threads": args.threads}
     table = (
         f"time: {extra['clock']}, threads: {args.threads}, updates: {args.updates}\n\n"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from fairseq import utils
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.evaluation import machine
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.lattice import drawing
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         made = dump(session)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    command = "python scripts/lattice_dump.py " + shlex.join(arguments)
+    command = machine.command("lattice_dump", arguments)
     write(session.args.output, {"command": command} | made)
     print(f"{made['score']:.3f}\t{made['best']}")
 

@@ -19,7 +19,6 @@ import argparse
 import json
 import logging
 import os
-import shlex
 import statistics
 import sys
 from collections import Counter
@@ -299,7 +298,7 @@ def main(arguments: Sequence[str]) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     about = {
-        "command": "python scripts/lattice_figures.py " + shlex.join(arguments),
+        "command": machine.command("lattice_figures", arguments),
         "candidates": session.task.cfg.lattice_candidates,
         "least_probability": session.task.cfg.lattice_least_probability,
         "length_window": session.task.cfg.lattice_length_window,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -176,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse_arguments(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        run(args, shlex.join(["python", "scripts/lattice_recall.py", *given]))
+        run(args, machine.command("lattice_recall", given))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import logging
 import resource
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -109,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse_arguments(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        run(args, shlex.join(["python", "scripts/lattice_tables.py", *given]))
+        run(args, machine.command("lattice_tables", given))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.exit(f"error: {error}")
 

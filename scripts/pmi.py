@@ -12,7 +12,6 @@ fairseq-generate. The paper's own numbers are logarithms to base 10: log10(6.95 
 
 import argparse
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ import torch
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.interleaved import common_geometry
-from fairseq_aggdec.evaluation import benchmark
+from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 BATCH = 64
@@ -139,7 +138,7 @@ def main(arguments: Sequence[str]) -> None:
     table = markdown(pairs)
     print(table)
     results = [asdict(pair) | {"information": pair.information} for pair in pairs]
-    command = "python scripts/pmi.py " + shlex.join(arguments)
+    command = machine.command("pmi", arguments)
     title = "Mutual information of words that are written at once"
     benchmark.write_table(args.output, title, command, table, results)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shlex
 import sys
 import time
 from argparse import Namespace
@@ -234,7 +233,7 @@ def write_tables(
 ) -> None:
     """OUTPUT.json and OUTPUT.md."""
     first, described = results[0], machine.describe()
-    command = shlex.join(["python", *sys.argv])
+    command = machine.command("super_resolution_sheet", sys.argv[1:])
     table = table_two(args.systems, results)
     described["scikit-image"] = version("scikit-image")
     record = {

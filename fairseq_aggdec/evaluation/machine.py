@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -61,6 +63,13 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def command(script: str, arguments: Sequence[str]) -> str:
+    """The command line of ``scripts/SCRIPT.py``, to be given in the checkout; paths in it are relative."""
+    checkout = f"{Path(__file__).resolve().parents[2]}/"
+    line = shlex.join(["python", f"scripts/{script}.py", *arguments])
+    return line.replace(checkout, "")
 
 
 def _commit() -> str:
