@@ -361,16 +361,17 @@ def test_subset_is_written(pair: str, tmp_path: Path) -> None:
     assert written.summary["mean_length"] == {"source": 3, "distilled": 2.5, "reference": 3}
 
 
-def test_nothing_kept(tmp_path: Path) -> None:
+def test_nothing_kept_is_refused(tmp_path: Path) -> None:
+    """fairseq cannot read a set of no pairs."""
     data = make_folder(tmp_path / "old", [[5, 6]])
     (tmp_path / "new" / distilled_folder.TEXT).mkdir(parents=True)
     dictionary = make_dictionary()
     distilled = distillation.Distilled({"subset": "train"}, [None])
-    written = distilled_folder.write_subset(
-        data, tmp_path / "new", distilled, Filter(), (dictionary, dictionary)
-    )
-    assert written.kept == []
-    assert written.summary["mean_length"]["distilled"] is None
+    with pytest.raises(distillation.DistillationError, match="no pair is left of 1"):
+        distilled_folder.write_subset(
+            data, tmp_path / "new", distilled, Filter(), (dictionary, dictionary)
+        )
+    assert not list((tmp_path / "new").glob("train.*"))
 
 
 @pytest.mark.parametrize(
