@@ -22,10 +22,9 @@ lint() {
 
 # pytest ends with 5 when it has run nothing: fine for a level that is still empty or a selection by the user.
 run_pytest() {
-    local level=$1 status=0 workers=()
-    [ "$level" = unit ] || workers=(-n 2 --dist loadfile) # unit tests are over before workers have started
+    local level=$1 status=0 workers=(-n 2 --dist loadfile)
     mkdir -p "tests/$level"
-    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 "${workers[@]+"${workers[@]}"}" \
+    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 "${workers[@]}" \
         "${pytest_options[@]+"${pytest_options[@]}"}" "tests/$level" || status=$?
     if [ "$status" = 5 ] && { [ "$level" != unit ] || [ "${#pytest_options[@]}" -gt 0 ]; }; then status=0; fi
     return "$status"

@@ -31,3 +31,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def stock(trained: Trained) -> Result:
     """The whole test set with stock fairseq and beam 1."""
     return trained.generate("beam")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The recipes, which take longest, first: no worker is left with one of them at the end."""
+    items.sort(key=lambda item: "recipe" not in item.path.name)
