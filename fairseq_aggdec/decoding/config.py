@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import II
 
 DECODING = ChoiceEnum(
     ["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
@@ -34,6 +35,8 @@ class DecodingConfig(FairseqDataclass):
             "lattice_transformer)"
         },
     )
+    # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
+    bf16: bool = II("common.bf16")
     block_size: Optional[str] = field(
         default=None,
         metadata={

@@ -19,8 +19,8 @@ from fairseq_aggdec.decoding.huge_pages import use_huge_pages
 
 logger = logging.getLogger(__name__)
 
-# Fewer rows than this are multiplied faster with the weight as it is. That of several modules is then kept beside the
-# packed one where it has fewer elements than this.
+# Fewer rows of fp32 than this are multiplied faster with the weight as it is. That of several modules is then kept
+# beside the packed one where it has fewer elements than this.
 FEW_ROWS = 4
 SMALL_WEIGHT = 2**19
 
@@ -30,13 +30,16 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
 @functools.cache
-def packing_available() -> bool:
-    """Whether this torch build has oneDNN's packed linear for fp32 on CPU and computes the right thing with it."""
+def packing_available(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this torch has oneDNN's packed linear on CPU for fp32 or bf16 and computes the right thing with it."""
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.1}.get(dtype)
+    if tolerance is None:
+        return False
     try:
-        x, weight, bias = torch.randn(3, 16), torch.randn(8, 16), torch.randn(8)
+        x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((3, 16), (8, 16), (8,)))
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
-        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=1e-4)
+        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=tolerance)
     except (AttributeError, RuntimeError, TypeError) as error:
         logger.info(
             "packed CPU weights are not available in torch %s (%s)", torch.__version__, error
@@ -50,7 +53,7 @@ class FastLinear:
     Args:
         modules: ``nn.Linear`` modules with equal C_in, concatenated along C_out (query, key, value in one product).
         relu: apply ReLU to the result.
-        pack: lay the weight out once for oneDNN (fp32 on CPU only); a copy of the weight.
+        pack: lay the weight out once for oneDNN (fp32 and bf16 on CPU); a copy of the weight.
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
@@ -58,21 +61,21 @@ class FastLinear:
         self.bias = _joined_bias(modules)
         self.relu = relu
         self.packed: Tensor | None = None
-        on_cpu = weight.device.type == "cpu" and weight.dtype is torch.float32
-        if pack and on_cpu and packing_available():
+        if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
             self.packed = _packed(weight)
+            self.fewest = FEW_ROWS if weight.dtype is torch.float32 else 1
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
             self.packed_product = torch.ops.mkldnn._linear_pointwise.default
-        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a large weight.
+        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a weight that is large or not used.
         self.parts = [(weight.t(), self.bias)]
-        if self.packed is not None and weight.numel() >= SMALL_WEIGHT:
+        if self.packed is not None and (self.fewest == 1 or weight.numel() >= SMALL_WEIGHT):
             self.parts = [
                 (_joined([module.weight]).t(), _joined_bias([module])) for module in modules
             ]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed is not None and x.size(-2) >= FEW_ROWS:
+        if self.packed is not None and x.size(-2) >= self.fewest:
             missing = _missing_rows(x)
             if missing:
                 x = F.pad(x, (0, 0, 0, missing))
@@ -86,11 +89,17 @@ class FastLinear:
 
 
 def _missing_rows(x: Tensor) -> int:
-    """How many rows more (..., C) make a number of rows that oneDNN has prepared before: up to 64, one of twelve."""
+    """How many rows more (..., C) make a number of rows that oneDNN has prepared before.
+
+    Up to 64 one of twelve. With more, preparing a product costs less than the rows in fp32; in bf16, whose products
+    are written for the number of rows, it costs more: there one of four between two powers of two.
+    """
     rows = x.size(-2)
-    if rows > 64 or x.numel() > rows * x.size(-1):
+    if rows < FEW_ROWS or x.numel() > rows * x.size(-1):
         return 0
-    return -rows % (4 if rows < 32 else 8)
+    if rows <= 64:
+        return -rows % (4 if rows < 32 else 8)
+    return -rows % (1 << rows.bit_length() - 3) if x.dtype is torch.bfloat16 else 0
 
 
 def _packed(weight: Tensor) -> Tensor:

@@ -131,11 +131,10 @@ def _join(parts: list[AlignedPairs]) -> tuple[Sentences, Sentences]:
 def _model(
     counter: Counter, top: int, length: LengthModel, weights: Weights, pairs: BinarisedPairs
 ) -> CandidateModel:
-    target = pairs.dictionaries[1]
     return CandidateModel(
         **counter.tables(top),
         max_offset=counter.reach,
         length=length,
         weights=weights,
-        special=Special(target.pad(), target.eos(), target.unk()),
+        special=Special.of(pairs.dictionaries[1]),
     )

@@ -28,7 +28,6 @@ from typing import Any, Literal, get_args
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
-from torch.nn import functional
 
 from fairseq_aggdec.lattice import tables
 from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
@@ -39,7 +38,6 @@ from fairseq_aggdec.lattice.tables import Table
 Smoothing = Literal["none", "interpolated"]
 SMOOTHINGS = get_args(Smoothing)
 _SPREAD = 2**24  # (position, source word, entry) triples that are looked up at once
-_LARGEST = 2**31 - 1  # token id
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,17 @@ class Weights:
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of the special symbols: of both dictionaries (``pad``, ``eos``) and of the target's (``unk``)."""
+    """Ids of the special symbols, of both dictionaries (``pad``, ``eos``) and of the target's (``unk``); ``types``, its
+    size."""
 
     pad: int
     eos: int
     unk: int
+    types: int
+
+    @classmethod
+    def of(cls, target: Dictionary) -> Special:
+        return cls(target.pad(), target.eos(), target.unk(), len(target))
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class CandidateModel:
             max_offset=header["max_offset"],
             length=LengthModel.from_record(header["length"]),
             weights=Weights(**header["weights"]),
-            special=Special(target.pad(), target.eos(), target.unk()),
+            special=Special.of(target),
         )
 
     def save(
@@ -231,7 +235,7 @@ class CandidateModel:
             tokens = torch.cat([tokens, free_tokens.unsqueeze(1).expand(shape)], -1)
             chances = torch.cat([weight.unsqueeze(-1) * chances, rest], -1)
         joint = chances * prior.unsqueeze(-1)  # (B, T, S, K)
-        return most_likely(tokens.flatten(2), joint.flatten(2), candidates)
+        return most_likely(tokens.flatten(2), joint.flatten(2), candidates, self.special.types)
 
     def _offset(self, at: Tensor, positions: Tensor) -> Tensor:
         """Number (T, S) of the offset from target positions (T,) to source positions (S,)."""
@@ -280,48 +284,42 @@ def gather_words(source: Tensor, special: Special) -> tuple[Tensor, Tensor]:
     return words.masked_fill(behind, special.pad), lengths
 
 
-def most_likely(tokens: Tensor, chances: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def most_likely(tokens: Tensor, chances: Tensor, count: int, types: int) -> tuple[Tensor, Tensor]:
     """Sums the chances of equal tokens and picks the largest sums.
 
     Args:
-        tokens: (..., M) int32.
-        chances: (..., M) float32, not negative.
+        tokens: (B, T, M) int32.
+        chances: (B, T, M) float32, not negative.
         count: N.
+        types: size of the dictionary.
 
     Returns:
-        Tokens (..., N) int64, best first, of equal ones the lowest id; sums (..., N) float32. Where fewer than N tokens
-        have a chance, the rest has 0.
+        Tokens (B, T, N) int64, best first, of equal ones the lowest id; sums (B, T, N) float32. Where fewer than N
+        tokens have a chance, the rest has 0.
     """
-    if tokens.device.type == "cpu":
-        tokens, chances = _without_gaps(tokens, chances)
-    missing = count - tokens.size(-1)
-    if missing > 0:
-        tokens = functional.pad(tokens, (0, missing))
-        chances = functional.pad(chances, (0, missing))
-    tokens, order = torch.sort(tokens, stable=True, dim=-1)
-    chances = chances.gather(-1, order)
-    begins = functional.pad(tokens[..., 1:] != tokens[..., :-1], (1, 0), value=False)
-    group = begins.cumsum(-1)
-    sums = torch.zeros_like(chances).scatter_add_(-1, group, chances)
-    names = torch.zeros_like(tokens).scatter_(-1, group, tokens)
+    rows, positions, _ = tokens.shape
+    index = tokens.long()
+    # Every row has a dictionary of its own: its types in their order, numbered from 0. Sums over these are found much
+    # faster than equal tokens are sorted together.
+    there = torch.zeros(rows, types, dtype=torch.bool, device=tokens.device)
+    there.scatter_(1, index.flatten(1), True)
+    number = there.cumsum(1) - 1  # (B, V)
+    width = min(types, index.size(1) * index.size(2))
+    if tokens.device.type == "cpu":  # elsewhere asking takes longer than the room is worth
+        width = int(number[:, -1].max()) + 1 if rows else 0
+    width = max(count, width)
+    names = torch.zeros(rows, width + 1, dtype=torch.int64, device=tokens.device)
+    place = torch.where(there, number, width)  # what is not there goes to a place of its own
+    names.scatter_(1, place, torch.arange(types, device=tokens.device).expand_as(place))
+    own = number.gather(1, index.flatten(1)).view_as(index)
+    sums = chances.new_zeros(rows, positions, width).scatter_add_(2, own, chances)
     # Floats that are not negative are in the order of their bits. One number per token is sorted out much faster than
     # a stable sort is.
-    rank = (sums.view(torch.int32).long() << 32) | (_LARGEST - names)
-    best = rank.topk(count, dim=-1).values
-    return _LARGEST - (best & _LARGEST), (best >> 32).int().view(torch.float32)
-
-
-def _without_gaps(tokens: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
-    """What has a chance, in its order, from the left (..., W); the chances behind it are 0."""
-    there = chances > 0
-    place = there.cumsum(-1)
-    width = int(place[..., -1].max()) if place.numel() else 0
-    place = torch.where(there, place - 1, width)  # what has no chance goes to a place of its own
-    shape = (*tokens.shape[:-1], width + 1)
-    return (
-        tokens.new_zeros(shape).scatter_(-1, place, tokens)[..., :width],
-        chances.new_zeros(shape).scatter_(-1, place, chances)[..., :width],
-    )
+    lowest_first = torch.arange(width - 1, -1, -1, device=sums.device)
+    best = ((sums.view(torch.int32).long() << 32) | lowest_first).topk(count, dim=-1).values
+    chosen = width - 1 - (best & 0xFFFFFFFF)  # (B, T, N)
+    found = names.gather(1, chosen.flatten(1)).view_as(chosen)
+    return found, (best >> 32).int().view(torch.float32)
 
 
 def _normalised(chances: Tensor, inside: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fairseq_aggdec.lattice.viterbi import BestPaths, Form
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 
 Hypothesis = dict[str, Any]
+ROWS_AT_ONCE = 4  # sentences on a CPU
 
 # Options that the search cannot honour, with the reason.
 REFUSED = {
@@ -102,6 +103,20 @@ class LatticeGenerator(SequenceGenerator):
             option = "--constraints" if prefix_tokens is None else "--prefix-size"
             raise ValueError(refusal(option, "lattice", REFUSED["prefix_size"]))
         net_input = sample["net_input"]
+        found = []
+        for part in _cache_sized(net_input):
+            found += self._best(part, bos_token)
+            self.counters.calls += 1
+        for hypotheses in found:
+            self.counters.sentences += 1
+            self.counters.iterations += 1
+            self.counters.emitted[len(hypotheses[0]["tokens"])] += 1
+        return found
+
+    def _best(
+        self, net_input: Mapping[str, Tensor], bos_token: int | None
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of the sentences of a batch."""
         with torch.inference_mode():
             with self.counters.clock("encoder"):
                 self.scorer.start(net_input)
@@ -110,13 +125,7 @@ class LatticeGenerator(SequenceGenerator):
                 count = None if self.count == 1 else self.count
                 paths = lattice.search(first, edges, count, self.form)
         with self.counters.clock("other"):  # outside: what fairseq gets it changes in place
-            found = self._hypotheses(lattice, paths)
-        self.counters.calls += 1
-        for hypotheses in found:
-            self.counters.sentences += 1
-            self.counters.iterations += 1
-            self.counters.emitted[len(hypotheses[0]["tokens"])] += 1
-        return found
+            return self._hypotheses(lattice, paths)
 
     def scored(
         self, net_input: Mapping[str, Tensor], bos_token: int | None = None
@@ -189,6 +198,14 @@ class LatticeGenerator(SequenceGenerator):
             "alignment": torch.empty(0),
             "steps": 1,
         }
+
+
+def _cache_sized(net_input: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """A batch in parts whose lattices stay in the caches of a CPU; whole on other devices."""
+    rows = net_input["src_tokens"].size(0)
+    at_once = ROWS_AT_ONCE if net_input["src_tokens"].device.type == "cpu" else rows
+    for start in range(0, rows, at_once):
+        yield {name: value[start : start + at_once] for name, value in net_input.items()}
 
 
 def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:

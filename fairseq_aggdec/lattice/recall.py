@@ -52,9 +52,9 @@ def shared_vocabulary(model: CandidateModel) -> Proposer:
         words: Tensor, lengths: Tensor, positions: int, count: int
     ) -> tuple[Tensor, Tensor]:
         tokens, chances, _ = model.lexicon.look_up(words)  # (B, S, K)
-        best, sums = most_likely(tokens.flatten(1), chances.flatten(1), count)  # (B, N)
-        shape = (words.size(0), positions, count)
-        return best.unsqueeze(1).expand(shape), sums.unsqueeze(1).expand(shape)
+        tokens, chances = tokens.flatten(1).unsqueeze(1), chances.flatten(1).unsqueeze(1)
+        best, sums = most_likely(tokens, chances, count, model.special.types)  # (B, 1, N)
+        return best.expand(-1, positions, -1), sums.expand(-1, positions, -1)
 
     return propose
 

@@ -118,8 +118,9 @@ def _fixed_point(unary: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_fixed(scores: Tensor, largest: float) -> Tensor:
-    fixed = (scores.double().clamp(-largest, largest) * 2.0**_FRACTION).round().long()
-    return fixed.masked_fill(scores == -torch.inf, _FORBIDDEN)
+    exact = scores.to(torch.float64, copy=True).clamp_(-largest, largest)
+    fixed = exact.mul_(2.0**_FRACTION).round_().long()
+    return fixed.masked_fill_(scores == -torch.inf, _FORBIDDEN)
 
 
 def _add(one: Tensor, two: Tensor) -> Tensor:

@@ -97,6 +97,9 @@ class DecodingTask(FairseqTask):
         prefix_allowed_tokens_fn: Any = None,
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
+        if self.cfg.bf16 and not self.training:
+            for model in models:
+                model.bfloat16()
         decoding = str(self.cfg.decoding)
         extra = dict(extra_gen_cls_kwargs or {})
         shortlist = build_shortlist(self.cfg, self, args)

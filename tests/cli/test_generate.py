@@ -78,6 +78,20 @@ def test_beam_search_is_stock(trained: Trained) -> None:
     assert found.lines("D") == expected.lines("D")
 
 
+def test_bfloat16(trained: Trained, stock: Result) -> None:
+    """fairseq's generation ignores --bf16; ours takes it, whatever decodes."""
+    found = [trained.generate(decoding, "--bf16") for decoding in ("beam", "greedy", "iad")]
+    for result in found:
+        assert result.lines("P") != stock.lines("P")
+        same = sum(result.texts()[name] == text for name, text in stock.texts().items())
+        assert same > 0.9 * SENTENCES["test"]  # a near tie may turn
+        for name, text in stock.texts().items():
+            if result.texts()[name] == text:
+                score = float(result.lines("H")[name].split("\t")[0])
+                expected = float(stock.lines("H")[name].split("\t")[0])
+                assert score == pytest.approx(expected, abs=0.1)
+
+
 def test_batch_size_does_not_matter(trained: Trained, stock: Result) -> None:
     for size in ("1", "64"):
         assert trained.generate("iad", "--batch-size", size).texts() == stock.texts()

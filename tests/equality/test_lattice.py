@@ -50,7 +50,7 @@ def tables() -> CandidateModel:
         max_offset=counter.reach,
         length=LengthModel(1.0, 0.0),
         weights=Weights(0.4, 0.6),
-        special=Special(PAD, EOS, UNK),
+        special=Special(PAD, EOS, UNK, TYPES),
     )
 
 

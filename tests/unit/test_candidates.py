@@ -71,7 +71,7 @@ def make_model(
         max_offset=counter.reach,
         length=LengthModel(1.0, 0.0),
         weights=weights,
-        special=Special(PAD, EOS, UNK),
+        special=Special(PAD, EOS, UNK, TYPES),
     )
 
 
@@ -217,9 +217,10 @@ def test_parts_of_the_positions_are_the_whole(monkeypatch: pytest.MonkeyPatch) -
     )
 )
 def test_equal_tokens_are_summed(rows: list[list[tuple[int, int]]]) -> None:
-    tokens = torch.tensor([[token for token, _ in row] for row in rows], dtype=torch.int32)
-    chances = torch.tensor([[float(chance) for _, chance in row] for row in rows])
-    found, sums = most_likely(tokens, chances, 4)
+    tokens = torch.tensor([[[token for token, _ in row]] for row in rows], dtype=torch.int32)
+    chances = torch.tensor([[[float(chance) for _, chance in row]] for row in rows])
+    tokens, chances = (part.expand(-1, 2, -1) for part in (tokens, chances))
+    found, sums = (part[:, 1] for part in most_likely(tokens, chances, 4, 6))
     for row, entries in enumerate(rows):
         total: Tally = Tally()
         for token, chance in entries:
@@ -236,7 +237,7 @@ def test_words_are_found_wherever_the_padding_stands() -> None:
     rows = torch.tensor(
         [[PAD, PAD, 4, 5, EOS], [6, EOS, PAD, PAD, PAD], [7, 8, 9, 4, 5], [PAD] * 5]
     )
-    words, lengths = gather_words(rows, Special(PAD, EOS, UNK))
+    words, lengths = gather_words(rows, Special(PAD, EOS, UNK, TYPES))
     assert lengths.tolist() == [2, 1, 5, 0]
     assert words.tolist() == [[4, 5, 1, 1, 1], [6, 1, 1, 1, 1], [7, 8, 9, 4, 5], [1] * 5]
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, ParameterWatch
 
-ROWS = (1, 2, 3, 4, 5, 20, 31, 33, 64, 65)
+ROWS = (1, 2, 3, 4, 5, 20, 31, 33, 64, 65, 300)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,30 @@ def test_a_view_that_is_not_contiguous() -> None:
     assert_close(fast(x), module(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("relu", [True, False])
+def test_bfloat16(relu: bool) -> None:
+    modules = [nn.Linear(24, 40).bfloat16(), nn.Linear(24, 8, bias=False).bfloat16()]
+    fast = FastLinear(modules, relu=relu)
+    for rows in ROWS:
+        x = torch.randn(rows, 24).bfloat16()
+        expected = torch.cat([module(x) for module in modules], dim=-1)
+        found = fast(x)
+        assert found.dtype is torch.bfloat16
+        assert found.shape == expected.shape
+        expected = expected.relu() if relu else expected
+        torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+
+
+def test_bfloat16_rows_do_not_depend_on_their_number() -> None:
+    fast = FastLinear([nn.Linear(64, 48).bfloat16()])
+    if fast.packed is None:
+        pytest.skip("this build of torch has no packed products in bfloat16")
+    x = torch.randn(300, 64).bfloat16()
+    for rows in ROWS:
+        assert torch.equal(fast(x[:rows]), fast(x)[:rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_other_precisions_are_not_packed(dtype: torch.dtype) -> None:
     module = nn.Linear(24, 40).to(dtype)
     fast = FastLinear([module])
