@@ -97,7 +97,7 @@ class DecodingTask(FairseqTask):
         prefix_allowed_tokens_fn: Any = None,
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
-        if self.cfg.bf16 and not self.training:
+        if self.cfg.bf16 is True and not self.training:  # a name where nothing filled it in
             for model in models:
                 model.bfloat16()
         decoding = str(self.cfg.decoding)
