@@ -42,8 +42,9 @@ class Method:
         return self.stock and self.beam == 1
 
     @property
-    def path(self) -> str:
-        return str(self.session.cfg.common_eval.path)
+    def models(self) -> tuple[str, str]:
+        """Their paths and precision."""
+        return str(self.session.cfg.common_eval.path), self.session.precision
 
     def system(self) -> tuple[System, Any]:
         """Ready to be timed, and what drafts in it, if anything does."""
@@ -131,12 +132,12 @@ def compare(
     systems = [system for system, _ in built]
     batches = methods[0].session.batches(batch_size, limit)
     found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
-    oracles = {method.path: found[method.name] for method in methods if method.oracle}
+    oracles = {method.models: found[method.name] for method in methods if method.oracle}
     lines, signature = [], ""
     for method, (system, drafter) in zip(methods, built, strict=True):
         one = found[method.name]
         value, signature = bleu(method.session, one.outputs)
-        oracle = oracles.get(method.path)
+        oracle = oracles.get(method.models)
         differ = None
         if oracle is not None and not method.stock and method.beam == 1:
             differ = different(one, oracle)

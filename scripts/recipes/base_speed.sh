@@ -8,7 +8,7 @@
 # that it predicts. Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LENGTH (14), LIMIT (60 sentences), THREADS (1 2), BATCH_SIZES (1),
 # LATTICE (the tables: WORK/lattice-distilled-PAIR), MODEL_FLAGS (base size), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS
-# (--cpu), OUTPUT (docs/results/base-speed).
+# (--cpu), BF16 (1: every system in bfloat16 too; 0: not), OUTPUT (docs/results/base-speed).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -47,12 +47,13 @@ stage "base-size-lattice-$PAIR" untrained --arch lattice_transformer "${START[@]
 
 lengths="--min-len $LENGTH --max-len-a 0 --max-len-b $LENGTH"
 writer() { printf '%s=--decoding interleaved --beam 4 --path %s %s' "$1" "$(model "$2")" "$lengths"; }
+SYSTEMS=(--system "fairseq beam 5=--beam 5 $lengths" --system "fairseq beam 4=--beam 4 $lengths" --system "fairseq beam 1=--beam 1 $lengths"
+    --system "ours, greedy=--decoding greedy $lengths" --system "$(writer "1x1 on this engine, beam 4" transformer)"
+    --system "$(writer "2x1, beam 4" 2x1)" --system "$(writer "2x2, beam 4" 2x2)"
+    --system "lattice, N = 64=--decoding lattice --path $(model lattice) --lattice $LATTICE")
+BASELINES=("fairseq beam 5" "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy")
+in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
 # shellcheck disable=SC2086
 "$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$(model transformer)" --gen-subset test --beam 1 $DEVICE_FLAGS --limit "$LIMIT" \
     --threads $THREADS --batch-sizes $BATCH_SIZES --title "Speed at base size, untrained weights, outputs of $LENGTH tokens" \
-    --system "fairseq beam 5=--beam 5 $lengths" --system "fairseq beam 4=--beam 4 $lengths" --system "fairseq beam 1=$lengths" \
-    --system "ours, greedy=--decoding greedy $lengths" --system "$(writer "1x1 on this engine, beam 4" transformer)" \
-    --system "$(writer "2x1, beam 4" 2x1)" --system "$(writer "2x2, beam 4" 2x2)" \
-    --system "lattice, N = 64=--decoding lattice --path $(model lattice) --lattice $LATTICE" \
-    --baselines "fairseq beam 5" "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy" $TABLE_FLAGS \
-    --output "${OUTPUT:-$ROOT/docs/results/base-speed}"
+    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/base-speed}"

@@ -58,3 +58,14 @@ generate() {
     printf '%s ' fairseq-generate "$@" > "$OUT/command.txt"
     "$BIN/fairseq-generate" "$@" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
 }
+
+# in_bf16 BASELINE...: SYSTEMS, which holds --system NAME=OPTIONS ..., holds each again with --bf16 and a name that says so, and
+# BASELINES these of them too; not with BF16=0.
+in_bf16() {
+    local item again=()
+    [ "${BF16:-1}" != 0 ] || return 0
+    for item in "${SYSTEMS[@]}"; do
+        [ "$item" = --system ] || again+=(--system "${item%%=--*}, bf16=--${item#*=--} --bf16")
+    done
+    SYSTEMS+=("${again[@]}") BASELINES+=("${@/%/, bf16}")
+}

@@ -8,8 +8,8 @@
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's
 # decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier; "--share-verifier-encoder MODEL --init-decoder-from MODEL"
 # trains a decoder only), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
-# training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), SEED (1), OUTPUT
-# (docs/results/gad-multi30k).
+# training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every system in
+# bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -57,7 +57,8 @@ train() {
 [ -e "$DISTILLED/distillation.json" ] || distil
 resume "$NAME-$PAIR" train
 
-SYSTEMS=()
+BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
+SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy")
 for folder in "$WORK"/drafter*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"
@@ -67,8 +68,8 @@ for folder in "$WORK"/drafter*-"$PAIR"/; do
     SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta --top-beta 5 --tolerance 3.0 $options")
     SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --block-size auto $options")
 done
+in_bf16 "ours, greedy"
 # shellcheck disable=SC2086
 "$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$VERIFIER" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
     --post-process sentencepiece $DEVICE_FLAGS --title "Generalized aggressive decoding on Multi30k $PAIR" \
-    --system "fairseq beam 5=--beam 5" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "${SYSTEMS[@]}" \
-    --baselines "fairseq beam 5" "fairseq beam 1" "ours, greedy" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"
+    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"

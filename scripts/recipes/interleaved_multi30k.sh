@@ -6,9 +6,10 @@
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw), LAYERS (3 2: of
-# the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved),
-# BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
-# while training), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
+# the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for
+# fairseq-train, such as an ablation), NAME (interleaved), BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS
+# (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16
+# too; 0: not), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -75,7 +76,8 @@ for setting in $SETTINGS; do
     done
 done
 
-SYSTEMS=()
+BASELINES=("fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy")
+SYSTEMS=(--system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy --beam 1")
 for folder in "$WORK"/interleaved*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     name=$(basename "$folder" "-$PAIR")
@@ -88,9 +90,9 @@ done
 for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
 done
+in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
 # shellcheck disable=SC2086
 "$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --max-len-a 1.2 --max-len-b 10 \
     --post-process sentencepiece $DEVICE_FLAGS --title "Interleaved decoding on Multi30k $PAIR" \
-    --system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy --beam 1" \
-    "${SYSTEMS[@]}" --baselines "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy" $TABLE_FLAGS \
+    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS \
     --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"

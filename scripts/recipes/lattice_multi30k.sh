@@ -4,10 +4,10 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw), LAYERS (1 2: of the scorer),
-# MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TABLE_FLAGS (more for
-# scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), SEED (1),
-# OUTPUT (docs/results/lattice-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw), LAYERS (1 2: of the scorer), MAX_UPDATE
+# (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TABLE_FLAGS (more for scripts/compare.py),
+# DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system
+# in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -72,7 +72,8 @@ for setting in $SETTINGS; do
     done
 done
 
-SYSTEMS=()
+BASELINES=("fairseq beam 5" "ours, greedy")
+SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy")
 for folder in "$WORK"/scorer-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") name=${name#scorer-}
@@ -86,8 +87,8 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice --iad-match recent
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
+in_bf16 "ours, greedy"
 # shellcheck disable=SC2086
 "$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
     --post-process sentencepiece $DEVICE_FLAGS --title "Sequence-to-lattice on Multi30k $PAIR" \
-    --system "fairseq beam 5=--beam 5" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "${SYSTEMS[@]}" \
-    --baselines "fairseq beam 5" "ours, greedy" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
+    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
