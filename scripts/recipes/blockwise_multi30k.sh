@@ -10,29 +10,13 @@
 # precision while training), SEED (1), FLAGS (more for fairseq-train), OUTPUT
 # (docs/results/blockwise-multi30k).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-WORK=${WORK:-$ROOT/work/multi30k}
 SETTINGS=${SETTINGS:-regular distillation fine-tuning both}
 BLOCK_SIZES=${BLOCK_SIZES:-8 4}
 MAX_UPDATE=${MAX_UPDATE:-5000}
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
-SEED=${SEED:-1}
-FLAGS=${FLAGS:-}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
-BASE=$WORK/model-de-en/model.pt
-DATA=$WORK/data-de-en
-DISTILLED=$WORK/distilled-de-en
-
-[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
-
-distil() {
-    # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
-}
 
 train() {
     local setting=$1 block_size=$2 data=$DATA flags=()
@@ -61,7 +45,7 @@ train() {
 }
 
 case " $SETTINGS " in
-    *" both "* | *" distillation "*) [ -e "$DISTILLED/distillation.json" ] || distil ;;
+    *" both "* | *" distillation "*) distil ;;
 esac
 for block_size in $BLOCK_SIZES; do
     for setting in $SETTINGS; do

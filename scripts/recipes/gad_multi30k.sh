@@ -11,32 +11,14 @@
 # training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every system in
 # bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-WORK=${WORK:-$ROOT/work/multi30k}
-PAIR=${SOURCE:-de}-${TARGET:-en}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
 MAX_UPDATE=${MAX_UPDATE:-5000}
 LAYERS=${LAYERS:-3}
 LR=${LR:-0.001}
 NAME=${NAME:-drafter}
-SEED=${SEED:-1}
-FLAGS=${FLAGS:-}
-TABLE_FLAGS=${TABLE_FLAGS:-}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
-VERIFIER=$WORK/model-$PAIR/model.pt
-DATA=$WORK/data-$PAIR
-DISTILLED=$WORK/distilled-$PAIR
-DRAFTER_FLAGS=${DRAFTER_FLAGS:---init-encoder-from $VERIFIER --init-decoder-from $VERIFIER --share-decoder-input-output-embed}
-
-[ -e "$VERIFIER" ] || die "$VERIFIER is missing: run scripts/recipes/multi30k.sh first"
-
-distil() {
-    # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$VERIFIER" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
-}
+DRAFTER_FLAGS=${DRAFTER_FLAGS:---init-encoder-from $BASE --init-decoder-from $BASE --share-decoder-input-output-embed}
 
 train() {
     # shellcheck disable=SC2086
@@ -44,7 +26,7 @@ train() {
         $PRECISION_FLAGS --seed "$SEED" \
         --arch nar_drafter --block-size "$BLOCK_SIZE" --decoder-layers "$LAYERS" $DRAFTER_FLAGS \
         --activation-fn relu --dropout 0.1 \
-        --criterion glancing_loss --label-smoothing 0.1 --eval-acceptance "$VERIFIER" \
+        --criterion glancing_loss --label-smoothing 0.1 --eval-acceptance "$BASE" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 \
         --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 400 --total-num-update "$MAX_UPDATE" $FLAGS \
         --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
@@ -54,7 +36,7 @@ train() {
         --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
-[ -e "$DISTILLED/distillation.json" ] || distil
+distil
 resume "$NAME-$PAIR" train
 
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
@@ -69,7 +51,4 @@ for folder in "$WORK"/drafter*-"$PAIR"/; do
     SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --block-size auto $options")
 done
 in_bf16 "ours, greedy"
-# shellcheck disable=SC2086
-"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$VERIFIER" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
-    --post-process sentencepiece $DEVICE_FLAGS --title "Generalized aggressive decoding on Multi30k $PAIR" \
-    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"
+compare --beam 1 --title "Generalized aggressive decoding on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"

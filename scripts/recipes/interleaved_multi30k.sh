@@ -11,44 +11,18 @@
 # (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16
 # too; 0: not), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-WORK=${WORK:-$ROOT/work/multi30k}
-PAIR=${SOURCE:-de}-${TARGET:-en}
 GEOMETRIES=${GEOMETRIES:-2x1 2x2}
 SETTINGS=${SETTINGS:-distilled raw}
 LAYERS=${LAYERS:-3}
 START=${START:-warm}
 MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
-FLAGS=${FLAGS:-}
 NAME=${NAME:-interleaved}
 BEAMS=${BEAMS:-4 1}
-TABLE_FLAGS=${TABLE_FLAGS:-}
-SEED=${SEED:-1}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
-BASE=$WORK/model-$PAIR/model.pt
-DATA=$WORK/data-$PAIR
-DISTILLED=$WORK/distilled-$PAIR
 SIZES="--encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --encoder-attention-heads 4
     --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024 --decoder-attention-heads 4"
-
-[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
-
-distil() {
-    # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
-}
-
-data_of() {
-    case $1 in
-        raw) echo "$DATA" ;;
-        distilled) echo "$DISTILLED" ;;
-        *) die "unknown setting '$1' in SETTINGS (choose from: raw distilled)" ;;
-    esac
-}
 
 train() {
     local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
@@ -68,7 +42,7 @@ train() {
 }
 
 for setting in $SETTINGS; do
-    [ "$setting" != distilled ] || [ -e "$DISTILLED/distillation.json" ] || distil
+    [ "$setting" != distilled ] || distil
     for layers in $LAYERS; do
         for geometry in $GEOMETRIES; do
             resume "$NAME-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
@@ -91,8 +65,4 @@ for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
 done
 in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
-# shellcheck disable=SC2086
-"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --max-len-a 1.2 --max-len-b 10 \
-    --post-process sentencepiece $DEVICE_FLAGS --title "Interleaved decoding on Multi30k $PAIR" \
-    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS \
-    --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"
+compare --title "Interleaved decoding on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"

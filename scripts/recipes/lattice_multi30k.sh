@@ -9,41 +9,14 @@
 # DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system
 # in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-WORK=${WORK:-$ROOT/work/multi30k}
-SOURCE=${SOURCE:-de}
-TARGET=${TARGET:-en}
-PAIR=$SOURCE-$TARGET
 SETTINGS=${SETTINGS:-distilled raw}
 LAYERS=${LAYERS:-1 2}
 MAX_UPDATE=${MAX_UPDATE:-1000}
 CANDIDATES=${CANDIDATES:-32 64 128}
-TABLE_FLAGS=${TABLE_FLAGS:-}
 LR=${LR:-0.001}
 MARKOV_ORDER=${MARKOV_ORDER:-mixed}
-SEED=${SEED:-1}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
-BASE=$WORK/model-$PAIR/model.pt
-DATA=$WORK/data-$PAIR
-DISTILLED=$WORK/distilled-$PAIR
-
-[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
-
-distil() {
-    # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
-}
-
-data_of() {
-    case $1 in
-        raw) echo "$DATA" ;;
-        distilled) echo "$DISTILLED" ;;
-        *) die "unknown setting '$1' in SETTINGS (choose from: raw distilled)" ;;
-    esac
-}
 
 tables() {
     "$PYTHON" "$ROOT/scripts/lattice_tables.py" "$(data_of "$1")" --output "$OUT"
@@ -65,7 +38,7 @@ train() {
 }
 
 for setting in $SETTINGS; do
-    [ "$setting" != distilled ] || [ -e "$DISTILLED/distillation.json" ] || distil
+    [ "$setting" != distilled ] || distil
     stage "lattice-$setting-$PAIR" tables "$setting"
     for layers in $LAYERS; do
         resume "scorer-$setting-$layers-$PAIR" train "$setting" "$layers"
@@ -87,8 +60,9 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice --iad-match recent
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
+for folder in "$WORK"/drafter*-"$PAIR"/; do  # of gad_multi30k.sh
+    [ -e "$folder/checkpoint_best.pt" ] || continue
+    SYSTEMS+=(--system "NAT, $(basename "$folder" "-$PAIR") alone=--decoding nar --drafter-path ${folder}checkpoint_best.pt")
+done
 in_bf16 "ours, greedy"
-# shellcheck disable=SC2086
-"$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --beam 1 --max-len-a 1.2 --max-len-b 10 \
-    --post-process sentencepiece $DEVICE_FLAGS --title "Sequence-to-lattice on Multi30k $PAIR" \
-    "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
+compare --beam 1 --title "Sequence-to-lattice on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"

@@ -1,0 +1,41 @@
+# Shared by the recipes that build on multi30k.sh: its model and data, and their distillation.
+#
+# Sourced, not executed. Reads from the environment what their heads name; sets BASE (the model), DATA and DISTILLED (folders).
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+WORK=${WORK:-$ROOT/work/multi30k}
+PAIR=${SOURCE:-de}-${TARGET:-en}
+FLAGS=${FLAGS:-}
+TABLE_FLAGS=${TABLE_FLAGS:-}
+SEED=${SEED:-1}
+DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
+BASE=$WORK/model-$PAIR/model.pt
+DATA=$WORK/data-$PAIR
+DISTILLED=$WORK/distilled-$PAIR
+
+[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
+
+# distil: makes DISTILLED, what BASE writes for the training set, unless it is there.
+distil() {
+    [ ! -e "$DISTILLED/distillation.json" ] || return 0
+    # shellcheck disable=SC2086  # the flags are lists
+    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
+        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS
+}
+
+# data_of SETTING: the folder to train on.
+data_of() {
+    case $1 in
+        raw) echo "$DATA" ;;
+        distilled) echo "$DISTILLED" ;;
+        *) die "unknown setting '$1' in SETTINGS (choose from: raw distilled)" ;;
+    esac
+}
+
+# compare OPTIONS...: SYSTEMS against BASELINES on the test set.
+compare() {
+    # shellcheck disable=SC2086
+    "$PYTHON" "$ROOT/scripts/compare.py" "$DATA" --path "$BASE" --gen-subset test --max-len-a 1.2 --max-len-b 10 \
+        --post-process sentencepiece $DEVICE_FLAGS "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" "$@" $TABLE_FLAGS
+}
