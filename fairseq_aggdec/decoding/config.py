@@ -10,7 +10,7 @@ DECODING = ChoiceEnum(
     ["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
 )
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
-IAD_MATCH = ChoiceEnum(["unique", "longest", "recent"])
+IAD_MATCH = ChoiceEnum(["aligned", "unique", "longest", "recent"])
 END_CONDITION = ChoiceEnum(["first", "all"])
 LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
 LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
@@ -80,11 +80,12 @@ class DecodingConfig(FairseqDataclass):
         },
     )
     iad_match: IAD_MATCH = field(
-        default="unique",
+        default="aligned",
         metadata={
             "help": "where iad goes on copying after an edit: at a suffix of the output that occurs once in the source "
             "(unique, as in the paper), or, when it occurs several times, at its first occurrence (longest) or at "
-            "the next one after the last copied token (recent). The output is the same, only the speed differs"
+            "the next one after the last copied token (recent). aligned is recent, and where no suffix occurs it goes "
+            "on behind the rejected token as if that had been replaced. The output is the same, only the speed differs"
         },
     )
     draft_from: DRAFT_FROM = field(

@@ -2,10 +2,12 @@
 
 The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
 what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
-so if any suffix is unique the longest is.
+so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more often, and
+differ from it in speed only.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import torch
 from fairseq.data import Dictionary
@@ -19,6 +21,8 @@ from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 
 NEVER_DRAFTED = -1
+Match = Literal["unique", "longest", "recent", "aligned"]
+MATCHES = get_args(Match)
 
 
 class CopyText:
@@ -27,7 +31,9 @@ class CopyText:
     Args:
         tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
         start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
-        match: which occurrence counts when the suffix has several (``--iad-match``).
+        match: which occurrence counts when the suffix has several (``--iad-match``): none (``unique``), the first
+            (``longest``), or the next after the last copied token (``recent``); ``aligned`` is ``recent``, and where no
+            suffix occurs the rejected token is taken as replaced.
     """
 
     def __init__(self, tokens: Sequence[int], start: int, match: str):
@@ -36,6 +42,9 @@ class CopyText:
         # Index of the token that the output is thought to stand at, and of the last one that it has copied.
         self.cursor: int | None = 0
         self.copied = 0
+        self.guessed = (
+            False  # the cursor stands where a token was replaced, as nothing says otherwise
+        )
         self.read = (
             1  # output tokens, start symbol included, that the automaton has been walked with
         )
@@ -63,6 +72,7 @@ class CopyText:
             following = self.tokens[cursor + 1 : cursor + 1 + gained]
             if following == output[-gained:]:
                 self.cursor = cursor + gained  # a unique run, grown longer, is still unique
+                self.guessed = False
                 return
             self.copied = cursor + common_prefix(following, output[-gained:])
         if self.automaton is None:
@@ -72,6 +82,10 @@ class CopyText:
             self.state, self.length = self.automaton.step(self.state, self.length, token)
         self.read = len(output)
         self.cursor = self._occurrence()
+        if self.match == "aligned" and self.cursor is None and cursor is not None:
+            self.cursor = self._replaced(cursor)
+        else:
+            self.guessed = False
 
     def _occurrence(self) -> int | None:
         assert self.automaton is not None
@@ -84,8 +98,19 @@ class CopyText:
             return None
         return self._next_occurrence(first)
 
+    def _replaced(self, cursor: int) -> int | None:
+        """Where the output stands if its last token replaced the rejected one.
+
+        If that was thought before and nothing of the draft stood, it came before the rejected token: one word may be
+        replaced by several tokens.
+        """
+        inserted = self.guessed and self.copied == cursor
+        place = cursor if inserted else self.copied + 1
+        self.guessed = place + 1 < len(self.tokens)
+        return place if self.guessed else None
+
     def _next_occurrence(self, first: int) -> int:
-        """The first occurrence of the matched suffix after the last copied token (``--iad-match recent``)."""
+        """The first occurrence of the matched suffix after the last copied token (``recent``)."""
         suffix = self.tokens[first - self.length + 1 : first + 1]
         for end in range(max(self.copied + 1, first), len(self.tokens)):
             if self.tokens[end - self.length + 1 : end + 1] == suffix:

@@ -58,7 +58,7 @@ for folder in "$WORK"/interleaved*-"$PAIR"/; do
     for beam in $BEAMS; do
         SYSTEMS+=(--system "$name, beam $beam=--decoding interleaved --beam $beam --path ${folder}checkpoint_last.pt")
     done
-    SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved --iad-match recent
+    SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved
         --drafter-path ${folder}checkpoint_last.pt")
 done
 for beam in $BEAMS; do

@@ -57,7 +57,7 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
         SYSTEMS+=(--system "$label, N = $count=$options --lattice-candidates $count --lattice-least-probability 0")
         SYSTEMS+=(--system "$label, N = $count, likely ones=$options --lattice-candidates $count")
     done
-    SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice --iad-match recent
+    SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
 for folder in "$WORK"/drafter*-"$PAIR"/; do  # of gad_multi30k.sh

@@ -102,7 +102,7 @@ for setting in $SETTINGS; do
         for count in $CANDIDATES; do
             system "$name-$count" "$label, N = $count" "${scored[@]}" --lattice-candidates "$count" --lattice-length-window "$LENGTH_WINDOW"
         done
-        system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice --iad-match recent \
+        system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice \
             --drafter-path "$checkpoint" "${lattice[@]}" --lattice-length-window "$LENGTH_WINDOW"
     done
 done

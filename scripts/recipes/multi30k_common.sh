@@ -12,7 +12,7 @@ DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
 BASE=$WORK/model-$PAIR/model.pt
 DATA=$WORK/data-$PAIR
-DISTILLED=$WORK/distilled-$PAIR
+DISTILLED=${DISTILLED:-$WORK/distilled-$PAIR}
 
 [ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.drafters.input_copy import (
+    MATCHES,
     NEVER_DRAFTED,
     CopyText,
     InputCopyDrafter,
@@ -22,7 +23,6 @@ from fairseq_aggdec.drafters.input_copy import (
 
 PAD, EOS, UNK = 1, 2, 3
 WORDS = st.integers(4, 7)
-MATCHES = ["unique", "longest", "recent"]
 
 
 def occurrences(text: Sequence[int], part: Sequence[int]) -> list[int]:
@@ -120,7 +120,7 @@ def test_a_repeated_word_waits_for_its_context() -> None:
         text = CopyText([a, b, a, c], EOS, match)
         text.follow(output, 2)
         drafts[match] = text.copy(99)
-    assert drafts == {"unique": [], "longest": [b, a, c], "recent": [b, a, c]}
+    assert drafts == {match: [] if match == "unique" else [b, a, c] for match in MATCHES}
 
 
 @pytest.mark.parametrize("match", MATCHES)
@@ -131,6 +131,43 @@ def test_copies_stop_at_the_limit_and_at_what_is_never_drafted(match: str) -> No
     assert text.copy(0) == []
     text.follow([EOS, 5, 6, 7], 3)
     assert text.copy(99) == []
+
+
+@given(st.lists(WORDS, max_size=10), st.lists(st.lists(WORDS, min_size=1, max_size=4), max_size=6))
+def test_aligned_copies_where_recent_does(source: list[int], rounds: list[list[int]]) -> None:
+    recent, aligned = (CopyText(source, EOS, match) for match in ("recent", "aligned"))
+    output = [EOS]
+    for gained in rounds:
+        output += gained
+        for text in (recent, aligned):
+            text.follow(output, len(gained))
+        if recent.cursor is not None:
+            assert aligned.cursor is not None
+            assert aligned.tokens[aligned.cursor] == output[-1]
+
+
+def test_aligned_takes_a_rejected_token_as_replaced() -> None:
+    a, b, c, d, e, new, newer = range(10, 17)
+    text = CopyText([a, b, c, d, e], EOS, "aligned")
+    text.follow([EOS, a, new], 2)  # instead of b
+    assert text.copy(99) == [c, d, e]
+    text.follow([EOS, a, new, newer], 1)  # b became two tokens
+    assert text.copy(99) == [c, d, e]
+    text.follow([EOS, a, new, newer, c, new], 2)  # instead of d
+    assert text.copy(99) == [e]
+    text.follow([EOS, a, new, newer, c, new, e], 1)
+    assert text.copy(99) == []
+    text.follow([EOS, a, new, newer, c, new, e, new], 1)
+    assert text.copy(99) == []
+
+
+def test_aligned_comes_back_when_words_were_left_out() -> None:
+    a, b, c, d, e, new = range(10, 16)
+    text = CopyText([a, b, c, d, e], EOS, "aligned")
+    text.follow([EOS, new], 1)
+    assert text.copy(99) == [b, c, d, e]
+    text.follow([EOS, new, d], 1)
+    assert text.copy(99) == [e]
 
 
 # The drafter
