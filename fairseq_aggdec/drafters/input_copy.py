@@ -2,8 +2,8 @@
 
 The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
 what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
-so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more often, and
-differ from it in speed only.
+so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more
+often, and differ from it in speed only.
 """
 
 from collections.abc import Mapping, Sequence
