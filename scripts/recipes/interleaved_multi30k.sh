@@ -5,7 +5,7 @@
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw), LAYERS (3 2: of
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3 2: of
 # the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for
 # fairseq-train, such as an ablation), NAME (interleaved), BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS
 # (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16
@@ -14,7 +14,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
 GEOMETRIES=${GEOMETRIES:-2x1 2x2}
-SETTINGS=${SETTINGS:-distilled raw}
+SETTINGS=${SETTINGS-distilled raw}
 LAYERS=${LAYERS:-3}
 START=${START:-warm}
 MAX_UPDATE=${MAX_UPDATE:-1500}

@@ -4,14 +4,14 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw), LAYERS (1 2: of the scorer), MAX_UPDATE
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), MAX_UPDATE
 # (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TABLE_FLAGS (more for scripts/compare.py),
 # DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system
 # in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-SETTINGS=${SETTINGS:-distilled raw}
+SETTINGS=${SETTINGS-distilled raw}
 LAYERS=${LAYERS:-1 2}
 MAX_UPDATE=${MAX_UPDATE:-1000}
 CANDIDATES=${CANDIDATES:-32 64 128}
