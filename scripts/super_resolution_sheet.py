@@ -120,7 +120,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> Namespace:
 
 
 def build_task(data: str, system: System) -> SuperResolutionTask:
-    config = OmegaConf.structured(SuperResolutionConfig(data=data, model_paths=system.path))
+    config = OmegaConf.structured(
+        SuperResolutionConfig(data=data, model_paths=system.path, bf16=False)
+    )
     try:
         chosen = OmegaConf.merge(config, OmegaConf.from_dotlist(system.options))
     except OmegaConfBaseException as error:

@@ -102,6 +102,17 @@ def start(folder: Path, output: Path, *more: str) -> BaseProcess:
     return process
 
 
+def run_until(made: str) -> None:
+    """distill.py, killed at the moment when it makes a folder or moves a file to this place."""
+
+    def watch(event: str, operands: tuple[object, ...]) -> None:
+        if event in ("os.mkdir", "os.rename") and made in map(str, operands[:2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
 def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
     """Kills a process once something can be seen; it must not have ended by then."""
     while process.exitcode is None and not reached():
@@ -154,8 +165,11 @@ def test_a_killed_merge_is_repeated(
     seen: str, folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    process = start(folder, tmp_path, "--merge")
-    kill_when(process, (tmp_path / seen).exists)
+    process = context.Process(target=run_until, args=(str(tmp_path / seen),))
+    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, tmp_path, "--merge")]):
+        process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     distill(folder, tmp_path, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
     assert not (tmp_path / "merge.partial").exists()
