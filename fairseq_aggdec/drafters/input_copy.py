@@ -7,7 +7,6 @@ often, and differ from it in speed only.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
 
 import torch
 from fairseq.data import Dictionary
@@ -21,8 +20,6 @@ from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 
 NEVER_DRAFTED = -1
-Match = Literal["unique", "longest", "recent", "aligned"]
-MATCHES = get_args(Match)
 
 
 class CopyText:

@@ -98,6 +98,7 @@ class DecodingTask(FairseqTask):
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
         if self.cfg.bf16 is True and not self.training:  # a name where nothing filled it in
+            logger.info("models in bfloat16 (--bf16)")
             for model in models:
                 model.bfloat16()
         decoding = str(self.cfg.decoding)

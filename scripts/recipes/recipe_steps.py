@@ -6,6 +6,7 @@ Called by the shell scripts beside it; ``recipe_steps.py STEP --help`` says what
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import platform
 import random
@@ -62,9 +63,12 @@ def subwords(args: argparse.Namespace) -> None:
     text, output = Path(args.text), Path(args.output)
     for split in ("train", "valid"):
         _check_parallel(text / f"{split}.src", text / f"{split}.tgt")
+    trained_on = (line for side in ("src", "tgt") for line in read_lines(text / f"train.{side}"))
+    model_bytes = io.BytesIO()
+    # Not by file names: the model would hold them, and with them the folders of this machine.
     sentencepiece.SentencePieceTrainer.train(
-        input=[str(text / "train.src"), str(text / "train.tgt")],
-        model_prefix=str(output / "spm"),
+        sentence_iterator=trained_on,
+        model_writer=model_bytes,
         model_type=args.kind,
         vocab_size=args.size,
         hard_vocab_limit=False,
@@ -76,6 +80,7 @@ def subwords(args: argparse.Namespace) -> None:
         num_threads=1,
         minloglevel=2,
     )
+    (output / "spm.model").write_bytes(model_bytes.getvalue())
     model = sentencepiece.SentencePieceProcessor(model_file=str(output / "spm.model"))
     _write_dictionary(model, output / "dict.txt")
     for path in sorted(text.glob("*.src")):

@@ -12,9 +12,9 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.decoding.config import IAD_MATCH
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.drafters.input_copy import (
-    MATCHES,
     NEVER_DRAFTED,
     CopyText,
     InputCopyDrafter,
@@ -23,6 +23,7 @@ from fairseq_aggdec.drafters.input_copy import (
 
 PAD, EOS, UNK = 1, 2, 3
 WORDS = st.integers(4, 7)
+MATCHES = [str(match) for match in IAD_MATCH]
 
 
 def occurrences(text: Sequence[int], part: Sequence[int]) -> list[int]:
