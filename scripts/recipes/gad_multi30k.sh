@@ -7,10 +7,11 @@
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's
 # decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier; "--share-verifier-encoder MODEL --init-decoder-from MODEL"
-# trains a decoder only), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
+# trains a decoder only), NAME (drafter), TEACHER (greedy; beam: with beam 5), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
 # training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every system in
 # bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
+TEACHER=${TEACHER:-greedy}
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
 BLOCK_SIZE=${BLOCK_SIZE:-10}
