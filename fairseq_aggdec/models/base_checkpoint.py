@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 from typing import Any
 
 from fairseq.models.transformer import TransformerModel
@@ -53,34 +54,34 @@ def take_architecture(args: argparse.Namespace, path: str) -> dict[str, Any]:
     return parameters
 
 
-def take_first_layers(
-    args: argparse.Namespace, path: str, default: int | None = None
-) -> dict[str, Any]:
-    """As :func:`take_architecture`, with the first ``--decoder-layers`` layers of the checkpoint's decoder only.
+def take_layers(args: argparse.Namespace, path: str, default: int | None = None) -> dict[str, Any]:
+    """As :func:`take_architecture`, with ``--decoder-layers`` layers in the decoder.
+
+    Fewer than the checkpoint has: its first ones. More: each in turn once or several times, so that their order stays.
 
     Args:
         args: ``decoder_layers`` is how many, None when the command line says nothing.
         path: of the checkpoint.
         default: how many then; None takes all.
-
-    Raises:
-        ValueError: more layers are wanted than there are.
     """
     wanted = getattr(args, "decoder_layers", None) or default
     parameters = take_architecture(args, path)
     if wanted is None:
         return parameters
-    if wanted > args.decoder_layers:
-        raise ValueError(
-            f"--decoder-layers {wanted}: the decoder of --base-checkpoint {path} has {args.decoder_layers}"
-        )
-    args.decoder_layers = wanted
-    prefix = "decoder.layers."
-    return {
-        name: value
-        for name, value in parameters.items()
-        if not name.startswith(prefix) or int(name.removeprefix(prefix).split(".")[0]) < wanted
-    }
+    present, args.decoder_layers = args.decoder_layers, wanted
+    source = range(wanted) if wanted <= present else [n * present // wanted for n in range(wanted)]
+    taken = {name: value for name, value in parameters.items() if layer_of(name) is None}
+    for name, value in parameters.items():
+        for n, layer in enumerate(source):
+            if layer_of(name) == layer:
+                taken[name.replace(f".{layer}.", f".{n}.", 1)] = value
+    return taken
+
+
+def layer_of(name: str) -> int | None:
+    """Number of the decoder layer that the parameter ``name`` belongs to; None for one outside the layers."""
+    match = re.match(r"decoder\.layers\.(\d+)\.", name)
+    return int(match[1]) if match else None
 
 
 def load_base(

@@ -30,7 +30,7 @@ from fairseq_aggdec.data.interleaving import (
     slot_positions,
     writing_order,
 )
-from fairseq_aggdec.models.base_checkpoint import load_base, take_first_layers
+from fairseq_aggdec.models.base_checkpoint import load_base, take_layers
 
 ABLATIONS = {
     "vanilla_mask": "attention inside a step is causal, as in the ordinary Transformer",
@@ -144,7 +144,7 @@ class InterleavedTransformerModel(TransformerModel):
             "--base-checkpoint",
             metavar="FILE",
             help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers "
-            "(default: all)",
+            "(default: all), or each several times where it has fewer",
         )
         for name, meaning in ABLATIONS.items():
             option = "--" + name.replace("_", "-")
@@ -155,7 +155,7 @@ class InterleavedTransformerModel(TransformerModel):
         path: str = getattr(args, "base_checkpoint", None) or ""
         parameters = None
         if path:
-            parameters = take_first_layers(args, path)
+            parameters = take_layers(args, path)
             # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
             args.base_checkpoint = None
         interleaved_architecture(args)

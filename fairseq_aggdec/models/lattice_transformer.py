@@ -17,7 +17,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.base_checkpoint import load_base, take_first_layers
+from fairseq_aggdec.models.base_checkpoint import load_base, take_layers
 
 ORDERS = {"2": (2,), "3": (3,), "mixed": (2, 3)}
 
@@ -78,7 +78,8 @@ class LatticeTransformerModel(TransformerModel):
         parser.add_argument(
             "--base-checkpoint",
             metavar="FILE",
-            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers",
+            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers, "
+            "or each several times where it has fewer",
         )
 
     @classmethod
@@ -86,7 +87,7 @@ class LatticeTransformerModel(TransformerModel):
         path: str = getattr(args, "base_checkpoint", None) or ""
         parameters = None
         if path:
-            parameters = take_first_layers(args, path, default=1)
+            parameters = take_layers(args, path, default=1)
             # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
             args.base_checkpoint = None
         lattice_architecture(args)

@@ -125,8 +125,8 @@ def test_refusals_name_option_or_file(trained: Trained, scorer: Path, tmp_path: 
         trained.generate("lattice")
     with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
         trained.generate("beam", path=scorer)
-    with pytest.raises(ValueError, match="--decoder-layers 2"):
-        train_scorer(trained, tmp_path, "--decoder-layers", "2", updates=1)
+    with pytest.raises(ValueError, match="--decoder-layers -1"):
+        train_scorer(trained, tmp_path, "--decoder-layers", "-1", updates=1)
     with pytest.raises((FileNotFoundError, CheckpointError)):
         train_scorer(trained, tmp_path, "--base-checkpoint", tmp_path / "none.pt", updates=1)
     header = trained.data / "lattice.src-tgt" / "header.json"

@@ -101,10 +101,15 @@ def test_it_begins_as_a_transformer(directions: int, layers: int | None, tmp_pat
         assert torch.equal(found[name], base[name]), name
 
 
-def test_a_student_is_no_deeper_than_its_base(tmp_path: Path) -> None:
-    args = Namespace(base_checkpoint=saved_base(tmp_path)[1], decoder_layers=9)
-    with pytest.raises(ValueError, match="--decoder-layers 9"):
-        InterleavedTransformerModel.build_model(args, make_task())
+def test_a_deeper_decoder_repeats_the_layers_of_its_base(tmp_path: Path) -> None:
+    base, path = saved_base(tmp_path)
+    assert SIZES["decoder_layers"] == 2
+    args = Namespace(base_checkpoint=path, decoder_layers=5)
+    found = InterleavedTransformerModel.build_model(args, make_task()).state_dict()
+    for layer, source in enumerate((0, 0, 0, 1, 1)):
+        for part in ("fc1.weight", "self_attn.q_proj.bias", "final_layer_norm.weight"):
+            name = f"decoder.layers.{layer}.{part}"
+            assert torch.equal(found[name], base[f"decoder.layers.{source}.{part}"]), name
 
 
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
