@@ -76,16 +76,23 @@ class FastLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None and x.size(-2) >= self.fewest:
-            missing = _missing_rows(x)
-            if missing:
-                x = F.pad(x, (0, 0, 0, missing))
+            rows = x.size(-2)
+            x = self.fill_up(x)
             y = self.packed_product(x, self.packed, self.bias, self.post, [], "")
-            return y[..., :-missing, :] if missing else y
+            return y if x.size(-2) == rows else y[..., :rows, :]
         if len(self.parts) == 1:
             y = _product(x, *self.parts[0])
         else:
             y = torch.cat([_product(x, *part) for part in self.parts], -1)
         return y.relu_() if self.relu else y
+
+    def fill_up(self, x: Tensor) -> Tensor:
+        """(..., N, C_in) with rows of zeros behind, as many as make a number of rows that is multiplied fast."""
+        missing = 0 if self.packed is None else _missing_rows(x)
+        if not missing:
+            return x
+        # One copy; F.pad writes everything twice.
+        return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.size(-1))], -2)
 
 
 def _missing_rows(x: Tensor) -> int:
@@ -161,10 +168,12 @@ class FastFeedForward:
         self.pre_norm = bool(layer.normalize_before)
 
     def __call__(self, x: Tensor) -> Tensor:
-        hidden = self.expand(self.norm(x) if self.pre_norm else x)
+        rows = x.size(-2)
+        # Once for both products: the wide result between them is not copied.
+        hidden = self.expand(self.expand.fill_up(self.norm(x) if self.pre_norm else x))
         if self.activation is not None:
             hidden = self.activation(hidden)
-        x = x + self.contract(hidden)
+        x = x + self.contract(hidden)[..., :rows, :]
         return x if self.pre_norm else self.norm(x)
 
 

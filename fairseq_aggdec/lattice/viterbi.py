@@ -143,7 +143,8 @@ def _to_nats(score: Tensor) -> Tensor:
 def _forward_serial(first: Tensor, steps: Tensor) -> Tensor:
     forward = [first]
     for t in range(steps.size(1)):
-        forward.append(_add(forward[-1].unsqueeze(2), steps[:, t]).amax(1))
+        ways = forward[-1].unsqueeze(2) + steps[:, t]  # (B, N, N)
+        forward.append(ways.amax(1).clamp_(min=_FORBIDDEN))
     return torch.stack(forward, 1)
 
 
