@@ -31,6 +31,13 @@ class BlockwiseLossConfig(FairseqDataclass):
             "(more memory)"
         },
     )
+    head_decay: float = field(
+        default=1.0,
+        metadata={
+            "help": "weight of each head's loss, or how often it is drawn, relative to the head before it: 1 as in the "
+            "paper; less where capacity is small, as a head counts only where those before it are right"
+        },
+    )
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
@@ -38,16 +45,18 @@ class BlockwiseLossConfig(FairseqDataclass):
 class BlockwiseLoss(FairseqCriterion):
     """Head i learns the token i + 1 positions ahead; nothing is learned past ``</s>``.
 
-    In training the loss is that of the drawn head (or the mean over heads). Validation looks at all heads: its ``loss``
-    is their mean, and ``mean_accepted`` the tokens per iteration that exact acceptance would give at the positions of
-    the reference.
+    In training the loss is that of the drawn head (or the mean over heads), weighted by ``head_decay``. Validation looks
+    at all heads: its ``loss`` is the same mean, and ``mean_accepted`` the tokens per iteration that exact acceptance
+    would give at the positions of the reference.
     """
 
     cfg: BlockwiseLossConfig
 
     def __init__(self, cfg: BlockwiseLossConfig, task: Any):
         super().__init__(task)
-        self.epsilon = cfg.label_smoothing
+        if not 0 < cfg.head_decay <= 1:
+            raise ValueError(f"--head-decay {cfg.head_decay}: it must be above 0 and at most 1")
+        self.epsilon, self.decay = cfg.label_smoothing, cfg.head_decay
         self.mean, self.sentence_avg = str(cfg.head_loss) == "mean", cfg.sentence_avg
 
     def forward(
@@ -72,7 +81,7 @@ class BlockwiseLoss(FairseqCriterion):
                 f"hits_{head + 1}": ((found.predicted == wanted) & there).sum(),
                 f"count_{head + 1}": there.sum(),
             }
-        loss = torch.stack(losses).mean()
+        loss = torch.stack(losses) @ self._weights(len(losses)).to(losses[0])
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:
@@ -88,8 +97,13 @@ class BlockwiseLoss(FairseqCriterion):
         if self.mean:
             return heads
         # fairseq seeds torch with the number of the update, so a resumed run draws the same heads.
-        drawn = int(torch.randint(len(heads), ()))
+        drawn = int(torch.multinomial(self._weights(len(heads)), 1))
         return heads[drawn : drawn + 1]
+
+    def _weights(self, count: int) -> Tensor:
+        """(count,) of consecutive heads, adding up to 1."""
+        weights = self.decay ** torch.arange(count)
+        return weights / weights.sum()
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[dict[str, Any]]) -> None:

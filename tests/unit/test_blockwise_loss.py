@@ -74,8 +74,8 @@ def test_heads_begin_as_the_base_and_one_at_a_time_equals_all(layout: str, ident
         assert torch.equal(alone, features) == (identity and head == 0)
 
 
-def criterion(head_loss: str) -> BlockwiseLoss:
-    config = BlockwiseLossConfig(label_smoothing=0.1, sentence_avg=False)
+def criterion(head_loss: str, decay: float = 1.0) -> BlockwiseLoss:
+    config = BlockwiseLossConfig(label_smoothing=0.1, sentence_avg=False, head_decay=decay)
     config.head_loss = head_loss
     return BlockwiseLoss(config, make_task())
 
@@ -90,7 +90,10 @@ def sample_with_targets() -> dict[str, Any]:
     return sample
 
 
-def test_drawn_heads_average_to_the_mean_of_all() -> None:
+@pytest.mark.parametrize(("decay", "weights"), [(1.0, (1, 1, 1)), (0.5, (4, 2, 1))])
+def test_drawn_heads_average_to_the_mean_of_all(
+    decay: float, weights: tuple[int, int, int]
+) -> None:
     model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, head_hidden_dim=8)
     model.train()
     for module in model.modules():
@@ -99,17 +102,28 @@ def test_drawn_heads_average_to_the_mean_of_all() -> None:
         if hasattr(module, "dropout_module"):
             module.dropout_module.p = 0.0
     sample = sample_with_targets()
-    mean, size, _ = criterion("mean")(model, sample)
-    drawn: dict[str, float] = {}
-    seed = 0
-    while len(drawn) < 3:
+    mean, size, _ = criterion("mean", decay)(model, sample)
+    drawn: dict[int, float] = {}
+    sampling, counts = criterion("sample", decay), [0, 0, 0]
+    for seed in range(200):
         torch.manual_seed(seed)
-        seed += 1
-        loss, sample_size, logging = criterion("sample")(model, sample)
+        (head,) = sampling._heads(model)
+        counts[head] += 1
+        if counts[head] > 1:
+            continue
+        torch.manual_seed(seed)
+        loss, sample_size, logging = sampling(model, sample)
         assert sample_size == size == sample["ntokens"]
-        (name,) = [name for name in logging if name.startswith("nll_")]
-        drawn[name] = float(loss.detach())
-    assert sum(drawn.values()) / 3 == pytest.approx(float(mean.detach()), rel=1e-4)
+        assert f"nll_{head + 1}" in logging
+        drawn[head] = float(loss.detach())
+    expected = sum(weights[head] * drawn[head] for head in range(3)) / sum(weights)
+    assert float(mean.detach()) == pytest.approx(expected, rel=1e-4)
+    assert counts == pytest.approx([200 * weight / sum(weights) for weight in weights], abs=25)
+
+
+def test_a_decay_outside_0_to_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--head-decay 1\.5"):
+        criterion("mean", 1.5)
 
 
 def test_a_frozen_identity_head_is_never_drawn() -> None:
