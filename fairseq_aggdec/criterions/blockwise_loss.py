@@ -45,7 +45,7 @@ class BlockwiseLossConfig(FairseqDataclass):
 class BlockwiseLoss(FairseqCriterion):
     """Head i learns the token i + 1 positions ahead; nothing is learned past ``</s>``.
 
-    In training the loss is that of the drawn head (or the mean over heads), weighted by ``head_decay``. Validation looks
+    In training the loss is that of the drawn head, or the mean over heads, weighted by ``head_decay``. Validation looks
     at all heads: its ``loss`` is the same mean, and ``mean_accepted`` the tokens per iteration that exact acceptance
     would give at the positions of the reference.
     """
