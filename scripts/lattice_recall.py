@@ -1,10 +1,11 @@
 """How many reference tokens are in the lattice, against the number of candidates N (Deng and Rush 2023, figure 1)?
 
-    python scripts/lattice_recall.py data-bin --output docs/results/lattice-recall-multi30k
+    python scripts/lattice_recall.py data-bin --nat nat.pt --output docs/results/lattice-recall-multi30k
 
-DATA has tables made by scripts/lattice_tables.py. Compared at equal N are the paper's counts, interpolated counts and
-one vocabulary per sentence shared by all its positions. Written are OUTPUT.json, OUTPUT.md and OUTPUT.svg. The lattice
-has as many positions as the reference has words; ``</s>``, which is always there, is not counted.
+DATA has tables made by scripts/lattice_tables.py. Compared at equal N are the paper's counts, interpolated counts, one
+vocabulary per sentence shared by all its positions, and what a non-autoregressive Transformer finds likely. Written are
+OUTPUT.json, OUTPUT.md and OUTPUT.svg. The lattice has as many positions as the reference has words; ``</s>``, which is
+always there, is not counted.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from typing import Any
 logging.getLogger().addHandler(logging.NullHandler())
 
 import torch  # noqa: E402
+from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
+from fairseq_aggdec.compat import CheckpointError  # noqa: E402
+from fairseq_aggdec.drafters.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.evaluation import machine  # noqa: E402
 from fairseq_aggdec.lattice import tables  # noqa: E402
 from fairseq_aggdec.lattice.candidates import CandidateModel  # noqa: E402
@@ -31,6 +35,7 @@ from fairseq_aggdec.lattice.corpus import BinarisedPairs  # noqa: E402
 from fairseq_aggdec.lattice.recall import (  # noqa: E402
     COUNTS,
     by_position,
+    non_autoregressive,
     recalls,
     reference_ranks,
     shared_vocabulary,
@@ -48,6 +53,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-s", "--source-lang", help="otherwise from the file names")
     parser.add_argument("-t", "--target-lang")
     parser.add_argument("--tables", type=Path, help="folder of tables (default: that of DATA)")
+    parser.add_argument(
+        "--nat",
+        metavar="FILE",
+        help="checkpoint of --arch nar_drafter, trained with --prefixes none",
+    )
     parser.add_argument("--candidates", type=int, nargs="+", default=list(COUNTS), metavar="N")
     parser.add_argument("--limit", type=int, help="measure only the first so many pairs")
     parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
@@ -74,6 +84,11 @@ def measure(
         "interpolated": by_position(model, "interpolated"),
         "shared vocabulary": shared_vocabulary(model),
     }
+    if args.nat:
+        languages = dict(zip(("source_lang", "target_lang"), pairs.languages, strict=True))
+        config = TranslationConfig(data=str(args.data), **languages)
+        nat = load_drafter(args.nat, TranslationTask(config, *pairs.dictionaries), "--nat")
+        lattices["non-autoregressive"] = non_autoregressive(nat.to(device), model.special)
     curves: Curves = {}
     seconds = {}
     for name, propose in lattices.items():
@@ -176,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         run(args, machine.command("lattice_recall", given))
-    except (OSError, ValueError) as error:
+    except (CheckpointError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.utils import get_perplexity
 from omegaconf import II
@@ -22,6 +22,7 @@ from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
 
+PREFIXES = ChoiceEnum(["drawn", "none"])
 VALIDATION = -1  # in place of the number of the update: the same prefixes every time
 
 
@@ -31,6 +32,13 @@ class GlancingLossConfig(FairseqDataclass):
 
     label_smoothing: float = field(
         default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    )
+    prefixes: PREFIXES = field(
+        default="drawn",
+        metadata={
+            "help": "drawn: a block begins anywhere in the sentence, as for a drafter; none: at its start, which with "
+            "a --block-size of the longest sentence is a plain non-autoregressive Transformer"
+        },
     )
     glancing_start: float = field(
         default=0.5,
@@ -60,7 +68,7 @@ class GlancingLossConfig(FairseqDataclass):
 
 @register_criterion("glancing_loss", dataclass=GlancingLossConfig)
 class GlancingLoss(FairseqCriterion):
-    """Cross entropy of the block after a drawn prefix; nothing is learned past ``</s>``.
+    """Cross entropy of the block after a drawn prefix (or at the start); nothing is learned past ``</s>``.
 
     Validation counts the same blocks with the same prefixes every time and reveals nothing. It reports the drafter's
     ``matched`` tokens (how many of a block equal the reference up to the first that does not) and, with
@@ -88,10 +96,15 @@ class GlancingLoss(FairseqCriterion):
         target, ids, decoder = sample["target"], sample["id"], model.decoder
         update = model.num_updates if model.training else VALIDATION
         lengths = (target != self.padding_idx).sum(1)
-        prefixes = draw_prefix_lengths(lengths, ids, self.cfg.seed, update)
+        anywhere = str(self.cfg.prefixes) == "drawn"
+        prefixes = torch.zeros_like(lengths)
+        if anywhere:
+            prefixes = draw_prefix_lengths(lengths, ids, self.cfg.seed, update)
         tokens, block = cut_blocks(
             target, prefixes, decoder.block_size, self.padding_idx, decoder.mask_index
         )
+        if not anywhere:
+            tokens = tokens[:, -decoder.block_size :]  # no column of prefixes
         there = block != self.padding_idx
         logging: dict[str, Any] = {"nsentences": len(target)}
         glance = None

@@ -75,6 +75,25 @@ def test_nothing_is_learned_past_the_end_or_where_it_was_revealed() -> None:
     assert 0 < there - int(size) <= (there - int(half["right"])) // 2
 
 
+def test_without_prefixes_every_block_is_the_beginning() -> None:
+    model, sample = drafter(update=3).train(), sample_with_targets(8)
+    seen: list[torch.Tensor] = []
+    slot_features = model.decoder.slot_features
+
+    def watched(tokens: torch.Tensor, *reading: Any) -> torch.Tensor:
+        seen.append(tokens)
+        features: torch.Tensor = slot_features(tokens, *reading)
+        return features
+
+    model.decoder.slot_features = watched
+    _, size, logging = criterion(prefixes="none", glancing_start=0.0, glancing_end=0.0)(
+        model, sample
+    )
+    lengths = (sample["target"] != PAD).sum(1)
+    assert int(size) == int(logging["slots"]) == int(lengths.clamp(max=BLOCK).sum())
+    assert [tokens.tolist() for tokens in seen] == 2 * [[[model.decoder.mask_index] * BLOCK] * 8]
+
+
 def test_revealed_tokens_are_read_by_the_second_pass() -> None:
     """The loss of what is left differs from the same slots' loss without glancing."""
     model, sample = drafter(update=3).train(), sample_with_targets(8)
