@@ -4,15 +4,17 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), MAX_UPDATE
-# (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TABLE_FLAGS (more for scripts/compare.py),
-# DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system
-# in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of
+# the scorer), NAT_LAYERS (1: of the decoder of a non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000),
+# LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TEACHER (beam; greedy: quick), TABLE_FLAGS (more
+# for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the
+# table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
 SETTINGS=${SETTINGS-distilled raw}
-LAYERS=${LAYERS:-1 2}
+LAYERS=${LAYERS-1 2}
+NAT_LAYERS=${NAT_LAYERS-1}
 MAX_UPDATE=${MAX_UPDATE:-1000}
 CANDIDATES=${CANDIDATES:-32 64 128}
 LR=${LR:-0.001}
@@ -22,15 +24,14 @@ tables() {
     "$PYTHON" "$ROOT/scripts/lattice_tables.py" "$(data_of "$1")" --output "$OUT"
 }
 
+# train SETTING FLAG...
 train() {
-    local setting=$1 layers=$2
+    local setting=$1; shift
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
-        $PRECISION_FLAGS --seed "$SEED" \
-        --arch lattice_transformer --base-checkpoint "$BASE" --decoder-layers "$layers" --markov-order "$MARKOV_ORDER" \
-        --dropout 0.2 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        $PRECISION_FLAGS --seed "$SEED" --dropout 0.2 --label-smoothing 0.1 "$@" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
-        --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 400 \
+        --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates 400 $FLAGS \
         --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --save-dir "$OUT" --save-interval-updates 500 --validate-interval-updates 500 --validate-interval 1000000 \
         --keep-interval-updates 2 --no-epoch-checkpoints \
@@ -41,7 +42,13 @@ for setting in $SETTINGS; do
     [ "$setting" != distilled ] || distil
     stage "lattice-$setting-$PAIR" tables "$setting"
     for layers in $LAYERS; do
-        resume "scorer-$setting-$layers-$PAIR" train "$setting" "$layers"
+        resume "scorer-$setting-$layers-$PAIR" train "$setting" --arch lattice_transformer --base-checkpoint "$BASE" \
+            --decoder-layers "$layers" --markov-order "$MARKOV_ORDER" --criterion label_smoothed_cross_entropy
+    done
+    for layers in $NAT_LAYERS; do
+        resume "nat-$setting-$layers-$PAIR" train "$setting" --arch nar_drafter --decoder-layers "$layers" --block-size 40 \
+            --init-encoder-from "$BASE" --init-decoder-from "$BASE" --share-decoder-input-output-embed \
+            --activation-fn relu --criterion glancing_loss --prefixes none
     done
 done
 
@@ -60,9 +67,10 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
-for folder in "$WORK"/drafter*-"$PAIR"/; do  # of gad_multi30k.sh
-    [ -e "$folder/checkpoint_best.pt" ] || continue
-    SYSTEMS+=(--system "NAT, $(basename "$folder" "-$PAIR") alone=--decoding nar --drafter-path ${folder}checkpoint_best.pt")
+for folder in "$WORK"/nat-*-"$PAIR"/; do
+    [ -e "$folder/checkpoint_last.pt" ] || continue
+    name=$(basename "$folder" "-$PAIR") name=${name#nat-}
+    SYSTEMS+=(--system "NAT, ${name%-*} data, ${name##*-} layers=--decoding nar --drafter-path ${folder}checkpoint_last.pt")
 done
 in_bf16 "ours, greedy"
 compare --beam 1 --title "Sequence-to-lattice on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
