@@ -2,15 +2,15 @@
 
     python scripts/lattice_tables_cost.py --pairs 1000000 --output docs/results/lattice-tables-1m
 
-draws sentence pairs, runs scripts/lattice_tables.py on them (in a process of its own, both alignment directions and
-counting), opens what it wrote and makes the candidates of some sentences. Source words follow Zipf's law, every one
+draws sentence pairs, aligns them (both directions), makes tables with scripts/lattice_tables.py, each in a process of
+its own, opens what it wrote and makes the candidates of some sentences. Source words follow Zipf's law, every one
 has a few translations, some are dropped, words move a little, and words of no source are put in between.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +28,7 @@ from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.corpus import BinarisedPairs
 
 SOURCE, TARGET = "src", "tgt"
+ALIGN = ["-m", "fairseq_aggdec.lattice.word_alignment"]
 TABLES = Path(__file__).with_name("lattice_tables.py")
 TRANSLATIONS = (0.7, 0.2, 0.1)  # chances of a word's translations
 DROPPED, INSERTED = (
@@ -102,12 +103,24 @@ def write_data(folder: Path, pairs: int, types: int, length: float, seed: int) -
 
 
 def make_tables(data: Path) -> dict[str, float]:
-    """Seconds and the GiB of the largest process while the tables are made."""
+    """What alignment takes, and the tables by themselves, with its links."""
+    links = data / "links.txt"
+    align = [*ALIGN, "--data", str(data), "--output", str(links)]
+    return cost_of("alignment", align) | cost_of(
+        "tables", [str(TABLES), str(data), "--links", str(links)]
+    )
+
+
+def cost_of(name: str, arguments: Sequence[str]) -> dict[str, float]:
+    """Seconds of a Python command, and GiB of the largest of its processes."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, str(TABLES), str(data)], check=True)
+    process = subprocess.Popen([sys.executable, *arguments])
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    return {"seconds": seconds, "peak memory, GiB": peak}
+    return {f"{name}, s": seconds, f"{name}, peak memory, GiB": used.ru_maxrss / 2**20}
 
 
 def use_tables(data: Path) -> dict[str, float]:

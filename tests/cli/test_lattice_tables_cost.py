@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,17 @@ def test_cost_of_making_and_using(
     output = tmp_path / "cost"
     script["main"]([*sizes, "--work", str(tmp_path / "data"), "--output", str(output)])
     found = json.loads(output.with_suffix(".json").read_text())["results"]
-    assert found["seconds"] > 0
+    assert found["alignment, s"] > 0
+    assert 0 < found["tables, peak memory, GiB"] < 8
     assert found["size on disk, MiB"] > 0
     assert (tmp_path / "data" / "lattice.src-tgt" / "header.json").exists()
-    assert f"{found['seconds']:.3g}" in output.with_suffix(".md").read_text()
-    assert "| seconds |" in capsys.readouterr().out
+    assert f"{found['tables, s']:.3g}" in output.with_suffix(".md").read_text()
+    assert "| tables, s |" in capsys.readouterr().out
+
+
+def test_a_command_that_fails_is_not_measured(script: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        script["make_tables"](tmp_path)
 
 
 def test_pairs_are_translations(script: dict[str, Any]) -> None:
