@@ -10,6 +10,7 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
 DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
 PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
+GREEDY=(--decoding greedy --beam 1 --bf16)
 BASE=$WORK/model-$PAIR/model.pt
 DATA=$WORK/data-$PAIR
 case ${TEACHER:=beam} in
@@ -20,15 +21,20 @@ esac
 
 [ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
 
-# distil: makes DISTILLED, what BASE writes for the training set with beam 5 or, as TEACHER says, greedily: just what an exact
-# verifier accepts, and twenty times sooner.
+# distil_into FOLDER OPTIONS...: what BASE writes for the training set, with OPTIONS of fairseq-generate, unless it is there.
+distil_into() {
+    local folder=$1; shift
+    [ ! -e "$folder/distillation.json" ] || return 0
+    # shellcheck disable=SC2086  # the flags are lists
+    bash "$ROOT/scripts/distill.sh" "$DATA" "$folder" --path "$BASE" --batch-size 64 \
+        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS "$@"
+}
+
+# distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and twenty times sooner.
 distil() {
     local options=()
-    [ ! -e "$DISTILLED/distillation.json" ] || return 0
-    if [ "$TEACHER" = greedy ]; then options=(--decoding greedy --beam 1 --bf16); fi
-    # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$DISTILLED" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS "${options[@]}"
+    if [ "$TEACHER" = greedy ]; then options=("${GREEDY[@]}"); fi
+    distil_into "$DISTILLED" "${options[@]}"
 }
 
 # data_of SETTING: the folder to train on.
