@@ -9,6 +9,7 @@ takes every flag of fairseq-generate for all systems; a system adds its own, --p
 compared with the stock --beam 1 system of the same --path, when there is one. Only decoding is timed.
 
     --distribution NAME   a histogram, too: speed-up of single sentences by NAME over the first of --baselines
+    --hypotheses FOLDER   what each system wrote, for other scorers than BLEU: a file NAME.txt in the order of the set
     --memory              instead: peak memory of each system, in a process of its own
 """
 
@@ -17,7 +18,7 @@ import logging
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,7 +27,9 @@ import torch
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.evaluation import benchmark, comparison, machine, memory, plots
 from fairseq_aggdec.evaluation.comparison import Line, Method
+from fairseq_aggdec.evaluation.quality import texts
 from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.timing import Measurement
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--limit", type=int, help="sentences (default: all), of all lengths")
     group.add_argument("--repeats", type=int, default=1, help="times each batch is decoded")
     group.add_argument("--distribution", metavar="NAME")
+    group.add_argument("--hypotheses", type=Path, metavar="FOLDER")
     group.add_argument("--memory", action="store_true")
     group.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
     group.add_argument("--title", default="Decoding methods", help="heading of the result")
@@ -106,6 +110,17 @@ def peaks(args: argparse.Namespace, names: Iterable[str], arguments: list[str]) 
     benchmark.write_table(args.output, args.title, command(arguments), table, found)
 
 
+def write_hypotheses(
+    folder: Path, methods: Iterable[Method], measured: Mapping[str, Measurement]
+) -> None:
+    """FOLDER/NAME.txt of each system; of several batch sizes the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for method in methods:
+        lines = texts(method.session, measured[method.name].outputs)
+        path = folder / (re.sub(r"[^\w.+-]+", "-", method.name) + ".txt")
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
 def draw(output: Path, lines: list[Line], threads: int) -> None:
     latencies: dict[str, dict[int, float]] = {}
     for line in lines:
@@ -140,6 +155,8 @@ def compare(args: argparse.Namespace, methods: list[Method], arguments: list[str
             )
             print(comparison.markdown(found), flush=True)
             lines += found
+            if args.hypotheses is not None:
+                write_hypotheses(args.hypotheses, methods, measured)
             if args.distribution is not None and batch_size == 1 and not single:
                 base = measured[args.baselines[0]]
                 single = comparison.speedups(measured[args.distribution], base)

@@ -19,10 +19,18 @@ def bleu(session: Session, outputs: Mapping[int, Tensor | Sequence[int]]) -> tup
         outputs: sentence -> tokens.
     """
     dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
-    texts, references = [], []
-    for sentence, tokens in outputs.items():
-        texts.append(dictionary.string(as_tensor(tokens), process))
+    references = []
+    for sentence in sorted(outputs):
         reference: Any = session.dataset[sentence]["target"]
         references.append(dictionary.string(reference, process, escape_unk=True))
     metric = sacrebleu.BLEU()
-    return metric.corpus_score(texts, [references]).score, str(metric.get_signature())
+    score = metric.corpus_score(texts(session, outputs), [references]).score
+    return score, str(metric.get_signature())
+
+
+def texts(session: Session, outputs: Mapping[int, Tensor | Sequence[int]]) -> list[str]:
+    """Decoded sentences as text, in the order of the set; arguments as for :func:`bleu`."""
+    dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
+    return [
+        dictionary.string(as_tensor(outputs[sentence]), process) for sentence in sorted(outputs)
+    ]

@@ -25,7 +25,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     systems = ["--system", "stock=--beam 1", "--system", "wide=--beam 3"]
     systems += ["--system", "copying=--decoding iad --beam 1", "--limit", "20"]
     systems += ["--baselines", "stock", "--batch-sizes", "1", "4", "--threads", "1"]
-    systems += ["--distribution", "copying"]
+    systems += ["--distribution", "copying", "--hypotheses", str(tmp_path / "texts")]
     run_compare(trained, output, *systems)
     record = json.loads(output.with_suffix(".json").read_text())
     assert "nrefs:1" in record["sacrebleu"]
@@ -41,6 +41,10 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     assert "| copying |" in output.with_suffix(".md").read_text()
     assert Path(f"{output}-batch.svg").stat().st_size > 1000
     assert Path(f"{output}-distribution.svg").stat().st_size > 1000
+    written = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
+    assert sorted(written) == ["copying.txt", "stock.txt", "wide.txt"]
+    assert written["copying.txt"] == written["stock.txt"]
+    assert written["stock.txt"].count("\n") == 20
     assert record["distribution"]["system"] == "copying"
     assert len(record["distribution"]["speedups"]) == 20
     assert min(record["distribution"]["speedups"]) > 0
