@@ -6,9 +6,10 @@
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of
 # the scorer), NAT_LAYERS (1: of the decoder of a non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000),
-# LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128; 1 is always there), TEACHER (beam; greedy: quick), TABLE_FLAGS (more
-# for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the
-# table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
+# LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128, for scorers of one layer; 1 and 64 for all), TEACHER (beam; greedy:
+# quick), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
+# while training), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
+# (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
@@ -60,7 +61,9 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     options="--decoding lattice --path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR"
     label="${name%-*} data, ${name##*-} layers"
     SYSTEMS+=(--system "$label, N = 1=$options --lattice-candidates 1 --lattice-length-window 0")
-    for count in $CANDIDATES; do
+    counts=$CANDIDATES
+    [ "${name##*-}" = 1 ] || counts=64
+    for count in $counts; do
         SYSTEMS+=(--system "$label, N = $count=$options --lattice-candidates $count --lattice-least-probability 0")
         SYSTEMS+=(--system "$label, N = $count, likely ones=$options --lattice-candidates $count")
     done
