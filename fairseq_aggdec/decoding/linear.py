@@ -196,7 +196,7 @@ class ParameterWatch:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
 
     def _values(self) -> Tensor:
-        return torch.cat([probe.float() for probe in self.probes])
+        return torch.cat(self.probes)
 
     def changed(self) -> bool:
         return self._identity() != self.identity or not torch.equal(self._values(), self.values)
