@@ -6,9 +6,10 @@
 #
 # Beam search and the interleaved models write LENGTH tokens, the mean of the references; the lattice searches the lengths
 # that it predicts. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LENGTH (14), LIMIT (60 sentences), THREADS (1 2), BATCH_SIZES (1),
-# LATTICE (the tables: WORK/lattice-distilled-PAIR), MODEL_FLAGS (base size), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS
-# (--cpu), BF16 (1: every system in bfloat16 too; 0: not), OUTPUT (docs/results/base-speed).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LENGTH (14), LIMIT (60 sentences), THREADS (1 2), BATCH_SIZES
+# (1), LATTICE (the tables: WORK/lattice-distilled-PAIR), MODEL_FLAGS (base size), TABLE_FLAGS (more for scripts/compare.py),
+# DEVICE_FLAGS (--cpu where there is no GPU), BF16 (1: every system in bfloat16 too; 0: not), OUTPUT
+# (docs/results/base-speed).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -21,7 +22,7 @@ BATCH_SIZES=${BATCH_SIZES:-1}
 LATTICE=${LATTICE:-$WORK/lattice-distilled-$PAIR}
 MODEL_FLAGS=${MODEL_FLAGS:-}
 TABLE_FLAGS=${TABLE_FLAGS:-}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+devices
 DATA=$WORK/data-$PAIR
 
 [ -d "$DATA" ] || die "$DATA is missing: run scripts/recipes/multi30k.sh first"

@@ -59,6 +59,21 @@ generate() {
     "$BIN/fairseq-generate" "$@" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
 }
 
+# fetch FILE URL: an archive that was cut short goes on where it stopped, and is read to its end before it counts.
+fetch() {
+    local part=$1.partial check=("$PYTHON" "$ROOT/scripts/recipes/wmt_steps.py" check "$1.partial") continue=()
+    [ ! -e "$1" ] || return 0
+    mkdir -p "$(dirname "$1")"
+    case $1 in *gz | *.tar | *.zip) continue=(-C -) ;; *) check=(true) ;; esac
+    if [ ! -e "$part" ] || [ "${check[0]}" = true ] || ! "${check[@]}" 2>/dev/null; then
+        say "download $2"
+        curl -fL --retry 5 --no-progress-meter "${continue[@]}" -o "$part" "$2" ||
+            die "$2 cannot be downloaded; put $(basename "$1") into $(dirname "$1")"
+        "${check[@]}" || exit 1 # also in a subshell, where set -e does not hold
+    fi
+    mv "$part" "$1"
+}
+
 # in_bf16 BASELINE...: SYSTEMS, which holds --system NAME=OPTIONS ..., holds each again with --bf16 and a name that says so, and
 # BASELINES these of them too; not with BF16=0.
 in_bf16() {

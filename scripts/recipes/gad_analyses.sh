@@ -13,9 +13,9 @@
 #   traces       Table 17: what drafter and verifier wrote, of GAD and of GAD++
 #
 # A table that is there already is kept: delete its .json (the .html of traces) to make it anew.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter), VERIFIER
-# (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu),
-# OUTPUT (docs/results/gad-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter),
+# VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), TABLE_FLAGS (more for scripts/compare.py),
+# DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -26,7 +26,7 @@ VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
 ANALYSES=${ANALYSES:-block-size tolerance batch drafter modules memory traces}
 BLOCK_SIZES=${BLOCK_SIZES:-1 3 5 7 10}
 TABLE_FLAGS=${TABLE_FLAGS:-}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
+devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-multi30k}
 GAD="--decoding gad --drafter-path $DRAFTER"
 RELAXED="--acceptance top-beta --top-beta 5 --tolerance 3.0" # high efficiency, section 4.2.3

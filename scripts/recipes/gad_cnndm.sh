@@ -70,21 +70,6 @@ REPORTED=()
 
 # -- files
 
-# fetch FILE URL: an archive that was cut short goes on where it stopped, and is read to its end before it counts.
-fetch() {
-    local part=$1.partial check=("$PYTHON" "$ROOT/scripts/recipes/wmt_steps.py" check "$1.partial") continue=()
-    [ ! -e "$1" ] || return 0
-    mkdir -p "$(dirname "$1")"
-    case $1 in *gz) continue=(-C -) ;; *) check=(true) ;; esac
-    if [ ! -e "$part" ] || [ "${check[0]}" = true ] || ! "${check[@]}" 2>/dev/null; then
-        say "download $2"
-        curl -fL --retry 5 --no-progress-meter "${continue[@]}" -o "$part" "$2" ||
-            die "$2 cannot be downloaded; put $(basename "$1") into $(dirname "$1")"
-        "${check[@]}" || exit 1 # also in a subshell, where set -e does not hold
-    fi
-    mv "$part" "$1"
-}
-
 # pretrained NAME: the file of a checkpoint of fairseq's, or NAME itself if it is one.
 pretrained() {
     case $1 in

@@ -5,13 +5,15 @@
 #
 # The verifier is the model of multi30k.sh, trained on what it writes itself with beam 5 (the paper's verifier learns from a
 # teacher, too); the drafter learns from what the verifier writes. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), VERIFIER (a checkpoint, to train none), VERIFIER_UPDATE (800),
-# BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier
-# with the verifier's encoder), NAME (drafter), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while
-# training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every system in
-# bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), VERIFIER (a checkpoint, to train none), VERIFIER_UPDATE
+# (800), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
+# verifier with the verifier's encoder), NAME (drafter), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
+# on a CPU --amp: products in half precision while training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for
+# scripts/compare.py), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
+# (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+need_base
 
 VERIFIER=${VERIFIER:-}
 VERIFIER_UPDATE=${VERIFIER_UPDATE:-800}
@@ -35,17 +37,16 @@ learn() {
 }
 
 learn_verifier() {
+    # shellcheck disable=SC2086
     learn "$DISTILLED" "$VERIFIER_UPDATE" --arch transformer --finetune-from-model "$BASE" \
-        --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --encoder-attention-heads 4 \
-        --decoder-layers 3 --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024 --decoder-attention-heads 4 \
-        --share-all-embeddings --dropout 0.1 --criterion label_smoothed_cross_entropy \
+        $MODEL_FLAGS --share-all-embeddings --dropout 0.1 --criterion label_smoothed_cross_entropy \
         --clip-norm 1.0 --lr 0.0005 --warmup-updates 100
 }
 
 learn_drafter() {
     # shellcheck disable=SC2086
-    learn "$GUESSED" "$MAX_UPDATE" --arch nar_drafter --block-size "$BLOCK_SIZE" --decoder-layers "$LAYERS" $DRAFTER_FLAGS \
-        --activation-fn relu --dropout 0.1 --criterion glancing_loss --eval-acceptance "$BASE" \
+    learn "$GUESSED" "$MAX_UPDATE" --arch nar_drafter $MODEL_FLAGS --decoder-layers "$LAYERS" --block-size "$BLOCK_SIZE" \
+        $DRAFTER_FLAGS --activation-fn relu --dropout 0.1 --criterion glancing_loss --eval-acceptance "$BASE" \
         --clip-norm 3.0 --lr "$LR" --warmup-updates 400 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric $FLAGS
 }

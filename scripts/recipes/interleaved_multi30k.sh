@@ -5,13 +5,15 @@
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3 2: of
-# the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), FLAGS (more for
-# fairseq-train, such as an ablation), NAME (interleaved), BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS
-# (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16
-# too; 0: not), SEED (1), OUTPUT (docs/results/interleaved-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only
+# the table), LAYERS (3 2: of the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR
+# (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved), BEAMS (4 1), TABLE_FLAGS (more for
+# scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half
+# precision while training), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
+# (docs/results/interleaved-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+need_base
 
 GEOMETRIES=${GEOMETRIES:-2x1 2x2}
 SETTINGS=${SETTINGS-distilled raw}
@@ -21,8 +23,6 @@ MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
 NAME=${NAME:-interleaved}
 BEAMS=${BEAMS:-4 1}
-SIZES="--encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 --encoder-attention-heads 4
-    --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024 --decoder-attention-heads 4"
 
 train() {
     local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
@@ -31,7 +31,7 @@ train() {
     "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" \
         --arch interleaved_transformer --directions "$directions" --words-per-direction "$words" \
-        $SIZES --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 $FLAGS "${start[@]}" \
+        $MODEL_FLAGS --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 $FLAGS "${start[@]}" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
         --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" \

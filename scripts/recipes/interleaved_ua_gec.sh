@@ -6,9 +6,9 @@
 # A model begins as that of ua_gec.sh and learns to write from both ends on its synthetic errors, then on the real ones. Killed
 # at any moment, the same command goes on.
 # Environment: WORK (work/ua_gec), GEOMETRIES (2x1; as in interleaved_multi30k.sh), PRETRAIN_UPDATES (1000), MAX_UPDATE (300),
-# BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
-# while training), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
-# (docs/results/interleaved-ua_gec).
+# BEAMS (4 1), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
+# on a CPU --amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16 too; 0: not),
+# SEED (1), OUTPUT (docs/results/interleaved-ua_gec).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -19,8 +19,7 @@ MAX_UPDATE=${MAX_UPDATE:-300}
 BEAMS=${BEAMS:-4 1}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
+devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-ua_gec}
 BASE=$WORK/model/checkpoint.pt
 

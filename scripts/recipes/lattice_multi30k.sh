@@ -4,14 +4,15 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of
-# the scorer), NAT_LAYERS (1: of the decoder of a non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000),
-# LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128, for scorers of one layer; 1 and 64 for all), TEACHER (beam; greedy:
-# quick), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision
-# while training), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
-# (docs/results/lattice-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2:
+# of the scorer), NAT_LAYERS (1: of the decoder of a non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE
+# (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128, for scorers of one layer; 1 and 64 for all), TEACHER (beam;
+# greedy: quick), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS
+# (--fp16, on a CPU --amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16 too;
+# 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+need_base
 
 SETTINGS=${SETTINGS-distilled raw}
 LAYERS=${LAYERS-1 2}
@@ -47,8 +48,9 @@ for setting in $SETTINGS; do
             --decoder-layers "$layers" --markov-order "$MARKOV_ORDER" --criterion label_smoothed_cross_entropy
     done
     for layers in $NAT_LAYERS; do
-        resume "nat-$setting-$layers-$PAIR" train "$setting" --arch nar_drafter --decoder-layers "$layers" --block-size 40 \
-            --init-encoder-from "$BASE" --init-decoder-from "$BASE" --share-decoder-input-output-embed \
+        # shellcheck disable=SC2086
+        resume "nat-$setting-$layers-$PAIR" train "$setting" --arch nar_drafter $MODEL_FLAGS --decoder-layers "$layers" \
+            --block-size 40 --init-encoder-from "$BASE" --init-decoder-from "$BASE" --share-decoder-input-output-embed \
             --activation-fn relu --criterion glancing_loss --prefixes none
     done
 done

@@ -2,38 +2,32 @@
 # Multi30k German-English: from the raw text to an ordinary fairseq Transformer, the model that the equality audit,
 # the drafters and the benchmark use.
 #
-#   scripts/recipes/multi30k.sh DATA          DATA holds {train,val,test_2016_flickr}.{de,en}.gz (github.com/multi30k/dataset,
-#                                             data/task1/raw, and for the test set the same folder)
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every
-# 500 updates), SEED (1), MODEL_FLAGS, DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp). The audits under docs/results used MAX_UPDATE=1500 AVERAGE=1.
+#   scripts/recipes/multi30k.sh [RAW]         RAW (WORK/raw) holds {train,val,test_2016_flickr}.{de,en}.gz; what is missing
+#                                             is downloaded from github.com/multi30k/dataset, data/task1/raw
+#
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every 500
+# updates), SEED (1), VOCABULARY (8000), MODEL_FLAGS, DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on
+# a CPU --amp), FILES (the address of the data). The audits under docs/results used MAX_UPDATE=1500 AVERAGE=1.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 
-SOURCE=${SOURCE:-de}
-TARGET=${TARGET:-en}
-WORK=${WORK:-$ROOT/work/multi30k}
 MAX_UPDATE=${MAX_UPDATE:-4500}
 AVERAGE=${AVERAGE:-4}
-SEED=${SEED:-1}
 VOCABULARY=${VOCABULARY:-8000}
-MODEL_FLAGS=${MODEL_FLAGS:---encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256
-    --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS---amp}
-DATA=${1:?usage: scripts/recipes/multi30k.sh DATA}
+RAW=${1:-$WORK/raw}
+FILES=${FILES:-https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw}
 
-for split in train val test_2016_flickr; do
-    for language in de en; do
-        [ -e "$DATA/$split.$language.gz" ] || MISSING="${MISSING:-} $split.$language.gz"
-    done
-done
-[ -z "${MISSING:-}" ] || die "DATA folder $DATA lacks:$MISSING (see github.com/multi30k/dataset, data/task1/raw)"
+[ "$#" = 0 ] || [ -d "$RAW" ] || die "the folder $RAW does not exist"
 
 text() {
+    local split language
+    for split in train val test_2016_flickr; do
+        for language in de en; do fetch "$RAW/$split.$language.gz" "$FILES/$split.$language.gz"; done
+    done
     for language in de en; do
-        gzip -dc "$DATA/train.$language.gz" > "$OUT/train.raw.$language"
-        gzip -dc "$DATA/val.$language.gz" > "$OUT/valid.raw.$language"
-        gzip -dc "$DATA/test_2016_flickr.$language.gz" > "$OUT/test.raw.$language"
+        gzip -dc "$RAW/train.$language.gz" > "$OUT/train.raw.$language"
+        gzip -dc "$RAW/val.$language.gz" > "$OUT/valid.raw.$language"
+        gzip -dc "$RAW/test_2016_flickr.$language.gz" > "$OUT/test.raw.$language"
     done
 }
 
@@ -65,7 +59,7 @@ binarise() {
 
 train() {
     # shellcheck disable=SC2086  # the flags are lists
-    "$BIN/fairseq-train" "$WORK/data-$SOURCE-$TARGET" --user-dir "$USER_DIR" --task translation $DEVICE_FLAGS $PRECISION_FLAGS --seed "$SEED" \
+    "$BIN/fairseq-train" "$DATA" --user-dir "$USER_DIR" --task translation $DEVICE_FLAGS $PRECISION_FLAGS --seed "$SEED" \
         --arch transformer $MODEL_FLAGS --share-all-embeddings --dropout 0.2 \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
@@ -76,12 +70,12 @@ train() {
 }
 
 model() {
-    average "$WORK/train-$SOURCE-$TARGET" "$AVERAGE"
-    cp "$WORK/data-$SOURCE-$TARGET"/dict.*.txt "$OUT"
+    average "$WORK/train-$PAIR" "$AVERAGE"
+    cp "$DATA"/dict.*.txt "$OUT"
 }
 
 stage text text
 stage subwords subwords
-stage "data-$SOURCE-$TARGET" binarise
-resume "train-$SOURCE-$TARGET" train
-stage "model-$SOURCE-$TARGET" model
+stage "data-$PAIR" binarise
+resume "train-$PAIR" train
+stage "model-$PAIR" model

@@ -1,15 +1,19 @@
-# Shared by the recipes that build on multi30k.sh: its model and data, and their distillation.
+# Shared by the recipes on Multi30k: multi30k.sh, and those that build on its model, data and distillation.
 #
-# Sourced, not executed. Reads from the environment what their heads name; sets BASE (the model), DATA and DISTILLED (folders).
+# Sourced, not executed. Reads from the environment what their heads name, and DISTILL_FLAGS (more for distill.sh); sets BASE
+# (the model), DATA and DISTILLED (folders).
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}
-PAIR=${SOURCE:-de}-${TARGET:-en}
+SOURCE=${SOURCE:-de}
+TARGET=${TARGET:-en}
+PAIR=$SOURCE-$TARGET
+MODEL_FLAGS=${MODEL_FLAGS:---encoder-layers 3 --decoder-layers 3 --encoder-embed-dim 256 --decoder-embed-dim 256
+    --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4}
 FLAGS=${FLAGS:-}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
-DEVICE_FLAGS=${DEVICE_FLAGS:---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS:---amp}
+devices
 GREEDY=(--decoding greedy --beam 1 --bf16)
 BASE=$WORK/model-$PAIR/model.pt
 DATA=$WORK/data-$PAIR
@@ -19,7 +23,7 @@ case ${TEACHER:=beam} in
     *) die "unknown TEACHER '$TEACHER' (choose from: beam greedy)" ;;
 esac
 
-[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"
+need_base() { [ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi30k.sh first"; }
 
 # distil_into FOLDER OPTIONS...: what BASE writes for the training set, with OPTIONS of fairseq-generate, unless it is there.
 distil_into() {
@@ -27,7 +31,7 @@ distil_into() {
     [ ! -e "$folder/distillation.json" ] || return 0
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$DATA" "$folder" --path "$BASE" --batch-size 64 \
-        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS "$@"
+        --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS ${DISTILL_FLAGS:-} "$@"
 }
 
 # distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and twenty times sooner.

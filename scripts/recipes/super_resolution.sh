@@ -10,10 +10,11 @@
 # Table 2: regular (base frozen), approximate (the same heads, an intensity stands that is at most EPSILON off), fine-tuned (base
 # trained on), both. Killed at any moment, the same command goes on.
 # Environment: WORK (work/super_resolution), IMAGE_FLAGS (what fairseq_aggdec.data.images takes), ARCH (image_transformer),
-# MODEL_FLAGS, NOISE (as --input-noise; 24), MAX_UPDATE (2700), WARMUP (300), BATCH (8), SETTINGS (regular fine-tuned; empty: no heads),
-# BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_LOSS (mean), EPSILON (2), SEED (1),
-# DEVICE_FLAGS (--cpu), PRECISION_FLAGS (--amp: products in half precision while training), IMAGES (how many of the test set are
-# decoded; 200), SYSTEMS (more systems for the sheet, as its --system options; none).
+# MODEL_FLAGS, NOISE (as --input-noise; 24), MAX_UPDATE (2700), WARMUP (300), BATCH (8), SETTINGS (regular fine-tuned; empty:
+# no heads), BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_LOSS (mean), EPSILON
+# (2), SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half
+# precision while training), IMAGES (how many of the test set are decoded; 200), SYSTEMS (more systems for the sheet, as its
+# --system options; none).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -32,8 +33,7 @@ HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 EPSILON=${EPSILON:-2}
 SEED=${SEED:-1}
-DEVICE_FLAGS=${DEVICE_FLAGS---cpu}
-PRECISION_FLAGS=${PRECISION_FLAGS---amp}
+devices
 IMAGES=${IMAGES:-200}
 SYSTEMS=${SYSTEMS:-}
 BASE=$WORK/train/checkpoint_best.pt

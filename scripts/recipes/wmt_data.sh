@@ -29,17 +29,7 @@ PAIR=${SET#*-}
 SOURCE=${PAIR%-*}
 TARGET=${PAIR#*-}
 
-# archive NAME URL: what was cut short goes on where it stopped; nothing takes its place that was not read to its end.
-archive() {
-    if [ -e "$RAW/$1.partial" ] && "$PYTHON" "$STEPS" check "$RAW/$1.partial" 2>/dev/null; then
-        mv "$RAW/$1.partial" "$RAW/$1"
-        return
-    fi
-    say "download $2"
-    curl -fL --retry 5 --no-progress-meter -C - -o "$RAW/$1.partial" "$2" || die "$2 cannot be downloaded; put $1 into $RAW"
-    "$PYTHON" "$STEPS" check "$RAW/$1.partial"
-    mv "$RAW/$1.partial" "$RAW/$1"
-}
+archive() { fetch "$RAW/$1" "$2"; }
 
 # sacrebleu SET SPLIT: sacreBLEU compares its own downloads with its checksums.
 sacrebleu() {

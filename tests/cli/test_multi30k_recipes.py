@@ -1,0 +1,75 @@
+"""The recipes on Multi30k from made-up files in the public format to their tables, at a size that takes seconds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
+
+SETTINGS = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "PRECISION_FLAGS": "",
+    "VOCABULARY": "120",
+    "MAX_UPDATE": "2",
+    "AVERAGE": "1",
+    "MODEL_FLAGS": "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 "
+    "--decoder-layers 1 --decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2",
+    "DISTILL_FLAGS": "--keep-cut --max-length-ratio 100",
+    "BF16": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What multi30k.sh makes of files that it downloads."""
+    folder = tmp_path_factory.mktemp("multi30k")
+    write_multi30k(folder / "public")
+    work = folder / "work"
+    result = recipe("multi30k", WORK=str(work), FILES=(folder / "public").as_uri(), **SETTINGS)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stderr.count("download file:") == 6
+    assert (work / "model-de-en" / "model.pt").exists()
+    return work
+
+
+def run(made: Path, folder: Path, name: str, **settings: str) -> dict[str, dict[str, Any]]:
+    """Rows of the table that a recipe makes, by system."""
+    work = shutil.copytree(made, folder / "work")
+    output = folder / "table"
+    result = recipe(name, WORK=str(work), OUTPUT=str(output), **SETTINGS | settings)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    found = json.loads(output.with_suffix(".json").read_text())["results"]
+    return {row["system"]: row for row in found}
+
+
+def test_gad(made: Path, tmp_path: Path) -> None:
+    """The verifier of the table is the one trained on distilled data; what is lossless equals its beam 1."""
+    rows = run(made, tmp_path, "gad_multi30k", VERIFIER_UPDATE="2", LAYERS="1", BLOCK_SIZE="4")
+    assert {row["sentences"] for row in rows.values()} == {PAIRS["test"]}
+    for name in ("ours, greedy", "GAD, drafter", "GAD, automatic block size, drafter"):
+        assert rows[name]["differ"] == 0
+    record = json.loads((tmp_path / "table.json").read_text())
+    assert "verifier-de-en/checkpoint_last.pt" in record["command"]
+    assert (tmp_path / "work" / "verifier-greedy-de-en" / "distillation.json").exists()
+
+
+@pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
+def test_lattice(made: Path, tmp_path: Path) -> None:
+    settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}
+    rows = run(made, tmp_path, "lattice_multi30k", **settings)
+    assert rows["IAD drafting from distilled data, 2 layers"]["differ"] == 0
+    assert rows["distilled data, 2 layers, N = 64"]["steps"] == 1
+    assert "NAT, distilled data, 1 layers" in rows
+
+
+def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    result = recipe("multi30k", tmp_path / "typo", WORK=str(tmp_path / "work"), **SETTINGS)
+    assert result.returncode == 2
+    assert "typo does not exist" in result.stderr
+    assert not (tmp_path / "typo").exists()
