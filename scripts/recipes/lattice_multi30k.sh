@@ -72,10 +72,9 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
-for folder in "$WORK"/nat-*-"$PAIR"/; do
+for folder in "$WORK"/nat-*-"$PAIR"/ "$WORK"/drafter*-"$PAIR"/; do  # also those of gad_multi30k.sh, which write blocks
     [ -e "$folder/checkpoint_last.pt" ] || continue
-    name=$(basename "$folder" "-$PAIR") name=${name#nat-}
-    SYSTEMS+=(--system "NAT, ${name%-*} data, ${name##*-} layers=--decoding nar --drafter-path ${folder}checkpoint_last.pt")
+    SYSTEMS+=(--system "NAT, $(basename "$folder" "-$PAIR")=--decoding nar --drafter-path ${folder}checkpoint_last.pt")
 done
 in_bf16 "ours, greedy"
 compare --beam 1 --title "Sequence-to-lattice on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
