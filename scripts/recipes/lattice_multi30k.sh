@@ -72,7 +72,7 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")
 done
-for folder in "$WORK"/nat-*-"$PAIR"/ "$WORK"/drafter*-"$PAIR"/; do  # also those of gad_multi30k.sh, which write blocks
+for folder in "$WORK"/nat-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     SYSTEMS+=(--system "NAT, $(basename "$folder" "-$PAIR")=--decoding nar --drafter-path ${folder}checkpoint_last.pt")
 done
