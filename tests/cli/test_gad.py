@@ -115,11 +115,12 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     work, output = tmp_path / "work", tmp_path / "results" / "gad"
     work.mkdir()
     (work / "data-src-tgt").symlink_to(trained.data)
-    for name, checkpoint in (("model", trained.checkpoint), ("drafter", drafter)):
-        folder = work / f"{name}-src-tgt"
-        folder.mkdir()
-        file = "model.pt" if name == "model" else "checkpoint_best.pt"
-        (folder / file).symlink_to(checkpoint)
+    for name, checkpoint in (
+        ("verifier-src-tgt/checkpoint_last.pt", trained.checkpoint),
+        ("drafter-src-tgt/checkpoint_best.pt", drafter),
+    ):
+        (work / name).parent.mkdir()
+        (work / name).symlink_to(checkpoint)
     settings = {"WORK": str(work), "SOURCE": "src", "TARGET": "tgt", "OUTPUT": str(output)}
     settings |= {"ANALYSES": "modules traces", "TABLE_FLAGS": "--limit 6"}
     result = recipe("gad_analyses", **settings)
