@@ -67,6 +67,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, dict[str, list[str]
     by_name = dict(systems)
     if len(by_name) < len(systems):
         raise SystemExit("error: --system: two systems have the same name")
+    if args.hypotheses is not None and len({file_name(name) for name in by_name}) < len(by_name):
+        raise SystemExit(
+            "error: --hypotheses: two systems would write the same file; name them otherwise"
+        )
     for name in args.baselines:
         if name not in by_name:
             raise SystemExit(f"error: --baselines {name}: there is no --system of this name")
@@ -110,6 +114,10 @@ def peaks(args: argparse.Namespace, names: Iterable[str], arguments: list[str]) 
     benchmark.write_table(args.output, args.title, command(arguments), table, found)
 
 
+def file_name(system: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", system) + ".txt"
+
+
 def write_hypotheses(
     folder: Path, methods: Iterable[Method], measured: Mapping[str, Measurement]
 ) -> None:
@@ -117,8 +125,9 @@ def write_hypotheses(
     folder.mkdir(parents=True, exist_ok=True)
     for method in methods:
         lines = texts(method.session, measured[method.name].outputs)
-        path = folder / (re.sub(r"[^\w.+-]+", "-", method.name) + ".txt")
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        (folder / file_name(method.name)).write_text(
+            "".join(line + "\n" for line in lines), encoding="utf-8"
+        )
 
 
 def draw(output: Path, lines: list[Line], threads: int) -> None:

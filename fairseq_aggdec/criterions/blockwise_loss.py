@@ -35,7 +35,7 @@ class BlockwiseLossConfig(FairseqDataclass):
         default=1.0,
         metadata={
             "help": "weight of each head's loss, or how often it is drawn, relative to the head before it: 1 as in the "
-            "paper; less where capacity is small, as a head counts only where those before it are right"
+            "paper; less favours the near heads, without which those behind them count for nothing"
         },
     )
     sentence_avg: bool = II("optimization.sentence_avg")

@@ -80,7 +80,7 @@ def non_autoregressive(model: NarDrafterModel, special: Special) -> Proposer:
         slots = words.new_full((len(words), decoder.block_size), decoder.mask_index)
         features = model(source, lengths + 1, slots)[:, :positions]  # (B, T or k, C)
         chances = decoder.output_layer(features).float().softmax(-1)
-        best = chances.topk(count)
+        best = chances.topk(min(count, chances.size(-1)))
         missing = (0, 0, 0, positions - features.size(1))
         tokens, found = (
             torch.nn.functional.pad(part, missing) for part in (best.indices, best.values)

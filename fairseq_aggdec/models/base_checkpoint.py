@@ -63,8 +63,13 @@ def take_layers(args: argparse.Namespace, path: str, default: int | None = None)
         args: ``decoder_layers`` is how many, None when the command line says nothing.
         path: of the checkpoint.
         default: how many then; None takes all.
+
+    Raises:
+        ValueError: less than one layer is wanted.
     """
     wanted = getattr(args, "decoder_layers", None) or default
+    if wanted is not None and wanted < 1:
+        raise ValueError(f"--decoder-layers {wanted}: a decoder has at least one layer")
     parameters = take_architecture(args, path)
     if wanted is None:
         return parameters

@@ -7,7 +7,7 @@
 # both. Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4), TEACHER (greedy; beam:
 # with beam 5), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
-# many updates as fit in little time), HEAD_DECAY (0.8: a small model has no room for eight heads that count the same),
+# many updates as fit in little time), HEAD_DECAY (0.8: near heads, on which the others depend, count more),
 # DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half precision while
 # training), SEED (1), FLAGS (more for fairseq-train), OUTPUT (docs/results/blockwise-multi30k).
 set -euo pipefail

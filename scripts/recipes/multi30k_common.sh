@@ -34,7 +34,7 @@ distil_into() {
         --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS ${DISTILL_FLAGS:-} "$@"
 }
 
-# distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and twenty times sooner.
+# distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and sooner.
 distil() {
     local options=()
     if [ "$TEACHER" = greedy ]; then options=("${GREEDY[@]}"); fi

@@ -18,7 +18,7 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
-@pytest.mark.skipif(find_spec("systran_align") is None, reason="the extra `lattice` is optional")
+@pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_cost_of_making_and_using(
     script: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,12 @@ def test_it_begins_as_a_transformer(directions: int, layers: int | None, tmp_pat
         assert torch.equal(found[name], base[name]), name
 
 
+def test_a_decoder_without_layers_is_refused(tmp_path: Path) -> None:
+    args = Namespace(base_checkpoint=saved_base(tmp_path)[1], decoder_layers=-1)
+    with pytest.raises(ValueError, match="--decoder-layers -1"):
+        InterleavedTransformerModel.build_model(args, make_task())
+
+
 def test_a_deeper_decoder_repeats_the_layers_of_its_base(tmp_path: Path) -> None:
     base, path = saved_base(tmp_path)
     assert SIZES["decoder_layers"] == 2

@@ -31,5 +31,7 @@ def test_a_nat_proposes_what_its_slots_find_likely() -> None:
         best = expected.topk(3)
         assert torch.equal(tokens[row, :BLOCK], best.indices)
         torch.testing.assert_close(chances[row, :BLOCK], best.values, atol=1e-5, rtol=1e-4)
+    everything, _ = propose(words, lengths, BLOCK, 10_000)
+    assert everything.size(2) == len(task.target_dictionary)
     shorter, _ = propose(words, lengths, 2, 3)
     assert torch.equal(shorter, tokens[:, :2])
