@@ -5,12 +5,12 @@
 #
 # The verifier is the model of multi30k.sh, trained on what it writes itself with beam 5 (the paper's verifier learns from a
 # teacher, too); the drafter learns from what the verifier writes. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), VERIFIER (a checkpoint, to train none), VERIFIER_UPDATE
-# (800), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
-# verifier with the verifier's encoder), NAME (drafter), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
-# on a CPU --amp: products in half precision while training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for
-# scripts/compare.py), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
-# (docs/results/gad-multi30k).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), VERIFIER (a checkpoint, to train none;
+# WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE (800), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS
+# (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier with the verifier's encoder), NAME
+# (drafter), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half precision
+# while training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every
+# system in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base

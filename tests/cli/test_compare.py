@@ -105,6 +105,7 @@ def test_a_system_that_fails_is_named(tmp_path: Path) -> None:
         (["--system", "a=--beam 1", "--baselines", "b"], "--baselines b"),
         (["--system", "a=--beam 1", "--distribution", "b"], "--distribution b"),
         (["--system", "a=--beam 1", "--distribution", "a"], "needs --baselines"),
+        (["--system", "a b=--beam 1", "--system", "a/b=", "--hypotheses", "x"], "the same file"),
     ],
 )
 def test_refusals(trained: Trained, tmp_path: Path, options: list[str], message: str) -> None:

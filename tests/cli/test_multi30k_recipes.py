@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
+from tests.cli.wmt_files import PAIRS, ROOT, recipe, write_multi30k
 
 SETTINGS = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -66,6 +67,18 @@ def test_lattice(made: Path, tmp_path: Path) -> None:
     assert rows["IAD drafting from distilled data, 2 layers"]["differ"] == 0
     assert rows["distilled data, 2 layers, N = 64"]["steps"] == 1
     assert "NAT, nat-distilled-1" in rows
+    work, output = tmp_path / "work", tmp_path / "recall"
+    recall = runpy.run_path(str(ROOT / "scripts" / "lattice_recall.py"))["main"]
+    tables = ["--tables", str(work / "lattice-distilled-de-en"), "--output", str(output), "--cpu"]
+    nat = work / "nat-distilled-1-de-en" / "checkpoint_last.pt"
+    recall([str(work / "data-de-en"), "--nat", str(nat), *tables])
+    curves = json.loads(output.with_suffix(".json").read_text())["recall"]
+    assert (
+        curves["non-autoregressive"]["128"] > curves["counts (none)"]["128"]
+    )  # all types are there
+    verifier = work / "model-de-en" / "model.pt"
+    with pytest.raises(SystemExit, match=r"--nat .*model\.pt is no drafter"):
+        recall([str(work / "data-de-en"), "--nat", str(verifier), *tables])
 
 
 def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
