@@ -47,7 +47,8 @@ for geometry in $GEOMETRIES; do
         --finetune-from-model "$WORK/interleaved-$geometry-pretrain/checkpoint_last.pt" --lr 0.0005
 done
 
-BASELINES=("fairseq beam 4" "1x1 on this engine, beam 4" "ours, IAD")
+first=${BEAMS%% *}
+BASELINES=("fairseq beam 4" "1x1 on this engine, beam $first" "ours, IAD")
 SYSTEMS=(--system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, IAD=--decoding iad --beam 1")
 for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
@@ -58,7 +59,7 @@ for beam in $BEAMS; do
             --path ${folder}checkpoint_last.pt")
     done
 done
-in_bf16 "1x1 on this engine, beam 4" "ours, IAD"
+in_bf16 "1x1 on this engine, beam $first" "ours, IAD"
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
 # shellcheck disable=SC2086
