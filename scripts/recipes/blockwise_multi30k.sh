@@ -4,14 +4,14 @@
 #   scripts/recipes/blockwise_multi30k.sh            the grid of SETTINGS x BLOCK_SIZES, then the table of all that is trained
 #
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
-# both. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4), TEACHER (greedy; beam:
-# with beam 5), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
+# both. The base of distillation and both is the verifier of gad_multi30k.sh, trained on distilled data, and the data is what
+# it writes. Killed at any moment, the same command goes on.
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4),
+# VERIFIER, VERIFIER_UPDATE, SAMPLED (as in gad_multi30k.sh), TEACHER (beam; greedy: quick), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
 # many updates as fit in little time), HEAD_DECAY (0.8: near heads, on which the others depend, count more),
 # DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half precision while
 # training), SEED (1), FLAGS (more for fairseq-train), OUTPUT (docs/results/blockwise-multi30k).
 set -euo pipefail
-TEACHER=${TEACHER:-greedy}
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
 
@@ -23,20 +23,20 @@ HEAD_LOSS=${HEAD_LOSS:-mean}
 HEAD_DECAY=${HEAD_DECAY:-0.8}
 
 train() {
-    local setting=$1 block_size=$2 data=$DATA flags=()
+    local setting=$1 block_size=$2 data=$DATA base=$BASE flags=()
     local frozen=(--freeze-base --identity-first-head --dropout 0.1 --lr "${LR:-0.001}")
     local trained_on=(--dropout 0.1 --lr "${LR:-0.0003}")
     case $setting in
         regular) flags=("${frozen[@]}") ;;
-        distillation) flags=("${frozen[@]}"); data=$DISTILLED ;;
+        distillation) flags=("${frozen[@]}"); data=$GUESSED base=$VERIFIER ;;
         fine-tuning) flags=("${trained_on[@]}") ;;
-        both) flags=("${trained_on[@]}"); data=$DISTILLED ;;
+        both) flags=("${trained_on[@]}"); data=$GUESSED base=$VERIFIER ;;
         *) die "unknown setting '$setting' in SETTINGS (choose from: regular distillation fine-tuning both)" ;;
     esac
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
-        $PRECISION_FLAGS --seed "$SEED" \
-        --arch blockwise_transformer --base-checkpoint "$BASE" --block-size "$block_size" --head-layout "$HEAD_LAYOUT" \
+        $PRECISION_FLAGS --seed "$SEED" --upsample-primary 1 \
+        --arch blockwise_transformer --base-checkpoint "$base" --block-size "$block_size" --head-layout "$HEAD_LAYOUT" \
         "${flags[@]}" \
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --head-decay "$HEAD_DECAY" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
@@ -49,18 +49,18 @@ train() {
 }
 
 case " $SETTINGS " in
-    *" both "* | *" distillation "*) distil ;;
+    *" both "* | *" distillation "*) need_verifier ;;
 esac
 for block_size in $BLOCK_SIZES; do
     for setting in $SETTINGS; do
-        resume "blockwise-$setting-$block_size" train "$setting" "$block_size"
+        resume "blockwise-$setting-$block_size-$PAIR" train "$setting" "$block_size"
     done
 done
 
 MODELS=()
-for folder in "$WORK"/blockwise-*-*/; do
+for folder in "$WORK"/blockwise-*-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
-    name=$(basename "$folder") name=${name#blockwise-}
+    name=$(basename "$folder" "-$PAIR") name=${name#blockwise-}
     MODELS+=("${name%-*}/${name##*-}=${folder}checkpoint_best.pt")
 done
 "$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset test --batch-size 32 \

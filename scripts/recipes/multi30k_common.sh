@@ -1,7 +1,7 @@
 # Shared by the recipes on Multi30k: multi30k.sh, and those that build on its model, data and distillation.
 #
 # Sourced, not executed. Reads from the environment what their heads name, and DISTILL_FLAGS (more for distill.sh); sets BASE
-# (the model), DATA and DISTILLED (folders).
+# (the model), DATA and DISTILLED (folders); need_verifier sets VERIFIER (a model) and GUESSED (a folder).
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}
@@ -32,6 +32,51 @@ distil_into() {
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$DATA" "$folder" --path "$BASE" --batch-size 64 \
         --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS ${DISTILL_FLAGS:-} "$@"
+}
+
+# sampled_data: makes $OUT, DATA with as many training pairs again (train1, which fairseq-train adds to train): sources that
+# the model of the other direction samples for the targets. Their targets are there to be distilled.
+sampled_data() {
+    local reverse=$TARGET-$SOURCE file
+    local sampled=$WORK/sampled-$reverse model=$WORK/model-$reverse/model.pt
+    [ -e "$model" ] || die "SAMPLED=1 needs $model: run SOURCE=$TARGET TARGET=$SOURCE scripts/recipes/multi30k.sh first"
+    DATA=$WORK/data-$reverse BASE=$model distil_into "$sampled" --beam 1 --sampling --sampling-topp 0.9 --seed "$SEED"
+    cp "$DATA"/*.* "$OUT"
+    for file in "$sampled"/train.*; do cp "$file" "$OUT/train1${file##*/train}"; done
+}
+
+# need_verifier: unless VERIFIER is given, trains it: BASE trained on DISTILLED. Makes GUESSED, what it writes itself for
+# the training set (SAMPLED=1: for twice as many sentences); who drafts for it learns from that. (Of a set in parts,
+# fairseq-train takes the first --upsample-primary times, by default -1 times: say 1.)
+need_verifier() {
+    if [ -z "${VERIFIER:-}" ]; then
+        distil
+        resume "verifier-$PAIR" train_verifier
+        VERIFIER=$WORK/verifier-$PAIR/checkpoint_last.pt
+    fi
+    if [ "${SAMPLED:-0}" = 0 ]; then
+        GUESSED=$WORK/verifier-greedy-$PAIR
+        BASE=$VERIFIER distil_into "$GUESSED" "${GREEDY[@]}"
+    else
+        GUESSED=$WORK/verifier-greedy-sampled-$PAIR
+        stage "sampled-data-$PAIR" sampled_data
+        DATA=$WORK/sampled-data-$PAIR BASE=$VERIFIER distil_into "$GUESSED" "${GREEDY[@]}" --subsets train train1 \
+            --source-lang "$SOURCE" --target-lang "$TARGET"
+    fi
+}
+
+train_verifier() {
+    local updates=${VERIFIER_UPDATE:-800}
+    # shellcheck disable=SC2086
+    "$BIN/fairseq-train" "$DISTILLED" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS $PRECISION_FLAGS \
+        --seed "$SEED" --arch transformer --finetune-from-model "$BASE" $MODEL_FLAGS --share-all-embeddings --dropout 0.1 \
+        --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.0005 \
+        --lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update "$updates" --max-update "$updates" \
+        --max-tokens 4000 --required-batch-size-multiple 1 --num-workers 0 \
+        --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
+        --keep-interval-updates 2 --no-epoch-checkpoints \
+        --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
 # distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and sooner.

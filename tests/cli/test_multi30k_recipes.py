@@ -60,6 +60,26 @@ def test_gad(made: Path, tmp_path: Path) -> None:
     assert (tmp_path / "work" / "verifier-greedy-de-en" / "distillation.json").exists()
 
 
+def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
+    """The heads' base is the verifier; half of what they learn from is sampled by the model of the other direction."""
+    settings = {"SETTINGS": "both", "BLOCK_SIZES": "4", "VERIFIER_UPDATE": "2", "SAMPLED": "1"}
+    work = shutil.copytree(made, tmp_path / "work")
+    output = tmp_path / "table"
+    environment = SETTINGS | settings | {"WORK": str(work), "OUTPUT": str(output)}
+    refused = recipe("blockwise_multi30k", **environment)
+    assert refused.returncode == 2
+    assert "SAMPLED=1 needs" in refused.stderr
+    reverse = recipe("multi30k", WORK=str(work), SOURCE="en", TARGET="de", **SETTINGS)
+    assert reverse.returncode == 0, reverse.stderr[-2000:]
+    result = recipe("blockwise_multi30k", **environment)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    summary = json.loads((work / "verifier-greedy-sampled-de-en" / "distillation.json").read_text())
+    assert sorted(summary["subsets"]) == ["train", "train1"]
+    rows = json.loads(output.with_suffix(".json").read_text())["scores"]
+    exact = [row for row in rows if row["rule"] == "exact"]
+    assert exact and all(row["differ"] == 0 for row in exact)
+
+
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}
