@@ -6,6 +6,7 @@ from typing import Protocol
 
 FORGET = 0.98  # weight of everything seen, per new observation: some fifty iterations count
 PRIOR = 0.5  # what a draft token's chance is believed to be before any was seen
+OUTLIER = 2.0  # an iteration counts as this many times longer than usual at most: the machine did something else
 FIRST_LOOK, LAST_LOOK = 64, 1024  # iterations between looks at drafting while drafting does not pay
 
 
@@ -59,6 +60,8 @@ class Times:
         self.k, self.kk, self.t, self.kt = (Decayed() for _ in range(4))
 
     def add(self, size: int, seconds: float) -> None:
+        if (self.k if size else self.plain).weight:
+            seconds = min(seconds, OUTLIER * self.estimate(size))
         if size == 0:
             self.plain.add(seconds)
             return
@@ -71,7 +74,7 @@ class Times:
             mean.add(value)
 
     def estimate(self, size: int) -> float:
-        """Seconds of an iteration with ``size`` drafted tokens; both kinds have been seen."""
+        """Seconds of an iteration with ``size`` drafted tokens; its kind has been seen."""
         if size == 0:
             return self.plain.mean
         spread = self.kk.mean - self.k.mean**2
@@ -115,8 +118,9 @@ class LearnedBlockSize:
     def observe(
         self, rows: int, drafted: Sequence[int], accepted: Sequence[int], seconds: float
     ) -> None:
-        for proposed, stood in zip(drafted, accepted, strict=True):
-            for index in range(min(proposed, stood + 1)):
+        # Where a sentence ends before the block does, the rest of the block brings nothing either.
+        for stood in accepted:
+            for index in range(min(self.chosen, stood + 1)):
                 self.stands[index].add(index < stood)
         if self.unmeasured:
             self.unmeasured = False

@@ -21,9 +21,12 @@ def tokens_per_second(size: int, stands: float, cost: float) -> float:
 
 
 def simulate(
-    stands: float, cost: float, iterations: int = 3000, rows: int = 2
+    stands: float, cost: float, iterations: int = 3000, rows: int = 2, hiccups: float = 0.0
 ) -> tuple[float, int]:
-    """Tokens per greedy step and row over a run, and the last choice."""
+    """Tokens per greedy step and row over a run, and the last choice.
+
+    ``hiccups``: share of the iterations that seem thirty times as long, because the machine was busy.
+    """
     chance, chooser = random.Random(7), LearnedBlockSize(LARGEST)
     tokens, spent, size = 0, 0.0, 0
     for _ in range(iterations):
@@ -34,9 +37,10 @@ def simulate(
             while stood < size and chance.random() < stands:
                 stood += 1
             accepted.append(stood)
-        chooser.observe(
-            rows, [size] * rows, accepted, seconds(size, cost) * chance.uniform(0.9, 1.1)
-        )
+        measured = seconds(size, cost) * chance.uniform(0.9, 1.1)
+        if chance.random() < hiccups:
+            measured *= 30
+        chooser.observe(rows, [size] * rows, accepted, measured)
         tokens += sum(accepted) + rows
         spent += seconds(size, cost)
     return tokens / rows / spent, size
@@ -49,6 +53,22 @@ def test_close_to_the_best_fixed_size(stands: float, cost: float) -> None:
     speed, _ = simulate(stands, cost)
     assert speed > 0.9 * best
     assert speed > 0.95  # never slower than greedy by more than 5 %
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("stands", [0.3, 0.7, 0.95])
+def test_a_busy_machine_does_not_mislead(stands: float, cost: float) -> None:
+    calm, _ = simulate(stands, cost)
+    assert simulate(stands, cost, hiccups=0.03)[0] > 0.9 * calm
+
+
+def test_a_block_beyond_the_end_of_the_sentence_brings_nothing() -> None:
+    """A drafter that is always right, one token before the end: blocks of one are chosen, not of twelve."""
+    chooser = LearnedBlockSize(LARGEST)
+    for _ in range(500):
+        size = chooser.choose(1)
+        chooser.observe(1, [min(size, 1)], [min(size, 1)], seconds(size, 0.1))
+    assert size == 1
 
 
 def test_a_hopeless_drafter_is_left_alone() -> None:
