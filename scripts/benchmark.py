@@ -5,8 +5,9 @@
 takes every flag of fairseq-generate. Nothing but decoding is timed: models are loaded and sentences collated before.
 Plots of the first thread count are written beside the tables.
 
-    --record FILE     decodes with IAD once and writes what it did (drafts, bifurcations), for --replay; no timing
-    --replay FILE     instead of DATA and --path: base or big size with random weights, the recorded iterations forced
+    --record FILE     decodes with IAD, or as --decoding says, and writes what it did, draft by draft
+    --replay FILE     instead of DATA and --path: base or big size with random weights, forced to do what was recorded;
+                      with --systems gad a drafter of that size runs as well
     --step-cost       instead: time of one decoder call against the number of tokens it reads
     --overhead        instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
     --memory          instead: peak memory of stock beam 1 and of IAD with and without packed weights
@@ -95,7 +96,9 @@ class Bench:
             self.replay_from(self.records)
         if args.record:
             batches = self.session.batches(1, args.limit)
-            recording.save(args.record, all_systems.record("iad", self.session, batches))
+            decoding = self.session.cfg.task.decoding
+            method = "iad" if decoding == "beam" else decoding
+            recording.save(args.record, all_systems.record(method, self.session, batches))
         elif args.step_cost:
             self.step_cost()
         elif args.overhead:
@@ -233,6 +236,7 @@ def main(arguments: list[str]) -> None:
     early.add_argument("--replay", type=Path)
     early.add_argument("--size", default="base")
     early.add_argument("--limit", type=int)
+    early.add_argument("--systems", nargs="+", default=DEFAULT_SYSTEMS)
     known, _ = early.parse_known_args(arguments)
     if known.replay is None:
         Bench(arguments).run()
@@ -243,7 +247,8 @@ def main(arguments: list[str]) -> None:
         )
     records = benchmark.spread(recording.load(known.replay), known.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        prepared = replay.prepare(Path(folder), known.size, records)
+        drafter = "gad" in known.systems
+        prepared = replay.prepare(Path(folder), known.size, records, drafter=drafter)
         Bench([*prepared, *arguments], records).run()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance
-from fairseq_aggdec.drafters.base import Draft, Drafter
+from fairseq_aggdec.drafters.base import Draft, Drafter, EmptyDrafter
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class ReplayDrafter:
         records: sentence -> recording.
         outputs: sentence -> the model's greedy output, ``</s>`` included, as long as the recorded one.
         wrong: two tokens that are not special; one of them differs from any right token.
+        pace: drafts as well, and what it drafts is thrown away: a replay takes its time.
     """
 
     def __init__(
@@ -88,13 +89,20 @@ class ReplayDrafter:
         records: Mapping[int, Record],
         outputs: Mapping[int, Sequence[int]],
         wrong: tuple[int, int],
+        pace: Drafter | None = None,
     ):
         self.records, self.outputs, self.wrong = records, outputs, wrong
+        self.pace = pace or EmptyDrafter()
+
+    def at_the_pace_of(self, drafter: Drafter) -> ReplayDrafter:
+        return ReplayDrafter(self.records, self.outputs, self.wrong, drafter)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sentences = sample["id"].tolist()
+        self.pace.start(sample, verifier, state)
 
     def draft(self, state: DecodeState) -> Draft:
+        self.pace.draft(state)
         return Draft([self._draft(self.sentences[row.index], row.iterations) for row in state.rows])
 
     def _draft(self, sentence: int, round_: int) -> list[int]:
@@ -111,7 +119,7 @@ class ReplayDrafter:
         return draft
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
+        self.pace.observe(verification, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        pass
+        self.pace.keep_rows(rows)

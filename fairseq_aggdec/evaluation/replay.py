@@ -2,7 +2,8 @@
 
 What costs time in decoding is how many tokens each call reads and how many calls there are, not what the weights are.
 So a model of Transformer-base or -big size gets sources of the recorded lengths, every system writes as many tokens as
-the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``).
+the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). A
+drafter that is a model runs, too, at that size, with the verifier's encoder.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fairseq_aggdec.evaluation.session import Session
 
 SOURCE, TARGET, SPLIT = "source", "target", "test"
 WORDS = 32_000
+DRAFTERS = {"tiny": "nar_drafter", "base": "nar_drafter_base", "big": "nar_drafter_big"}
 ARCHITECTURES = {
     "tiny": "transformer_tiny",  # for tests
     "base": "transformer_wmt_en_de",  # 512 / 2048, 8 heads, 6 + 6 layers
@@ -31,8 +33,18 @@ ARCHITECTURES = {
 }
 
 
-def prepare(folder: Path, size: str, records: Sequence[Record], words: int = WORDS) -> list[str]:
-    """Writes dictionaries, sources and a random checkpoint; returns the arguments by which fairseq finds them."""
+def prepare(
+    folder: Path, size: str, records: Sequence[Record], words: int = WORDS, drafter: bool = False
+) -> list[str]:
+    """Writes dictionaries, sources and random checkpoints; returns the arguments by which fairseq finds them.
+
+    Args:
+        folder: is made.
+        size: one of :data:`ARCHITECTURES`.
+        records: what is to be replayed.
+        words: size of the vocabulary.
+        drafter: make a non-autoregressive drafter as well, for blocks as long as the longest recorded draft.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     dictionary = Dictionary()
     for index in range(words):
@@ -46,8 +58,17 @@ def prepare(folder: Path, size: str, records: Sequence[Record], words: int = WOR
     source = folder / f"{SPLIT}.{SOURCE}-{TARGET}.{SOURCE}"
     source.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     checkpoint = folder / f"{size}.pt"
-    write_checkpoint(checkpoint, folder, ARCHITECTURES[size])
-    return data_arguments(folder, checkpoint)
+    write_checkpoint(checkpoint, folder, ARCHITECTURES[size], "--share-all-embeddings")
+    arguments = data_arguments(folder, checkpoint)
+    if drafter:
+        path = folder / f"{size}-drafter.pt"
+        longest = max(len(i.drafted) for record in records for i in record.iterations)
+        shared = ("--share-verifier-encoder", str(checkpoint), "--share-decoder-input-output-embed")
+        write_checkpoint(
+            path, folder, DRAFTERS[size], *shared, "--block-size", str(max(1, longest))
+        )
+        arguments += ["--drafter-path", str(path)]
+    return arguments
 
 
 def data_arguments(folder: Path, checkpoint: Path) -> list[str]:
@@ -59,14 +80,14 @@ def data_arguments(folder: Path, checkpoint: Path) -> list[str]:
     ]
 
 
-def write_checkpoint(path: Path, data: Path, arch: str, seed: int = 1) -> None:
+def write_checkpoint(path: Path, data: Path, arch: str, *flags: str, seed: int = 1) -> None:
     """A freshly initialised model in a file as fairseq-train would write it, without the optimiser."""
     parser = options.get_training_parser(default_task="translation")
     args = options.parse_args_and_arch(
         parser,
         input_args=[
             str(data),
-            *("--arch", arch, "--share-all-embeddings"),
+            *("--arch", arch, *flags),
             *("--source-lang", SOURCE, "--target-lang", TARGET),
         ],
     )

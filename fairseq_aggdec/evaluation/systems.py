@@ -12,8 +12,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
-from fairseq_aggdec.drafters.base import Drafter
-from fairseq_aggdec.drafters.recording import RecordingDrafter
+from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.drafters.recording import RecordingDrafter, ReplayDrafter
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.replay import force_length
 from fairseq_aggdec.evaluation.session import Session
@@ -31,6 +31,7 @@ LABELS = {
     "greedy": "ours, greedy",
     "iad": "ours, IAD",
     "blockwise": "ours, blockwise",
+    "gad": "ours, GAD",
 }
 
 
@@ -38,7 +39,7 @@ def build(
     name: str,
     session: Session,
     lengths: Mapping[int, int] | None = None,
-    drafter: Drafter | None = None,
+    drafter: ReplayDrafter | None = None,
 ) -> System:
     """A system on the session's models.
 
@@ -46,7 +47,7 @@ def build(
         name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``ct2-float32`` or ``ct2-int8``, else a ``--decoding`` of the
             task.
         lengths: sentence -> tokens that must be written, for replays (one sentence at a time).
-        drafter: takes the place of the method's own (greedy has none), for replays.
+        drafter: takes the place of the method's own (greedy has none), for replays; one that is a model runs as well.
     """
     if name in CTRANSLATE2:
         return ctranslate2_system(name, session, lengths)
@@ -56,7 +57,10 @@ def build(
     else:
         generator, counters = session.generator(name)
         if drafter is not None and name != "greedy":
-            generator.drafter = drafter
+            model_drafts = isinstance(generator.drafter, NarDrafter)
+            generator.drafter = (
+                drafter.at_the_pace_of(generator.drafter) if model_drafts else drafter
+            )
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         if lengths is not None:

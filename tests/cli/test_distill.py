@@ -55,7 +55,7 @@ def random_sentences(dictionary: Dictionary, seed: int, count: int) -> list[torc
 
 def write_teacher(path: Path, data: Path, seed: int) -> None:
     """A random model with larger weights than a fresh one: its outputs vary, and many end by themselves."""
-    replay.write_checkpoint(path, data, "transformer_tiny", seed)
+    replay.write_checkpoint(path, data, "transformer_tiny", seed=seed)
     state = torch.load(path, weights_only=True)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in state["model"].items():

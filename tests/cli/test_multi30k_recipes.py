@@ -79,6 +79,14 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     exact = [row for row in rows if row["rule"] == "exact"]
     assert exact and all(row["differ"] == 0 for row in exact)
 
+    settings = environment | {"HEADS": str(work / "blockwise-both-4-de-en" / "checkpoint_best.pt")}
+    result = recipe("methods_multi30k", **settings | {"OUTPUT": str(tmp_path / "methods")})
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "GAD, verifier is left out" in result.stderr
+    found = json.loads((tmp_path / "methods.json").read_text())["results"]
+    assert {row["batch_size"] for row in found} == {1, 32}
+    assert [row["differ"] for row in found if row["system"] == "blockwise"] == [0, 0]
+
 
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation import equality, memory, replay
 from fairseq_aggdec.evaluation.recording import Record, load
 from fairseq_aggdec.evaluation.session import Session, generation_parser
@@ -128,6 +130,24 @@ def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
         if row["system"] == "iad":
             assert row["differ_from_beam1"] == 0
             assert row["mean_accepted"] == pytest.approx(tokens / rounds)
+
+
+def test_a_drafter_that_is_a_model_runs_in_a_replay(arguments: list[str], tmp_path: Path) -> None:
+    recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
+    benchmark = script("benchmark")
+    benchmark.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
+    more = ["--systems", "beam1", "gad", "--size", "tiny", "--threads", "1", "--cpu"]
+    with patch.object(NarDrafter, "draft", autospec=True, side_effect=NarDrafter.draft) as drafting:
+        benchmark.main(["--replay", str(recorded), *more, "--output", str(output)])
+    rounds = sum(len(record.iterations) for record in load(recorded))
+    assert drafting.call_count >= rounds
+    (gad,) = (
+        row
+        for row in json.loads(output.with_suffix(".json").read_text())["results"]
+        if row["system"] == "gad"
+    )
+    assert gad["differ_from_beam1"] == 0
+    assert gad["mean_accepted"] == pytest.approx(gad["tokens"] / rounds)
 
 
 @pytest.mark.parametrize("what", ["step-cost", "overhead"])

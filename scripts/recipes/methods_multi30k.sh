@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The methods of the four papers side by side on Multi30k: one table, one run, of what the other recipes trained.
+#
+#   scripts/recipes/methods_multi30k.sh       after any of gad_, blockwise_, interleaved_ and lattice_multi30k.sh
+#
+# What is not trained is left out. What is lossless is compared with stock --beam 1 of the same model, which is the model of
+# multi30k.sh or the verifier of gad_multi30k.sh (a system's name says so).
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LIMIT (300 sentences; empty: all), BATCH_SIZES (1 32), HEADS
+# (blockwise-both-8-PAIR/checkpoint_best.pt), BF16 (1: the table holds every system in bfloat16 too; 0: not), TABLE_FLAGS
+# (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/methods-multi30k).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+need_base
+
+LIMIT=${LIMIT-300}
+BATCH_SIZES=${BATCH_SIZES:-1 32}
+VERIFIER=$WORK/verifier-$PAIR/checkpoint_last.pt
+DRAFTER=$WORK/drafter-$PAIR/checkpoint_best.pt
+HEADS=${HEADS:-$WORK/blockwise-both-8-$PAIR/checkpoint_best.pt}
+TABLES=$WORK/lattice-distilled-$PAIR
+SCORER=$WORK/scorer-distilled-1-$PAIR/checkpoint_last.pt
+
+SYSTEMS=()
+# row FILE NAME OPTIONS: a system that needs FILE.
+row() { if [ -e "$1" ]; then SYSTEMS+=(--system "$2=$3"); else say "$1 is not there: $2 is left out"; fi; }
+
+row "$BASE" "fairseq beam 5" "--beam 5"
+row "$BASE" "fairseq beam 4" "--beam 4"
+row "$BASE" "fairseq beam 1" "--beam 1"
+row "$BASE" "ours, greedy" "--decoding greedy"
+row "$VERIFIER" "fairseq beam 1, verifier" "--beam 1 --path $VERIFIER"
+row "$VERIFIER" "ours, greedy, verifier" "--decoding greedy --path $VERIFIER"
+row "$DRAFTER" "GAD, verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER"
+row "$DRAFTER" "GAD++ (3, 1.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
+    --acceptance top-beta --top-beta 3 --tolerance 1.0"
+row "$DRAFTER" "GAD++ (5, 3.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
+    --acceptance top-beta --top-beta 5 --tolerance 3.0"
+row "$HEADS" "fairseq beam 1, blockwise" "--beam 1 --path $HEADS"
+row "$HEADS" "blockwise" "--decoding blockwise --path $HEADS"
+for geometry in 2x1 2x2; do
+    model=$WORK/interleaved-$geometry-distilled-3-$PAIR/checkpoint_last.pt
+    row "$model" "interleaved $geometry, beam 4" "--decoding interleaved --beam 4 --path $model"
+done
+row "$SCORER" "lattice, N = 64" "--decoding lattice --path $SCORER --lattice $TABLES"
+for from in interleaved lattice; do
+    model=$WORK/interleaved-2x1-distilled-3-$PAIR/checkpoint_last.pt tables=()
+    [ "$from" = interleaved ] || model=$SCORER tables=(--lattice "$TABLES")
+    row "$model" "IAD drafting from $from" "--decoding iad --draft-from $from --drafter-path $model ${tables[*]}"
+done
+BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
+in_bf16 "ours, greedy"
+# shellcheck disable=SC2086
+compare --beam 1 ${LIMIT:+--limit $LIMIT} --batch-sizes $BATCH_SIZES --title "The four papers on Multi30k $PAIR" \
+    --output "${OUTPUT:-$ROOT/docs/results/methods-multi30k}"
