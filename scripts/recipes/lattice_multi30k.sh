@@ -76,5 +76,9 @@ for folder in "$WORK"/nat-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     SYSTEMS+=(--system "NAT, $(basename "$folder" "-$PAIR")=--decoding nar --drafter-path ${folder}checkpoint_last.pt")
 done
+for tables in "$WORK"/lattice-*-"$PAIR"/; do
+    name=$(basename "$tables" "-$PAIR")
+    SYSTEMS+=(--system "ours, greedy, shortlist of 64 (${name#lattice-} tables)=--decoding greedy --shortlist 64 --lattice $tables")
+done
 in_bf16 "ours, greedy"
 compare --beam 1 --title "Sequence-to-lattice on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/lattice-multi30k}"
