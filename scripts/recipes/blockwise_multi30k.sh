@@ -6,11 +6,10 @@
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. The base of distillation and both is the verifier of gad_multi30k.sh, trained on distilled data, and the data is what
 # it writes. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4),
-# VERIFIER, VERIFIER_UPDATE, SAMPLED (as in gad_multi30k.sh), TEACHER (beam; greedy: quick), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
-# many updates as fit in little time), HEAD_DECAY (0.8: near heads, on which the others depend, count more),
-# DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half precision while
-# training), SEED (1), FLAGS (more for fairseq-train), OUTPUT (docs/results/blockwise-multi30k).
+# Environment: SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4), VERIFIER, VERIFIER_UPDATE, SAMPLED (as in
+# gad_multi30k.sh), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
+# many updates as fit in little time), HEAD_DECAY (0.8: near heads, on which the others depend, count more), OUTPUT
+# (docs/results/blockwise-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -64,4 +63,5 @@ for folder in "$WORK"/blockwise-*-*-"$PAIR"/; do
     MODELS+=("${name%-*}/${name##*-}=${folder}checkpoint_best.pt")
 done
 "$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset test --batch-size 32 \
-    --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}"
+    --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS $TABLE_FLAGS \
+    --output "${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}"

@@ -5,13 +5,10 @@
 #
 # The verifier is the model of multi30k.sh, trained on what it writes itself with beam 5 (the paper's verifier learns from a
 # teacher, too); the drafter learns from what the verifier writes. Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), VERIFIER (a checkpoint, to train none;
-# WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE (800), SAMPLED (1: the drafter learns from twice as
-# many sentences, half of them sampled by the model of the other direction; 0), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3,
-# of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the verifier with the verifier's encoder), NAME
-# (drafter), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half precision
-# while training), FLAGS (more for fairseq-train), TABLE_FLAGS (more for scripts/compare.py), BF16 (1: the table holds every
-# system in bfloat16 too; 0: not), SEED (1), OUTPUT (docs/results/gad-multi30k).
+# Environment: VERIFIER (a checkpoint, to train none; WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE
+# (800), SAMPLED (1: the drafter learns from twice as many sentences, half of them sampled by the model of the other direction;
+# 0), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
+# verifier with the verifier's encoder), RUN (drafter), OUTPUT (docs/results/gad-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -20,7 +17,7 @@ BLOCK_SIZE=${BLOCK_SIZE:-10}
 MAX_UPDATE=${MAX_UPDATE:-5000}
 LAYERS=${LAYERS:-3}
 LR=${LR:-0.001}
-NAME=${NAME:-drafter}
+RUN=${RUN:-drafter}
 
 train() {
     # shellcheck disable=SC2086
@@ -38,7 +35,7 @@ train() {
 
 need_verifier
 DRAFTER_FLAGS=${DRAFTER_FLAGS:---share-verifier-encoder $VERIFIER --init-decoder-from $VERIFIER --share-decoder-input-output-embed}
-resume "$NAME-$PAIR" train
+resume "$RUN-$PAIR" train
 
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
 SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy")

@@ -11,6 +11,7 @@
 #   architecture  ARCH, LAYERS (6+6, or 12+2), MODEL_FLAGS (more flags)
 #   optimiser     MAX_TOKENS (5120 a GPU), UPDATE_FREQ (4 for 4 GPUs, more for fewer), LR (0.0005), WARMUP (4000),
 #                 DROPOUT (0.3), MAX_EPOCH (60), MAX_UPDATE (none), SEED (1), TRAIN_FLAGS (more flags)
+#   pre-training  SYNTHETIC (PREFIX of .src and .tgt; none), PRETRAIN_EPOCHS, PRETRAIN_WARMUP, FINETUNE_LR: see `learn_and_decode`
 #   averaging     AVERAGE (5 last epochs)
 #   decoding      SYSTEMS (beam5 beam1 greedy iad), BATCH_SIZE (1: online), DECODE_FLAGS (more flags, for all systems)
 #   machine       DEVICE_FLAGS (--cpu where PyTorch finds no GPU), GPUS (those PyTorch finds)

@@ -12,7 +12,7 @@
 # sets DATA, DISTILLED and GPUS, and calls grid. The first row, which speed-ups are over, is the Transformer on raw data
 # with the first of BEAMS.
 # Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
-# decoder), BEAMS (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), NAME
+# decoder), BEAMS (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), RUN
 # (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE
 # (300000; the paper does not say how long it trains).
 
@@ -24,7 +24,7 @@ BEAMS=${BEAMS:-4 1}
 LENPEN=${LENPEN:-0.6}
 LR=${LR:-0.0007}
 AVERAGE=${AVERAGE:-5}
-NAME=${NAME:-interleaved}
+RUN=${RUN:-interleaved}
 MAX_UPDATE=${MAX_UPDATE:-300000}
 DISTILL_FLAGS="--beam 4 --lenpen $LENPEN ${DISTILL_FLAGS:-}"
 
@@ -62,7 +62,7 @@ label() {
 }
 
 # model_name GEOMETRY SETTING [LAYERS]
-model_name() { printf '%s' "$NAME-$1${3:+-student}-$2${DIRECTION:+-$DIRECTION}"; }
+model_name() { printf '%s' "$RUN-$1${3:+-student}-$2${DIRECTION:+-$DIRECTION}"; }
 
 # fit GEOMETRY SETTING [LAYERS]: what appendix A does not say is as in Vaswani et al.
 fit() {
@@ -83,7 +83,7 @@ model() {
     text="$(label "$1")${3:+, $3 decoder layers}"
     [ "$1" != 1x1 ] || decoding=beam
     for beam in $BEAMS; do
-        system "$NAME-$1${3:+-student}-$2-$beam" "$text, $2, beam $beam" --path "$WORK/$(model_name "$@")-model/model.pt" \
+        system "$RUN-$1${3:+-student}-$2-$beam" "$text, $2, beam $beam" --path "$WORK/$(model_name "$@")-model/model.pt" \
             --decoding "$decoding" --beam "$beam" --lenpen "$LENPEN"
     done
 }
@@ -94,7 +94,7 @@ grid() {
     model 1x1 raw
     case " $SETTINGS " in *" distilled "*) distil "$teacher" "$DISTILLED" ;; esac
     for beam in $BEAMS; do
-        system "$NAME-engine-$beam" "Transformer, raw, beam $beam, this engine" --path "$teacher" \
+        system "$RUN-engine-$beam" "Transformer, raw, beam $beam, this engine" --path "$teacher" \
             --decoding interleaved --beam "$beam" --lenpen "$LENPEN"
     done
     for setting in $SETTINGS; do

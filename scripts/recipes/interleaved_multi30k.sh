@@ -5,12 +5,9 @@
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only
-# the table), LAYERS (3 2: of the decoder), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR
-# (0.001), FLAGS (more for fairseq-train, such as an ablation), NAME (interleaved), BEAMS (4 1), TABLE_FLAGS (more for
-# scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU --amp: products in half
-# precision while training), BF16 (1: the table holds every system in bfloat16 too; 0: not), SEED (1), OUTPUT
-# (docs/results/interleaved-multi30k).
+# Environment: GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3, of the decoder; 2 as well:
+# students), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), RUN (interleaved; another
+# name for an ablation by FLAGS), BEAMS (4 1), OUTPUT (docs/results/interleaved-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -21,7 +18,7 @@ LAYERS=${LAYERS:-3}
 START=${START:-warm}
 MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
-NAME=${NAME:-interleaved}
+RUN=${RUN:-interleaved}
 BEAMS=${BEAMS:-4 1}
 
 train() {
@@ -45,7 +42,7 @@ for setting in $SETTINGS; do
     [ "$setting" != distilled ] || distil
     for layers in $LAYERS; do
         for geometry in $GEOMETRIES; do
-            resume "$NAME-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
+            resume "$RUN-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
         done
     done
 done

@@ -85,7 +85,7 @@ stage text text
 stage subwords subwords
 stage data binarise "$WORK/subwords" test
 DATA=$WORK/data
-DISTILLED=$WORK/$NAME-distilled
+DISTILLED=$WORK/$RUN-distilled
 grid
 "$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "Interleaved decoding of summaries" \
-    "${REPORTED[@]}" --subwords "$WORK/subwords/spm.model" --reference "$WORK/text/test.tgt" --output "$WORK/results-$NAME"
+    "${REPORTED[@]}" --subwords "$WORK/subwords/spm.model" --reference "$WORK/text/test.tgt" --output "$WORK/results-$RUN"

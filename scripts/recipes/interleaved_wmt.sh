@@ -21,6 +21,6 @@ esac
 check_grid
 . "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
 
-DISTILLED=$WORK/$NAME-distilled-$DIRECTION
+DISTILLED=$WORK/$RUN-distilled-$DIRECTION
 grid
 report "Interleaved decoding, $SET, $DIRECTION"

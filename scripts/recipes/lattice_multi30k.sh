@@ -4,12 +4,9 @@
 #   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTINGS (distilled raw; empty: only the table), LAYERS (1 2:
-# of the scorer), NAT_LAYERS (1: of the decoder of a non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE
-# (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32 64 128, for scorers of one layer; 1 and 64 for all), TEACHER (beam;
-# greedy: quick), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS
-# (--fp16, on a CPU --amp: products in half precision while training), BF16 (1: the table holds every system in bfloat16 too;
-# 0: not), SEED (1), OUTPUT (docs/results/lattice-multi30k).
+# Environment: SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), NAT_LAYERS (1: of the decoder of a
+# non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32
+# 64 128, for scorers of one layer; 1 and 64 for all), OUTPUT (docs/results/lattice-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base

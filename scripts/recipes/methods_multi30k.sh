@@ -5,9 +5,8 @@
 #
 # What is not trained is left out. What is lossless is compared with stock --beam 1 of the same model, which is the model of
 # multi30k.sh or the verifier of gad_multi30k.sh (a system's name says so).
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LIMIT (300 sentences; empty: all), BATCH_SIZES (1 32), HEADS
-# (blockwise-both-8-PAIR/checkpoint_best.pt), BF16 (1: the table holds every system in bfloat16 too; 0: not), TABLE_FLAGS
-# (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/methods-multi30k).
+# Environment: LIMIT (300 sentences; empty: all), BATCH_SIZES (1 32), HEADS (blockwise-both-8-PAIR/checkpoint_best.pt), OUTPUT
+# (docs/results/methods-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base

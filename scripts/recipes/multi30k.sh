@@ -5,9 +5,8 @@
 #   scripts/recipes/multi30k.sh [RAW]         RAW (WORK/raw) holds {train,val,test_2016_flickr}.{de,en}.gz; what is missing
 #                                             is downloaded from github.com/multi30k/dataset, data/task1/raw
 #
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every 500
-# updates), SEED (1), VOCABULARY (8000), MODEL_FLAGS, DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on
-# a CPU --amp), FILES (the address of the data). The audits under docs/results used MAX_UPDATE=1500 AVERAGE=1.
+# Environment: MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every 500 updates), VOCABULARY (8000), FILES (the address of
+# the data), and what multi30k_common.sh lists. The audits of IAD under docs/results used MAX_UPDATE=1500 AVERAGE=1.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 

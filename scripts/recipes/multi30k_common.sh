@@ -1,7 +1,12 @@
 # Shared by the recipes on Multi30k: multi30k.sh, and those that build on its model, data and distillation.
 #
-# Sourced, not executed. Reads from the environment what their heads name, and DISTILL_FLAGS (more for distill.sh); sets BASE
-# (the model), DATA and DISTILLED (folders); need_verifier sets VERIFIER (a model) and GUESSED (a folder).
+# Sourced, not executed. Sets BASE (the model), DATA and DISTILLED (folders); need_verifier sets VERIFIER (a model) and GUESSED
+# (a folder).
+# Environment of all: WORK (work/multi30k), SOURCE and TARGET (de, en), TEACHER (beam: distilled data is what the model writes
+# with beam 5; greedy: what it writes greedily, which is quick), MODEL_FLAGS (3+3 layers, width 256), FLAGS (more for
+# fairseq-train), DISTILL_FLAGS (more for distill.sh), TABLE_FLAGS (more for the script that makes the table), BF16 (1: tables of
+# compare.py hold every system in bfloat16 too; 0: not), SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS
+# (--fp16, on a CPU --amp: products in half precision while training), PYTHON (.venv/bin/python).
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}

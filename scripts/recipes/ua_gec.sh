@@ -7,7 +7,8 @@
 # Pre-trained on synthetic errors in the clean side of the training text, as the paper pre-trains (section 4.1), then
 # trained on the real errors. Environment: WORK (work/ua_gec), LAYER (gec-only, or gec-fluency), COPIES (4 noised copies of the
 # text), PRETRAIN_UPDATES (1100), MAX_UPDATE (250), LIMIT (sentences of each set, to try the recipe; all), SHIP (a folder
-# for the model, the dictionaries and a sample of the test set, as in checkpoints/ua_gec; none), and what gec_common.sh lists.
+# for the model, the dictionaries and a sample of the test set, as in checkpoints/ua_gec; none), and what gec_common.sh lists but
+# ARCH, LR, WARMUP and AVERAGE; other defaults are VOCABULARY 4000, LAYERS 3+3, MAX_TOKENS 3000, UPDATE_FREQ 1, DROPOUT 0.1.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 

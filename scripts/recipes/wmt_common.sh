@@ -85,7 +85,7 @@ report() {
     "$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "$title" "${REPORTED[@]}" \
         --subwords "$WORK/subwords/spm.model" --language "$TARGET" --set "$SET" \
         --reference "$WORK/text/test.raw.$TARGET" --reference-tokens "$reference/test.raw.$TARGET" \
-        --output "$WORK/results-$DIRECTION${NAME:+-$NAME}" "$@"
+        --output "$WORK/results-$DIRECTION${RUN:+-$RUN}" "$@"
 }
 
 data
