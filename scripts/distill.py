@@ -36,6 +36,7 @@ from fairseq_aggdec.data.distillation import DistillationError, Filter, Output, 
 from fairseq_aggdec.data.distilled_folder import TEXT, DataFolder
 from fairseq_aggdec.evaluation import machine
 from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.lattice.decoding import tables_folder
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 
@@ -115,6 +116,13 @@ def refuse_pointless(cfg: DictConfig) -> None:
     for option, given in refused.items():
         if given:
             raise DistillationError(f"{option} does not go with distillation")
+    options = cfg.task
+    learned = str(options.decoding) == "iad" or str(options.block_size) == "auto"
+    if learned and (str(options.acceptance) != "exact" or options.min_block_size > 1):
+        raise DistillationError(
+            "--acceptance and --min-block-size must be lossless where the length of drafts is learned on the way (iad, "
+            "--block-size auto): the outputs would depend on when the process was killed"
+        )
     if not cfg.common_eval.path:
         raise DistillationError("--path: name the teacher's checkpoint")
     for path in utils.split_paths(cfg.common_eval.path):
@@ -176,7 +184,7 @@ def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict
     return {
         "teacher": [digest([path]) for path in teachers],
         "data": digest(data_folder(cfg).files(subset)),
-        "options": relevant_options(cfg) | {"device": "cuda" if session.cuda else "cpu"},
+        "options": relevant_options(session) | {"device": "cuda" if session.cuda else "cpu"},
         "order of sentences": hashlib.sha256(json.dumps(batches).encode()).hexdigest(),
         "subset": subset,
         "sentences": sentences,
@@ -188,8 +196,9 @@ def make_header(session: Session, subset: str, batches: list[list[int]]) -> dict
     }
 
 
-def relevant_options(cfg: DictConfig) -> dict[str, Any]:
-    """Options that can change an output, by name; a file counts by what is in it."""
+def relevant_options(session: Session) -> dict[str, Any]:
+    """Options that can change an output, by name; a file counts by what is in it, and so do the tables of a lattice."""
+    cfg = session.cfg
     plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     found = {**plain["generation"], **plain["task"]}
     for section, names in RELEVANT.items():
@@ -197,6 +206,9 @@ def relevant_options(cfg: DictConfig) -> dict[str, Any]:
     for name, value in found.items():
         if name.endswith(("_path", "_file")) and value and Path(value).is_file():
             found[name] = digest([Path(value)])
+    if found["decoding"] == "lattice" or found["shortlist"]:
+        folder = tables_folder(session.task.cfg)
+        found["lattice"] = digest(sorted(path for path in folder.iterdir() if path.is_file()))
     rest = {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
     return {"decoding": found["decoding"]} | rest  # the first that a refusal names
 

@@ -96,6 +96,11 @@ def _corrupt_word(word: str, confusions: Confusions, letters: str, rng: random.R
     return [misspell(word, letters, rng)]
 
 
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file as fairseq-preprocess counts them: ``splitlines`` knows more ends of lines."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -120,10 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--output", required=True, help="prefix of the two files to write, .src and .tgt"
     )
     args = parser.parse_args(arguments)
-    clean = args.clean.read_text(encoding="utf-8").splitlines()
+    clean = lines_of(args.clean)
     confusions: Confusions = {}
     if args.pairs:
-        sources, targets = (path.read_text(encoding="utf-8").splitlines() for path in args.pairs)
+        sources, targets = map(lines_of, args.pairs)
         if len(sources) != len(targets):
             raise SystemExit(
                 f"error: --pairs have {len(sources)} and {len(targets)} lines, they must match"

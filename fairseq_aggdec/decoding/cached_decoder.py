@@ -285,7 +285,11 @@ class PrefixDecoder:
         if window.end > self.tokens.size(1):
             self.tokens = F.pad(self.tokens, (0, window.end), value=self.pad)
         self.tokens[window.row_of, window.positions] = window.tokens
-        output: Any = self.model.decoder(self.tokens[:, : window.end], encoder_out=self.encoder_out)
+        # A stock decoder keeps its causal mask, which training needs again: it must not be an inference tensor.
+        with torch.inference_mode(False), torch.no_grad():
+            output: Any = self.model.decoder(
+                self.tokens[:, : window.end], encoder_out=self.encoder_out
+            )
         return output[0][window.row_of, window.positions]
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:

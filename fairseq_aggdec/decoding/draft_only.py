@@ -39,14 +39,14 @@ def draft_only(drafter: NarDrafter, rules: Rules, state: DecodeState, counters: 
         with counters.clock("draft"):
             logits = drafter.logits(state, block_size).float().flatten(0, 1)  # (B * k, V)
         with counters.clock("other"):
-            window = _window(state, block_size, logits.device)
-            with rules.applied(logits, window, state):
+            # Padding, which is in no output, for what is not known: it repeats no n-gram.
+            unknown = torch.full((len(state.rows), block_size), rules.pad, device=logits.device)
+            with rules.applied(logits, _window(state, unknown), state):
                 choices = logits.max(-1).indices
-            emitted = [
-                _until_end(block, rules.eos) for block in choices.view(-1, block_size).tolist()
-            ]
+            blocks = choices.view(-1, block_size)
+            emitted = [_until_end(block, rules.eos) for block in blocks.tolist()]
             verification = Verification(
-                window,
+                _window(state, blocks),
                 choices,
                 drafted=[block_size] * len(emitted),
                 accepted=[len(tokens) for tokens in emitted],
@@ -59,12 +59,12 @@ def draft_only(drafter: NarDrafter, rules: Rules, state: DecodeState, counters: 
                 drafter.keep_rows(keep)
 
 
-def _window(state: DecodeState, block_size: int, device: torch.device) -> Window:
-    """The positions whose outputs a block gives: the last committed token of each row and masked ones after it."""
-    last: Tensor = torch.tensor([row.tokens[-1] for row in state.rows], device=device)
-    tokens = last.unsqueeze(1).repeat(1, block_size)
+def _window(state: DecodeState, blocks: Tensor) -> Window:
+    """What a verifier would read to write ``blocks`` (B, k): a row's last committed token, then its block."""
+    last = torch.tensor([[row.tokens[-1]] for row in state.rows], device=blocks.device)
+    tokens = torch.cat([last, blocks[:, :-1]], dim=1)
     starts = [row.position for row in state.rows]
-    return Window(tokens.flatten(), starts, [block_size] * len(starts))
+    return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))
 
 
 def _until_end(tokens: Sequence[int], eos: int) -> list[int]:

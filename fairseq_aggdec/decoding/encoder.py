@@ -18,9 +18,8 @@ def encoder_gap(encoder: Any) -> str | None:
     """What keeps :class:`FastEncoder` from representing ``encoder``, or None when nothing does."""
     if not isinstance(encoder, TransformerEncoderBase):
         return f"{type(encoder).__name__} is not a Transformer encoder"
-    if gap := overridden(
-        encoder, TransformerEncoderBase, ("forward_scriptable", "forward_embedding")
-    ):
+    methods = ("forward", "forward_torchscript", "forward_scriptable", "forward_embedding")
+    if gap := overridden(encoder, TransformerEncoderBase, methods):
         return gap
     for layer in encoder.layers:
         if not isinstance(layer, TransformerEncoderLayerBase):

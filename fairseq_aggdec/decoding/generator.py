@@ -177,13 +177,25 @@ class AttentiveGenerator(DraftAndVerifyGenerator):
         self, sample: dict[str, Any], *args: Any, **kwargs: Any
     ) -> list[list[Hypothesis]]:
         hypotheses = super()._generate(sample, *args, **kwargs)
-        src_tokens, src_lengths, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
-        # (B, T, S): the last layer's, averaged over heads.
-        attention = self.model.forward_align(src_tokens, src_lengths, previous)
+        _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
+        attention = self._attention(sample["net_input"], previous)
         for (hypothesis,), weights in zip(hypotheses, attention, strict=True):
             length = len(hypothesis["tokens"])
             hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
         return hypotheses
+
+    def _attention(self, net_input: dict[str, Tensor], previous: Tensor) -> Tensor:
+        """(B, T, S): as each step of stock decoding has it, the last layer's, averaged over heads and models.
+
+        A model with an alignment layer of its own (``transformer_align``) shows that to a pass of the whole model only.
+        """
+        outputs = [
+            model.decoder(previous, encoder_out=encoder_out)[1]["attn"][0]
+            for model, encoder_out in zip(
+                self.model.models, self.model.forward_encoder(net_input), strict=True
+            )
+        ]
+        return torch.stack(outputs).mean(0)
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, AttentiveGenerator):

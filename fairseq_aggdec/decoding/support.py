@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq.modules import MultiheadAttention
+from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention
 from torch import nn
 
 
@@ -13,6 +13,14 @@ def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | N
         if getattr(type(module), method) is not getattr(base, method):
             return f"{type(module).__name__} has a {method}() of its own"
     return None
+
+
+def can_read(encoder: Any, length: int) -> bool:
+    """Whether sources of ``length`` tokens have positions in ``encoder``; sinusoids have no last one."""
+    positions = getattr(encoder, "embed_positions", None)
+    return (
+        not isinstance(positions, LearnedPositionalEmbedding) or length <= encoder.max_positions()
+    )
 
 
 def attention_gap(attention: Any) -> str | None:

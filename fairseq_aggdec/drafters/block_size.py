@@ -79,8 +79,9 @@ class Times:
             return self.plain.mean
         spread = self.kk.mean - self.k.mean**2
         slope = (self.kt.mean - self.k.mean * self.t.mean) / spread if spread > 1e-9 else 0.0
-        # A shorter block never takes longer, whatever noise makes of the slope.
-        return self.t.mean + max(0.0, slope) * (size - self.k.mean)
+        # A shorter block never takes longer, and none is quicker than no draft, whatever noise makes of the line.
+        least = self.plain.mean if self.plain.weight else 0.0
+        return max(least, self.t.mean + max(0.0, slope) * (size - self.k.mean))
 
 
 class LearnedBlockSize:
@@ -99,7 +100,8 @@ class LearnedBlockSize:
         self.stands = [Decayed(PRIOR, 1.0) for _ in range(largest)]
         self.times: dict[int, Times] = {}
         self.chosen = 0
-        self.unmeasured = True  # the first iteration of all lays out weights and is no measure
+        # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
+        self.unmeasured = {False, True}
         self.idle, self.look = 0, FIRST_LOOK
 
     def choose(self, rows: int) -> int:
@@ -122,10 +124,11 @@ class LearnedBlockSize:
         for stood in accepted:
             for index in range(min(self.chosen, stood + 1)):
                 self.stands[index].add(index < stood)
-        if self.unmeasured:
-            self.unmeasured = False
+        size = self.chosen if any(drafted) else 0
+        if bool(size) in self.unmeasured:
+            self.unmeasured.remove(bool(size))
         else:
-            self.times[rows.bit_length()].add(self.chosen if any(drafted) else 0, seconds)
+            self.times[rows.bit_length()].add(size, seconds)
 
     def _best(self, times: Times) -> int:
         best, most = 0, 1.0 / times.estimate(0)

@@ -15,6 +15,7 @@ from fairseq.data import Dictionary
 
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
+from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.loading import load_writer
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
@@ -32,14 +33,18 @@ class WriterDrafter(CopyDrafter):
 
     Args:
         generator: with fairseq's contract.
+        encoder: of the generator's model; a source that is too long for it has no draft.
         eos, match, device_type: as :class:`CopyDrafter` takes them.
     """
 
-    def __init__(self, generator: Any, eos: int, match: str, device_type: str):
+    def __init__(self, generator: Any, encoder: Any, eos: int, match: str, device_type: str):
         super().__init__(eos, match, device_type)
-        self.generator = generator
+        self.generator, self.encoder = generator, encoder
 
     def copied(self, sample: Mapping) -> list[list[int]]:
+        rows, length = sample["net_input"]["src_tokens"].shape
+        if not can_read(self.encoder, length):
+            return [[] for _ in range(rows)]
         found = self.generator.generate(None, sample)
         return [hypotheses[0]["tokens"][:-1].tolist() for hypotheses in found]
 
@@ -61,9 +66,14 @@ class FileDrafter(CopyDrafter):
         if not Path(path).is_file():
             raise FileNotFoundError(f"--draft-file {path} does not exist.")
         self.path, self.dictionary = path, dictionary
-        self.lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # Not splitlines(), which knows more ends of lines than fairseq-preprocess.
+        self.lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
     def copied(self, sample: Mapping) -> list[list[int]]:
+        if "id" not in sample:
+            raise ValueError(
+                "--draft-from file: fairseq-interactive does not number its sentences, use fairseq-generate"
+            )
         numbers = sample["id"].tolist()
         if max(numbers) >= len(self.lines):
             raise ValueError(
@@ -109,4 +119,4 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
     }
     generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
-    return WriterDrafter(generator, target.eos(), *common)
+    return WriterDrafter(generator, model.encoder, target.eos(), *common)

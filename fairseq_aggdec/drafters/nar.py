@@ -18,6 +18,7 @@ from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncode
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.loop import Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.drafters.base import BlockDraft, Draft
@@ -51,6 +52,8 @@ class NarDrafter:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
         self.verifier = verifier
+        length = sample["net_input"]["src_tokens"].size(1)
+        self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
 
     def draft(self, state: DecodeState) -> Draft:
         self.began = time.perf_counter()
@@ -80,7 +83,7 @@ class NarDrafter:
         return self.slots.block_logits(prefixes, block_size)
 
     def _fits(self, row: Row) -> bool:
-        return row.position <= self.longest
+        return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         seconds = (

@@ -214,6 +214,16 @@ def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") 
     Raises:
         FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
     """
+    folder = tables_folder(cfg, wanted_by)
+    return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
+
+
+def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
+    """Where :func:`open_candidates` finds the tables.
+
+    Raises:
+        FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
+    """
     folder = cfg.lattice
     if not folder:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
@@ -222,7 +232,7 @@ def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") 
                 f"{wanted_by} needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
                 "others with --lattice"
             )
-    return CandidateModel.open(Path(folder), task.source_dictionary, task.target_dictionary)
+    return Path(folder)
 
 
 def check_sizes(cfg: Any) -> None:

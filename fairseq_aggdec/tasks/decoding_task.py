@@ -20,6 +20,7 @@ from fairseq_aggdec.decoding.options import (
     announce_ngram_blocking,
     blockwise_size,
     drafted_size,
+    refusal,
     refuse_unsupported,
     set_greedy_beam,
 )
@@ -108,6 +109,9 @@ class DecodingTask(FairseqTask):
             return super().build_generator(
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
+        if prefix_allowed_tokens_fn is not None:
+            reason = "a search under constraints needs --decoding beam"
+            raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))
         self._log_summary_at_exit()
         if decoding == "interleaved":
             return build_interleaved_generator(self.cfg, self, models, args, extra)

@@ -44,7 +44,7 @@ spm.SentencePieceTrainer.train(
 )
 model = spm.SentencePieceProcessor(model_file=str(out / "spm.model"))
 for raw in text.glob("*.raw.*"):
-    lines = raw.read_text(encoding="utf-8").splitlines()
+    lines = raw.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     pieces = [" ".join(line) for line in model.encode(lines, out_type=str)]
     (out / raw.name.replace(".raw", "")).write_text("\n".join(pieces) + "\n", encoding="utf-8")
 PYTHON

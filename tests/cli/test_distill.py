@@ -55,7 +55,7 @@ def random_sentences(dictionary: Dictionary, seed: int, count: int) -> list[torc
 
 def write_teacher(path: Path, data: Path, seed: int) -> None:
     """A random model with larger weights than a fresh one: its outputs vary, and many end by themselves."""
-    replay.write_checkpoint(path, data, "transformer_tiny", seed=seed)
+    replay.write_checkpoint(path, data, "transformer_tiny", "--share-all-embeddings", seed=seed)
     state = torch.load(path, weights_only=True)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in state["model"].items():
@@ -265,6 +265,10 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
         (["--path", "TEACHER2"], "another teacher"),
         (["--path", "nowhere.pt"], "--path: there is no file nowhere.pt"),
         (["--nbest", "2"], "--nbest"),
+        (
+            ["--decoding", "iad", "--acceptance", "top-beta"],
+            "--acceptance and --min-block-size must be lossless",
+        ),
         (["--max-tokens", "9"], "--max-tokens 9"),
         (["--subsets", "dev"], "dev"),
         (["--merge", "--subsets", "valid"], None),

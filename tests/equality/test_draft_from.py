@@ -14,6 +14,7 @@ from tests.equality.test_lattice import tables
 from tests.support import (
     assert_same,
     generate,
+    generation_options,
     make_batch,
     make_model,
     make_task,
@@ -69,6 +70,24 @@ def test_lines_go_by_the_sentences_numbers(verifier: Any, tmp_path: Path) -> Non
     assert sum(hypothesis["steps"] for hypothesis in found) <= 8
 
 
+def test_lines_end_where_fairseq_preprocess_ends_them(verifier: Any, tmp_path: Path) -> None:
+    file = tmp_path / "drafts"
+    file.write_text("w1\u2028w2\n\nw3\x0cw4\n", encoding="utf-8")
+    task = make_task("iad", draft_from="file", draft_file=str(file))
+    drafter: Any = task.build_generator([verifier], generation_options()).drafter
+    assert drafter.lines == ["w1\u2028w2", "", "w3\x0cw4"]
+
+
+def test_sentences_without_numbers_are_refused(verifier: Any, tmp_path: Path) -> None:
+    """fairseq-interactive makes such samples."""
+    (tmp_path / "drafts").write_text("w1\n")
+    sample = make_batch(random_sources(3, 1))
+    del sample["id"]
+    task = make_task("iad", draft_from="file", draft_file=str(tmp_path / "drafts"))
+    with pytest.raises(ValueError, match="use fairseq-generate"):
+        generate(task, [verifier], sample)
+
+
 WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
     "interleaved": ("interleaved_transformer", {"directions": 2, "words_per_direction": 2}),
     "lattice": ("lattice_transformer", {"decoder_layers": 1}),
@@ -93,6 +112,23 @@ def test_another_model_drafts(
     assert_same(found, stock([verifier], sample))
     assert task.counters.drafted > 0
     assert task.counters.sentences == rows
+
+
+@pytest.mark.parametrize("kind", list(WRITERS))
+def test_a_source_too_long_for_the_other_model_has_no_draft(
+    verifier: Any, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arch, options = WRITERS[kind]
+    short = {"encoder_learned_pos": True, "max_source_positions": 4}
+    writer = make_model(make_task(), 2, arch, **options, **short)
+    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    plain = make_task()
+    tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
+    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
+    task = make_task("iad", draft_from=kind, **more)
+    sample = make_batch([[5, 6, 7, 8, 9], [5]])
+    assert_same(generate(task, [verifier], sample), stock([verifier], sample))
+    assert task.counters.drafted == 0
 
 
 def test_refusals_name_the_option(

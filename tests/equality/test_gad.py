@@ -138,18 +138,24 @@ def test_outputs_as_long_as_sources_that_are_longer_than_the_verifier_says(gad: 
         gad(drafter(), [learned], make_batch([[4, 5, 6, 7, 8]]), match_source_len=True)
 
 
-@pytest.mark.parametrize("constant", [EOS, 1, 3, 7])
-def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
-    """``</s>`` at once, padding, ``<unk>``, a word."""
-    model = drafter()
+def saying(constant: int, **options: Any) -> Any:
+    """A drafter that says one thing."""
+    model = drafter(**options)
     with torch.no_grad():
         model.decoder.layers[-1].final_layer_norm.weight.zero_()
         model.decoder.layers[-1].final_layer_norm.bias.copy_(
             10 * model.decoder.output_projection.weight[constant]
         )
+    return model
+
+
+@pytest.mark.parametrize("constant", [EOS, 1, 3, 7])
+def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
+    """``</s>`` at once, padding, ``<unk>``, a word."""
     verifier = make_model(make_task(), 5)
     sample = make_batch(random_sources(4, 5))
-    assert_same(gad(model, [verifier], sample), stock([verifier], sample))
+    found = gad(saying(constant), [verifier], sample)
+    assert_same(found, stock([verifier], sample))
 
 
 @ALL
@@ -243,6 +249,30 @@ def test_drafter_alone_against_a_plain_loop(gad: Any, variant: dict[str, Any]) -
             hypothesis["positional_scores"], torch.tensor(scores), atol=1e-4, rtol=1e-4
         )
         assert hypothesis["steps"] == -(-len(tokens) // 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_drafter_alone_blocks_only_what_it_has_written(gad: Any, size: int) -> None:
+    """Repeated n-grams: words of the block that is being chosen are not known, so they ban nothing."""
+    model, verifier = saying(EOS, block_size=6), make_model(make_task(), 5)
+    options = {"decoding": "nar", "min_len": 4, "no_repeat_ngram_size": size}
+    (found,) = gad(model, [verifier], make_batch([[5, 6, 7]]), **options)
+    assert len(found["tokens"]) == 5
+
+
+def test_drafter_alone_shows_its_blocks(gad: Any) -> None:
+    model, verifier = drafter(block_size=3), make_model(make_task(), 5)
+    (found,) = gad(
+        model, [verifier], make_batch([[5, 6, 7]]), decoding="nar", retain_iter_history=True
+    )
+    first = found["history"][0]["tokens"].tolist()
+    assert first == found["tokens"][:2].tolist()
+
+
+def test_sources_longer_than_the_drafter_reads(gad: Any) -> None:
+    model = drafter(encoder_learned_pos=True, max_source_positions=8)
+    verifier, batch = make_model(make_task(), 5), make_batch([[*range(5, 25)], [5, 6]])
+    assert_same(gad(model, [verifier], batch), stock([verifier], batch))
 
 
 # -- drafts that are right here and there

@@ -110,6 +110,26 @@ def test_alignment(copier: Any, kind: str, method: str) -> None:
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_alignment_of_a_model_with_an_alignment_layer(kind: str) -> None:
+    """Stock reads it off its steps, whose attention is the last layer's, not the alignment layer's."""
+    task = make_task("greedy")
+    model = make_model(task, 3, "transformer_align", alignment_heads=1, alignment_layer=0)
+    found = generate(task, [model], sample(), print_alignment=kind)
+    expected = stock([model], sample(), print_alignment=kind)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours["attention"], theirs["attention"], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "interleaved", "lattice"])
+def test_allowed_tokens_are_refused(copier: Any, method: str) -> None:
+    """fairseq's hub hands them to build_generator beside the options."""
+    with pytest.raises(ValueError, match="prefix_allowed_tokens_fn does not go with --decoding"):
+        make_task(method).build_generator(
+            [copier], generation_options(), prefix_allowed_tokens_fn=lambda *_: [2]
+        )
+
+
 def greedy_without_repeats(
     model: Any, batch: dict[str, Any], size: int, max_len: int
 ) -> list[list[int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.models.transformer import TransformerEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,31 @@ def test_other_and_fast_models_in_one_ensemble() -> None:
     assert encoder_gap(models[0].encoder) is None
     batch = make_batch(random_sources(6, 5))
     assert_same(generate(task, models, batch), stock(models, batch))
+
+
+@pytest.mark.parametrize("method", ["greedy", "iad"])
+def test_training_goes_on_after_longer_outputs_than_it_has_seen(method: str) -> None:
+    """A stock decoder keeps the causal mask of the longest output so far, and training uses it again."""
+    model = make_model(make_task(), 3, scale_resids=True)
+    generate(make_task(method), [model], make_batch(random_sources(4, 3)), min_len=19)
+    batch = make_batch(random_sources(5, 3))
+    previous = torch.full((3, 12), 5)
+    model.train()(**batch["net_input"], prev_output_tokens=previous)[0].sum().backward()
+    assert model.decoder.output_projection.weight.grad is not None
+
+
+class Pointing(TransformerEncoder):
+    """As in fairseq's pointer-generator: more in its output than the encoder that it extends has."""
+
+    def forward(self, src_tokens: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(src_tokens, *args, **kwargs) | {"src_tokens": [src_tokens]}
+
+
+def test_encoder_with_a_forward_of_its_own_runs_as_it_is() -> None:
+    model = make_model(make_task(), 3)
+    assert encoder_gap(model.encoder) is None
+    model.encoder.__class__ = Pointing
+    assert "forward() of its own" in str(encoder_gap(model.encoder))
 
 
 class RandomDrafter:

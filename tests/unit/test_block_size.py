@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairseq_aggdec.drafters.block_size import LearnedBlockSize
+from fairseq_aggdec.drafters.block_size import LearnedBlockSize, Times
 
 LARGEST = 12
 
@@ -69,6 +69,15 @@ def test_a_block_beyond_the_end_of_the_sentence_brings_nothing() -> None:
         size = chooser.choose(1)
         chooser.observe(1, [min(size, 1)], [min(size, 1)], seconds(size, 0.1))
     assert size == 1
+
+
+def test_a_slow_draft_does_not_make_short_ones_seem_to_take_no_time() -> None:
+    """A line through one slow draft and another would give a draft of one token a negative time."""
+    times = Times()
+    for size, seconds in ((0, 1.0), (10, 30.0), (5, 1.6), *[(1, 1.35)] * 20):
+        times.add(size, seconds)
+        if size:
+            assert all(times.estimate(k) >= times.estimate(0) for k in range(1, 11))
 
 
 def test_a_hopeless_drafter_is_left_alone() -> None:
