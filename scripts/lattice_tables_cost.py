@@ -176,16 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = args.work or Path(folder)
         write_data(data, args.pairs, args.types, args.length, args.seed)
         found = make_tables(data) | use_tables(data)
-    table = "\n".join(
-        [
-            "| | |",
-            "|---|---|",
-            *(
-                f"| {name} | {value:{',.0f' if value >= 100 else '.3g'}} |"
-                for name, value in found.items()
-            ),
-        ]
+    rows = (
+        f"| {name} | {value:{',.0f' if value >= 100 else '.3g'}} |" for name, value in found.items()
     )
+    table = "\n".join(["| | |", "|---|---|", *rows])
     title = f"Tables of candidates from {args.pairs:,} synthetic sentence pairs"
     given = sys.argv[1:] if arguments is None else arguments
     command = machine.command("lattice_tables_cost", given)
