@@ -17,6 +17,8 @@ from pathlib import Path
 
 from rapidfuzz.distance import Levenshtein
 
+from fairseq_aggdec.data.lines import read_lines
+
 Confusions = Mapping[str, Sequence[str]]
 
 PUNCTUATION = frozenset(",.;:!?-–—\"'«»“”()")
@@ -96,11 +98,6 @@ def _corrupt_word(word: str, confusions: Confusions, letters: str, rng: random.R
     return [misspell(word, letters, rng)]
 
 
-def lines_of(path: Path) -> list[str]:
-    """The lines of a file as fairseq-preprocess counts them: ``splitlines`` knows more ends of lines."""
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -125,10 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--output", required=True, help="prefix of the two files to write, .src and .tgt"
     )
     args = parser.parse_args(arguments)
-    clean = lines_of(args.clean)
+    clean = read_lines(args.clean)
     confusions: Confusions = {}
     if args.pairs:
-        sources, targets = map(lines_of, args.pairs)
+        sources, targets = map(read_lines, args.pairs)
         if len(sources) != len(targets):
             raise SystemExit(
                 f"error: --pairs have {len(sources)} and {len(targets)} lines, they must match"

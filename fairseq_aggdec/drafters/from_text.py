@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq.data import Dictionary
 
+from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.support import can_read
@@ -66,8 +67,7 @@ class FileDrafter(CopyDrafter):
         if not Path(path).is_file():
             raise FileNotFoundError(f"--draft-file {path} does not exist.")
         self.path, self.dictionary = path, dictionary
-        # Not splitlines(), which knows more ends of lines than fairseq-preprocess.
-        self.lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        self.lines = read_lines(path)
 
     def copied(self, sample: Mapping) -> list[list[int]]:
         if "id" not in sample:

@@ -37,6 +37,8 @@ from pathlib import Path
 
 import sentencepiece as spm
 
+from fairseq_aggdec.data.lines import read_lines
+
 text, out, vocabulary = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 inputs = [str(text / f"train.raw.{language}") for language in ("de", "en")]
 spm.SentencePieceTrainer.train(
@@ -44,7 +46,7 @@ spm.SentencePieceTrainer.train(
 )
 model = spm.SentencePieceProcessor(model_file=str(out / "spm.model"))
 for raw in text.glob("*.raw.*"):
-    lines = raw.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    lines = read_lines(raw)
     pieces = [" ".join(line) for line in model.encode(lines, out_type=str)]
     (out / raw.name.replace(".raw", "")).write_text("\n".join(pieces) + "\n", encoding="utf-8")
 PYTHON

@@ -27,6 +27,7 @@ from fairseq_cli import generate, train
 from fairseq_aggdec.data import distillation, distilled_folder
 from fairseq_aggdec.data.distillation import DistillationError, shard_path
 from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.evaluation.session import Session
 from tests.support import WORDS, make_dictionary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,6 +287,18 @@ def test_refusals(more: list[str], named: str | None, folder: Path, undisturbed:
         assert named in str(stopped.value)
         assert "\n" not in str(stopped.value)
     assert contents(undisturbed) == before
+
+
+def test_tables_of_a_lattice_count_by_what_is_in_them(folder: Path, tmp_path: Path) -> None:
+    """Made anew between two starts, they would give other outputs under the same name."""
+    script = runpy.run_path(str(SCRIPT))
+    more = ["--decoding", "lattice", "--lattice", str(tmp_path)]
+    session = Session(script["build_parser"](), arguments(folder, tmp_path / "output", *more))
+    found = []
+    for text in ("one", "two", "one"):
+        (tmp_path / "header.json").write_text(text)
+        found.append(script["relevant_options"](session)["lattice"])
+    assert found[0] == found[2] != found[1]
 
 
 def test_other_data_is_refused(folder: Path, undisturbed: Path, tmp_path: Path) -> None:

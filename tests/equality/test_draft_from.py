@@ -23,6 +23,13 @@ from tests.support import (
 )
 
 
+def refusal(verifier: Any, **options: Any) -> str:
+    """Why two sentences are not decoded."""
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        generate(make_task("iad", **options), [verifier], make_batch([[5, 6], [7]]))
+    return str(error.value)
+
+
 @pytest.fixture(scope="module")
 def verifier() -> Any:
     return make_model(make_task(), 5)
@@ -76,6 +83,8 @@ def test_lines_end_where_fairseq_preprocess_ends_them(verifier: Any, tmp_path: P
     task = make_task("iad", draft_from="file", draft_file=str(file))
     drafter: Any = task.build_generator([verifier], generation_options()).drafter
     assert drafter.lines == ["w1\u2028w2", "", "w3\x0cw4"]
+    file.write_text("")
+    assert "has 0 lines" in refusal(verifier, draft_from="file", draft_file=str(file))
 
 
 def test_sentences_without_numbers_are_refused(verifier: Any, tmp_path: Path) -> None:
@@ -134,16 +143,11 @@ def test_a_source_too_long_for_the_other_model_has_no_draft(
 def test_refusals_name_the_option(
     verifier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refusal(**options: Any) -> str:
-        with pytest.raises((ValueError, FileNotFoundError)) as error:
-            generate(make_task("iad", **options), [verifier], make_batch([[5, 6], [7]]))
-        return str(error.value)
-
-    assert "--draft-file" in refusal(draft_from="file")
-    assert "nothing" in refusal(draft_from="file", draft_file=str(tmp_path / "nothing"))
+    assert "--draft-file" in refusal(verifier, draft_from="file")
+    assert "nothing" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "nothing"))
     (tmp_path / "short").write_text("w1\n")
-    assert "has 1 lines" in refusal(draft_from="file", draft_file=str(tmp_path / "short"))
-    assert "--drafter-path" in refusal(draft_from="interleaved")
+    assert "has 1 lines" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "short"))
+    assert "--drafter-path" in refusal(verifier, draft_from="interleaved")
     monkeypatch.setattr(from_text, "load_writer", lambda path, task: verifier)
-    message = refusal(draft_from="lattice", drafter_path="writer.pt")
+    message = refusal(verifier, draft_from="lattice", drafter_path="writer.pt")
     assert "--drafter-path" in message and "lattice_transformer" in message
