@@ -15,6 +15,7 @@ from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
+from fairseq_aggdec.decoding.linear import packing_available
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
@@ -102,6 +103,11 @@ class DecodingTask(FairseqTask):
             logger.info("models in bfloat16 (--bf16)")
             for model in models:
                 model.bfloat16()
+            on_cpu = all(weight.is_cpu for model in models for weight in model.parameters())
+            if on_cpu and not packing_available(torch.bfloat16):
+                logger.warning(
+                    "this processor multiplies bfloat16 slowly: fp32 is faster here than --bf16"
+                )
         decoding = str(self.cfg.decoding)
         extra = dict(extra_gen_cls_kwargs or {})
         shortlist = build_shortlist(self.cfg, self, args)

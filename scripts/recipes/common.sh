@@ -30,14 +30,16 @@ stage() {
     resume "$@"
 }
 
-# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none) and PRECISION_FLAGS (--fp16, on CPU
-# --amp) unless they are set.
+# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none) and PRECISION_FLAGS (--fp16; on a CPU that
+# multiplies bfloat16 --amp) unless they are set.
 devices() {
     [ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
     if [ "$GPUS" -gt 0 ]; then
         DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
     else
-        DEVICE_FLAGS=${DEVICE_FLAGS---cpu} PRECISION_FLAGS=${PRECISION_FLAGS---amp}
+        DEVICE_FLAGS=${DEVICE_FLAGS---cpu}
+        if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2> /dev/null; then PRECISION_FLAGS=${PRECISION_FLAGS---amp}; fi
+        PRECISION_FLAGS=${PRECISION_FLAGS-}
     fi
 }
 

@@ -6,8 +6,10 @@
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
 # Environment: GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3, of the decoder; 2 as well:
-# students), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), RUN (interleaved; another
-# name for an ablation by FLAGS), BEAMS (4 1), OUTPUT (docs/results/interleaved-multi30k), and what multi30k_common.sh lists.
+# students), ABLATIONS (none; vanilla-mask vanilla-positions middle-to-side independent-directions, Table 2 of the paper;
+# one-by-one, for Table 3), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), BEAMS (4 1),
+# DRAFTS (1: the table has IAD drafting from each model, too; 0), OUTPUT (docs/results/interleaved-multi30k), and what
+# multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -18,36 +20,43 @@ LAYERS=${LAYERS:-3}
 START=${START:-warm}
 MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
-RUN=${RUN:-interleaved}
+ABLATIONS=${ABLATIONS:-}
 BEAMS=${BEAMS:-4 1}
+DRAFTS=${DRAFTS:-1}
 
+# train GEOMETRY SETTING LAYERS [FLAG...]
 train() {
     local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
+    shift 3
     if [ "$START" = warm ]; then start=(--base-checkpoint "$BASE"); fi
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" \
         --arch interleaved_transformer --directions "$directions" --words-per-direction "$words" \
-        $MODEL_FLAGS --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 $FLAGS "${start[@]}" \
+        $MODEL_FLAGS --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 "$@" "${start[@]}" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
         --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" \
         --max-tokens 4000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
         --keep-interval-updates 2 --no-epoch-checkpoints \
-        --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
+        $FLAGS --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
 for setting in $SETTINGS; do
     [ "$setting" != distilled ] || distil
     for layers in $LAYERS; do
         for geometry in $GEOMETRIES; do
-            resume "$RUN-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
+            resume "interleaved-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
+        done
+        for ablation in $ABLATIONS; do
+            resume "interleaved-$ablation-2x1-$setting-$layers-$PAIR" train 2x1 "$setting" "$layers" "--$ablation"
         done
     done
 done
 
-BASELINES=("fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy")
+engine="1x1 on this engine, beam ${BEAMS%% *}"
+BASELINES=("fairseq beam 4" "$engine" "ours, greedy")
 SYSTEMS=(--system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy --beam 1")
 for folder in "$WORK"/interleaved*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
@@ -55,11 +64,11 @@ for folder in "$WORK"/interleaved*-"$PAIR"/; do
     for beam in $BEAMS; do
         SYSTEMS+=(--system "$name, beam $beam=--decoding interleaved --beam $beam --path ${folder}checkpoint_last.pt")
     done
-    SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved
+    [ "$DRAFTS" = 0 ] || SYSTEMS+=(--system "IAD drafting from $name=--decoding iad --beam 1 --draft-from interleaved
         --drafter-path ${folder}checkpoint_last.pt")
 done
 for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
 done
-in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
+in_bf16 "$engine" "ours, greedy"
 compare --title "Interleaved decoding on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}"

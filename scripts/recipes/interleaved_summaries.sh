@@ -9,8 +9,9 @@
 # An article is far longer than its summary, so UPDATE_FREQ says how many GPU batches make the paper's 25000 target
 # tokens an update. Killed at any moment, the same command goes on.
 # Environment: WORK (work/summaries), SEED (1), WORKERS (1), GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is
-# no GPU), PRECISION_FLAGS (--fp16; --amp on CPU), MODEL_FLAGS and TRAIN_FLAGS (more for every training), BATCH_SIZE (1:
-# online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what interleaved_common.sh lists.
+# no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS (more for every
+# training), BATCH_SIZE (1: online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what
+# interleaved_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_common.sh"

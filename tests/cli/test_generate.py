@@ -11,6 +11,7 @@ import torch
 from fairseq_cli import generate, preprocess, train, validate
 
 from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.decoding.linear import packing_available
 from tests.cli.commands import (
     CUT,
     MODEL,
@@ -83,6 +84,8 @@ def test_bfloat16(trained: Trained, stock: Result) -> None:
     found = [trained.generate(decoding, "--bf16") for decoding in ("beam", "greedy", "iad")]
     for result in found:
         assert result.lines("P") != stock.lines("P")
+        slow = result.logged("this processor multiplies bfloat16 slowly")
+        assert bool(slow) is not packing_available(torch.bfloat16)
         same = sum(result.texts()[name] == text for name, text in stock.texts().items())
         assert same > 0.9 * SENTENCES["test"]  # a near tie may turn
         for name, text in stock.texts().items():

@@ -88,6 +88,37 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     assert [row["differ"] for row in found if row["system"] == "blockwise"] == [0, 0]
 
 
+def test_interleaved(made: Path, tmp_path: Path) -> None:
+    """Geometries and an ablation are trained and compared; the analyses read what the recipe made."""
+    settings = {"SETTINGS": "raw", "LAYERS": "1", "BEAMS": "2", "TEACHER": "greedy"}
+    geometries = {"GEOMETRIES": "1x1 1x2 2x1", "ABLATIONS": "one-by-one"}
+    rows = run(made, tmp_path, "interleaved_multi30k", **settings | geometries)
+    names = ("1x1-raw-1", "1x2-raw-1", "2x1-raw-1", "one-by-one-2x1-raw-1")
+    for name in names:
+        assert rows[f"IAD drafting from interleaved-{name}"]["differ"] == 0
+        assert f"interleaved-{name}, beam 2" in rows
+
+    output = tmp_path / "analysis"
+    environment = {
+        "WORK": str(tmp_path / "work"),
+        "OUTPUT": str(output),
+        "SETTING": "raw",
+        "LAYERS": "1",
+        "GEOMETRIES": "2x1",
+        "BATCH_SIZES": "1 2",
+        "BEAMS": "1",
+    }
+    result = recipe("interleaved_analyses", **SETTINGS | environment)
+    assert result.returncode == 0, result.stderr[-2000:]
+    made_files = {path.name for path in tmp_path.glob("analysis-*.json")}
+    assert made_files == {f"analysis-{name}.json" for name in ("choices", "information", "figures")}
+    pairs = json.loads((tmp_path / "analysis-information.json").read_text())["results"]
+    assert [pair["step"] for pair in pairs] == [2, 2]
+    result = recipe("interleaved_analyses", **SETTINGS | environment | {"ANALYSES": "tables"})
+    assert result.returncode == 2
+    assert "unknown analysis 'tables'" in result.stderr
+
+
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# The analyses of Zhang et al. (2020) at a small size, on the models of interleaved_multi30k.sh: a result each, made once.
+#
+#   scripts/recipes/interleaved_analyses.sh                   all of ANALYSES
+#   ANALYSES=figures scripts/recipes/interleaved_analyses.sh  one of them
+#
+#   choices      what the paper leaves open: end condition, stop rule, how the score of a hypothesis counts its length
+#   information  Table 3: what words that are written at once tell about each other; needs the models 1x2 and, by
+#                ABLATIONS=one-by-one, the twin of 2x1
+#   figures      Figures 2, 3 and 4: speed-up by batch size and beam, by source length, by words per direction
+#
+# A result that is there already is kept: delete its .json to make it anew.
+# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
+# ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
+# (sentences; all), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/interleaved-multi30k).
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+WORK=${WORK:-$ROOT/work/multi30k}
+PAIR=${SOURCE:-de}-${TARGET:-en}
+SETTING=${SETTING:-distilled}
+LAYERS=${LAYERS:-3}
+ANALYSES=${ANALYSES:-choices information figures}
+GEOMETRIES=${GEOMETRIES:-2x1 2x2 4x1}
+BATCH_SIZES=${BATCH_SIZES:-1 8 32}
+BEAMS=${BEAMS:-1 4}
+LIMIT=${LIMIT:+--limit $LIMIT}
+devices
+OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}
+# shellcheck disable=SC2206
+DATA=("$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS $LIMIT)
+
+for analysis in $ANALYSES; do
+    case $analysis in
+        choices | information | figures) ;;
+        *) die "unknown analysis '$analysis' in ANALYSES (choose from: choices information figures)" ;;
+    esac
+done
+
+# model NAME: its checkpoint, which must be there.
+model() {
+    local file=$WORK/interleaved-$1-$SETTING-$LAYERS-$PAIR/checkpoint_last.pt
+    [ -e "$file" ] || die "$file is missing: train it by scripts/recipes/interleaved_multi30k.sh"
+    printf '%s' "$file"
+}
+
+choices() {
+    local systems=() geometry path
+    for geometry in $GEOMETRIES; do
+        path=$(model "$geometry")
+        systems+=(
+            --system "$geometry=--path $path"
+            --system "$geometry, end condition all=--path $path --end-condition all"
+            --system "$geometry, stop rule as printed=--path $path --stop-rule printed"
+            --system "$geometry, score not normalised=--path $path --unnormalized"
+            --system "$geometry, length penalty 0.6=--path $path --lenpen 0.6"
+            --system "$geometry, length penalty 1.4=--path $path --lenpen 1.4"
+        )
+    done
+    "$PYTHON" "$ROOT/scripts/compare.py" "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
+        --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
+        --baselines 1x1 --output "$OUTPUT-choices"
+}
+
+information() {
+    "$PYTHON" "$ROOT/scripts/pmi.py" "${DATA[@]}" --pair "left to right=$(model 1x2),$(model 1x1)" \
+        --pair "from both ends=$(model 2x1),$(model one-by-one-2x1)" --output "$OUTPUT-information"
+}
+
+figures() {
+    local systems=() geometry
+    for geometry in $GEOMETRIES; do systems+=(--model "$geometry=$(model "$geometry")"); done
+    # shellcheck disable=SC2086
+    "$PYTHON" "$ROOT/scripts/interleaved_figures.py" "${DATA[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
+        --batch-sizes $BATCH_SIZES --beams $BEAMS --output "$OUTPUT-figures"
+}
+
+for analysis in $ANALYSES; do
+    if [ -e "$OUTPUT-$analysis.json" ]; then say "$OUTPUT-$analysis.json is there already, kept"; continue; fi
+    "$analysis"
+done
