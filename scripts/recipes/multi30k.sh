@@ -32,6 +32,7 @@ text() {
 
 subwords() {
     "$PYTHON" - "$WORK/text" "$OUT" "$VOCABULARY" <<'PYTHON'
+import io
 import sys
 from pathlib import Path
 
@@ -40,11 +41,14 @@ import sentencepiece as spm
 from fairseq_aggdec.data.lines import read_lines
 
 text, out, vocabulary = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-inputs = [str(text / f"train.raw.{language}") for language in ("de", "en")]
+lines = [line for language in ("de", "en") for line in read_lines(text / f"train.raw.{language}")]
+written = io.BytesIO()
+# Not by file names: the model would hold them, and with them the folders of this machine.
 spm.SentencePieceTrainer.train(
-    input=inputs, model_prefix=str(out / "spm"), vocab_size=vocabulary, hard_vocab_limit=False, minloglevel=2
+    sentence_iterator=iter(lines), model_writer=written, vocab_size=vocabulary, hard_vocab_limit=False, minloglevel=2
 )
-model = spm.SentencePieceProcessor(model_file=str(out / "spm.model"))
+(out / "spm.model").write_bytes(written.getvalue())
+model = spm.SentencePieceProcessor(model_proto=written.getvalue())
 for raw in text.glob("*.raw.*"):
     lines = read_lines(raw)
     pieces = [" ".join(line) for line in model.encode(lines, out_type=str)]
