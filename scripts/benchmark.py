@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.drafters.recording import ReplayDrafter
 from fairseq_aggdec.evaluation import benchmark, machine, memory, plots, profile, recording, replay
 from fairseq_aggdec.evaluation import systems as all_systems
 from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.timing import Measurement, System, measure
 

@@ -1,16 +1,12 @@
 """What decoding counts: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.draft import Verification
 
 PARTS = ("encoder", "draft", "verify", "other")
 

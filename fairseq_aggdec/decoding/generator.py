@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.drafter import Drafter
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.base import Drafter
 
 logger = logging.getLogger(__name__)
 

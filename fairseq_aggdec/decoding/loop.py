@@ -1,36 +1,16 @@
 """The loop: draft, verify, accept, commit. Every lossless method is this loop with another drafter."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance, drafted_next
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.drafter import Drafter
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters.base import Draft, Drafter
-
-
-@dataclass
-class Verification:
-    """What one iteration found out.
-
-    Attributes:
-        window: the positions that were verified.
-        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts.
-        drafted: number of drafted tokens per row.
-        accepted: number of drafted tokens that stand, per row (the bifurcation).
-        emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
-    """
-
-    window: Window
-    tokens: Tensor
-    drafted: list[int]
-    accepted: list[int]
-    emitted: list[list[int]]
 
 
 @torch.inference_mode()

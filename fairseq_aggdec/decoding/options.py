@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
+from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.decoding.config import DecodingConfig
-from fairseq_aggdec.drafters.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.draft import Draft
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters.base import Draft
 
 
 @dataclass

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.base import BlockDraft, Draft
 
 
 class BlockwiseHeadsDrafter:

@@ -12,10 +12,9 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.base import Draft
 from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 

@@ -13,16 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
 from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.linear import ParameterWatch
-from fairseq_aggdec.decoding.loop import Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters.base import BlockDraft, Draft
-from fairseq_aggdec.drafters.block_size import BlockSize, FixedBlockSize
 from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
 
 

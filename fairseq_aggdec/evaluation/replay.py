@@ -19,8 +19,8 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.drafters.recording import ReplayDrafter
 from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.session import Session
 
 SOURCE, TARGET, SPLIT = "source", "target", "test"

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.drafters.recording import RecordingDrafter, ReplayDrafter
 from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.recording_drafters import RecordingDrafter, ReplayDrafter
 from fairseq_aggdec.evaluation.replay import force_length
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import System

@@ -12,7 +12,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.linear import packing_available
@@ -25,8 +25,8 @@ from fairseq_aggdec.decoding.options import (
     refuse_unsupported,
     set_greedy_beam,
 )
-from fairseq_aggdec.drafters.base import Drafter, EmptyDrafter
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.from_text import build_text_drafter
 from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
+from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
+from fairseq_aggdec.decoding.draft import BlockDraft
 from fairseq_aggdec.drafters import loading
-from fairseq_aggdec.drafters.base import BlockDraft
-from fairseq_aggdec.drafters.block_size import FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.drafters.nar import CachedSlots, LayerSlots, NarDrafter
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask

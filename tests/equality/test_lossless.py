@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.base import Draft
 from tests.support import (
     WORDS,
     assert_same,

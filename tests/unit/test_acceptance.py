@@ -14,9 +14,9 @@ from fairseq_aggdec.decoding.acceptance import (
     exact,
     top_beta,
 )
-from fairseq_aggdec.decoding.loop import Verification, judge
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.loop import judge
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters.base import Draft
 
 EOS, VOCABULARY = 2, 9
 TOKENS = st.integers(EOS, 6)

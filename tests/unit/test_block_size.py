@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fairseq_aggdec.drafters.block_size import LearnedBlockSize, Times
+from fairseq_aggdec.decoding.block_size import LearnedBlockSize, Times
 
 LARGEST = 12
 

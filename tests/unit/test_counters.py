@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.decoding.counters import PARTS, Counters
-from fairseq_aggdec.decoding.loop import Verification
+from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.window import Window
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance
-from fairseq_aggdec.drafters.base import Draft, Drafter, EmptyDrafter
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.evaluation.recording import Iteration, Record
-
-if TYPE_CHECKING:
-    from fairseq_aggdec.decoding.loop import Verification
-    from fairseq_aggdec.decoding.state import DecodeState
-    from fairseq_aggdec.decoding.verifier import Verifier
 
 
 class RecordingDrafter:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
-from fairseq_aggdec.decoding.loop import Verification, commit
+from fairseq_aggdec.decoding.loop import commit
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.window import Window

@@ -1,0 +1,40 @@
+"""What a drafter is: the protocol of the loop, and the drafter that proposes nothing (one-by-one decoding)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.verifier import Verifier
+
+
+class Drafter(Protocol):
+    """Proposes tokens. The output of the loop never depends on what is proposed, only its speed does."""
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        """Takes up a new batch; ``verifier`` has encoded it already."""
+
+    def draft(self, state: DecodeState) -> Draft:
+        """Proposes for every row of ``state.rows`` at most ``row.end - row.position`` tokens."""
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        """Learns what came of the last draft; ``state.rows`` are still all rows that were verified."""
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps what it knows of the given rows, in this order."""
+
+
+class EmptyDrafter:
+    """Proposes nothing: the loop decodes one by one."""
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        pass
+
+    def draft(self, state: DecodeState) -> Draft:
+        return Draft([()] * len(state.rows))
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        pass
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        pass
