@@ -8,7 +8,9 @@ back to what ``F.linear`` does.
 import functools
 import logging
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +38,10 @@ def packing_available(dtype: torch.dtype = torch.float32) -> bool:
     if tolerance is None:
         return False
     try:
-        x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((3, 16), (8, 16), (8,)))
+        own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+        x, weight, bias = (
+            torch.randn(shape, generator=own).to(dtype) for shape in ((3, 16), (8, 16), (8,))
+        )
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
         return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=tolerance)
@@ -45,6 +50,19 @@ def packing_available(dtype: torch.dtype = torch.float32) -> bool:
             "packed CPU weights are not available in torch %s (%s)", torch.__version__, error
         )
         return False
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products in bfloat16, as far as the system tells (else: yes).
+
+    ``scripts/recipes/common.sh`` asks the same.
+    """
+    try:
+        system = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", system) is not None
 
 
 class FastLinear:

@@ -15,7 +15,7 @@ from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
-from fairseq_aggdec.decoding.linear import packing_available
+from fairseq_aggdec.decoding.linear import multiplies_bfloat16
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
@@ -104,9 +104,9 @@ class DecodingTask(FairseqTask):
             for model in models:
                 model.bfloat16()
             on_cpu = all(weight.is_cpu for model in models for weight in model.parameters())
-            if on_cpu and not packing_available(torch.bfloat16):
+            if on_cpu and not multiplies_bfloat16():
                 logger.warning(
-                    "this processor multiplies bfloat16 slowly: fp32 is faster here than --bf16"
+                    "this processor does not multiply bfloat16: fp32 is faster here than --bf16"
                 )
         decoding = str(self.cfg.decoding)
         extra = dict(extra_gen_cls_kwargs or {})

@@ -30,17 +30,21 @@ stage() {
     resume "$@"
 }
 
-# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none) and PRECISION_FLAGS (--fp16; on a CPU that
-# multiplies bfloat16 --amp) unless they are set.
+# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none), PRECISION_FLAGS (--fp16; on a CPU that
+# multiplies bfloat16 --amp) and BF16 (1; 0 on a CPU that does not multiply it) unless they are set.
 devices() {
     [ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
     if [ "$GPUS" -gt 0 ]; then
         DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
     else
         DEVICE_FLAGS=${DEVICE_FLAGS---cpu}
-        if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2> /dev/null; then PRECISION_FLAGS=${PRECISION_FLAGS---amp}; fi
-        PRECISION_FLAGS=${PRECISION_FLAGS-}
+        if [ ! -r /proc/cpuinfo ] || grep -qwE 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo; then
+            PRECISION_FLAGS=${PRECISION_FLAGS---amp}
+        else
+            PRECISION_FLAGS=${PRECISION_FLAGS-} BF16=${BF16:-0}
+        fi
     fi
+    BF16=${BF16:-1}
 }
 
 # update_freq N GPUS: N on the paper's number of GPUs, and as many tokens an update on another.
@@ -80,7 +84,7 @@ fetch() {
 # BASELINES these of them too; not with BF16=0.
 in_bf16() {
     local item again=()
-    [ "${BF16:-1}" != 0 ] || return 0
+    [ "$BF16" != 0 ] || return 0
     for item in "${SYSTEMS[@]}"; do
         [ "$item" = --system ] || again+=(--system "${item%%=--*}, bf16=--${item#*=--} --bf16")
     done

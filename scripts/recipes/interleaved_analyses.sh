@@ -5,14 +5,16 @@
 #   ANALYSES=figures scripts/recipes/interleaved_analyses.sh  one of them
 #
 #   choices      what the paper leaves open: end condition, stop rule, how the score of a hypothesis counts its length
-#   information  Table 3: what words that are written at once tell about each other; needs the models 1x2 and, by
-#                ABLATIONS=one-by-one, the twin of 2x1
+#   information  Table 3: what words that are written at once tell about each other, from the models 1x2 and 2x1 and their
+#                twins that write one by one
 #   figures      Figures 2, 3 and 4: speed-up by batch size and beam, by source length, by words per direction
 #
+# The models of all three: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved_multi30k.sh
 # A result that is there already is kept: delete its .json to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
 # ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
-# (sentences; all), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/interleaved-multi30k).
+# (sentences; all), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
+# (docs/results/interleaved-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -25,6 +27,7 @@ GEOMETRIES=${GEOMETRIES:-2x1 2x2 4x1}
 BATCH_SIZES=${BATCH_SIZES:-1 8 32}
 BEAMS=${BEAMS:-1 4}
 LIMIT=${LIMIT:+--limit $LIMIT}
+TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}
 # shellcheck disable=SC2206
@@ -57,14 +60,17 @@ choices() {
             --system "$geometry, length penalty 1.4=--path $path --lenpen 1.4"
         )
     done
+    # shellcheck disable=SC2086
     "$PYTHON" "$ROOT/scripts/compare.py" "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
         --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
-        --baselines 1x1 --output "$OUTPUT-choices"
+        --baselines 1x1 $TABLE_FLAGS --output "$OUTPUT-choices"
 }
 
 information() {
-    "$PYTHON" "$ROOT/scripts/pmi.py" "${DATA[@]}" --pair "left to right=$(model 1x2),$(model 1x1)" \
-        --pair "from both ends=$(model 2x1),$(model one-by-one-2x1)" --output "$OUTPUT-information"
+    local left twin ends ends_twin
+    left=$(model 1x2) twin=$(model 1x1) ends=$(model 2x1) ends_twin=$(model one-by-one-2x1)
+    "$PYTHON" "$ROOT/scripts/pmi.py" "${DATA[@]}" --pair "left to right=$left,$twin" \
+        --pair "from both ends=$ends,$ends_twin" --output "$OUTPUT-information"
 }
 
 figures() {

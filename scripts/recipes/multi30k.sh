@@ -69,9 +69,9 @@ train() {
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
         --lr 0.002 --lr-scheduler inverse_sqrt --warmup-updates 800 \
-        --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" $FLAGS \
+        --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" \
         --save-dir "$OUT" --save-interval-updates 500 --keep-interval-updates 4 --no-epoch-checkpoints \
-        --log-format simple --log-interval 100 2>&1 | tee -a "$OUT/train.log"
+        $FLAGS --log-format simple --log-interval 100 2>&1 | tee -a "$OUT/train.log"
 }
 
 model() {

@@ -4,9 +4,10 @@
 # (a folder).
 # Environment of all: WORK (work/multi30k), SOURCE and TARGET (de, en), TEACHER (beam: distilled data is what the model writes
 # with beam 5; greedy: what it writes greedily, which is quick), MODEL_FLAGS (3+3 layers, width 256), FLAGS (more for
-# fairseq-train), DISTILL_FLAGS (more for distill.sh), TABLE_FLAGS (more for the script that makes the table), BF16 (1: tables of
-# compare.py hold every system in bfloat16 too; 0: not), SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS
-# (--fp16, on a CPU with bfloat16 --amp: half precision in training), PYTHON (.venv/bin/python).
+# fairseq-train), DISTILL_FLAGS (more for distill.sh), TABLE_FLAGS (more for the script that makes the table), BF16 (1: greedy
+# distillation in bfloat16, and tables of compare.py hold every system in it too; 0: not; by default as the processor can),
+# SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with bfloat16 --amp: half precision in
+# training), PYTHON (.venv/bin/python).
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}
@@ -19,7 +20,8 @@ FLAGS=${FLAGS:-}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
 devices
-GREEDY=(--decoding greedy --beam 1 --bf16)
+GREEDY=(--decoding greedy --beam 1)
+[ "$BF16" = 0 ] || GREEDY+=(--bf16)
 BASE=$WORK/model-$PAIR/model.pt
 DATA=$WORK/data-$PAIR
 case ${TEACHER:=beam} in
@@ -81,7 +83,7 @@ train_verifier() {
         --max-tokens 4000 --required-batch-size-multiple 1 --num-workers 0 \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
         --keep-interval-updates 2 --no-epoch-checkpoints \
-        --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
+        $FLAGS --log-format simple --log-interval 50 2>&1 | tee -a "$OUT/train.log"
 }
 
 # distil: makes DISTILLED, with beam 5 or, as TEACHER says, greedily: what an exact verifier accepts, and sooner.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import multiprocessing
 import re
@@ -447,6 +448,14 @@ def moses(language: str) -> Callable[[str], str]:
 # -- from tokens to subwords
 
 
+def _lines(folder: Path, languages: Iterable[str]) -> Iterator[str]:
+    """The training text of one language after the other, without ends of lines."""
+    for language in languages:
+        with open(text_file(folder, "train", language), encoding="utf-8") as file:
+            for line in file:
+                yield line.removesuffix("\n")
+
+
 def subwords(args: argparse.Namespace) -> None:
     """Learn one sentencepiece model from both sides of the training text and encode all of it.
 
@@ -461,11 +470,11 @@ def subwords(args: argparse.Namespace) -> None:
     if data_set.kind == "bpe":
         # Tokens are normalised already; a character seen once is a piece of its own.
         settings = {"normalization_rule_name": "identity", "character_coverage": 1.0}
+    model_bytes = io.BytesIO()
+    # Not by file names: the model would hold them, and with them the folders of this machine.
     sentencepiece.SentencePieceTrainer.train(
-        input=[
-            str(text_file(folder, "train", language)) for language in sorted(data_set.languages)
-        ],
-        model_prefix=str(output / "spm"),
+        sentence_iterator=_lines(folder, sorted(data_set.languages)),
+        model_writer=model_bytes,
         model_type=data_set.kind,
         vocab_size=size,
         hard_vocab_limit=False,
@@ -473,7 +482,8 @@ def subwords(args: argparse.Namespace) -> None:
         minloglevel=2,
         **settings,
     )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(output / "spm.model"))
+    (output / "spm.model").write_bytes(model_bytes.getvalue())
+    model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes.getvalue())
     counts: Counter[str] = Counter()
     for split in SPLITS:
         limits = data_set if split == "train" else None
