@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ import torch.nn.functional as F
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import nn
 
-from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, ParameterWatch
+from fairseq_aggdec.decoding.linear import (
+    FastFeedForward,
+    FastLinear,
+    FastNorm,
+    ParameterWatch,
+    multiplies_bfloat16,
+)
 
 ROWS = (1, 2, 3, 4, 5, 20, 31, 33, 64, 65, 300)
 
@@ -188,3 +195,14 @@ def test_watch_takes_a_module_with_an_empty_parameter() -> None:
     module.empty = nn.Parameter(torch.empty(0, 3))
     module.other = nn.Parameter(torch.ones(2))
     assert not ParameterWatch(module).changed()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("avx2 fma", False), ("avx512_bf16 avx2", True), ("amx_bf16", True), ("asimd bf16", True)],
+)
+def test_bfloat16_is_what_the_processor_says(
+    monkeypatch: pytest.MonkeyPatch, flags: str, expected: bool
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : {flags}\n")
+    assert multiplies_bfloat16.__wrapped__() is expected

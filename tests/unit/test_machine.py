@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_commands_are_those_of_the_checkout() -> None:
-    line = machine.command("audit", [f"{ROOT}/work/data", "--title", "two words", "--output", "x"])
+    line = machine.command("audit", [f"{ROOT}/data-bin", "--title", "two words", "--output", "x"])
     assert shlex.split(line) == [
-        *("python", "scripts/audit.py", "work/data"),
+        *("python", "scripts/audit.py", "data-bin"),
         *("--title", "two words", "--output", "x"),
     ]
     assert (ROOT / "scripts" / "audit.py").exists()
