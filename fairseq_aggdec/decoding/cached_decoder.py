@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.heads import FastHeads
-from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm
+from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
 from fairseq_aggdec.decoding.support import attention_gap, overridden
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
@@ -149,13 +149,14 @@ class CachedDecoder:
     """
 
     def __init__(self, decoder: TransformerDecoderBase, pack: bool):
-        self.decoder = decoder
+        self.decoder, self.pack = decoder, pack
         self.layers = [_Layer(layer, pack) for layer in decoder.layers]
         self.project_in = _optional_linear(decoder.project_in_dim, pack)
         self.project_out = _optional_linear(decoder.project_out_dim, pack)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.norm = _optional_norm(decoder.layer_norm)
         self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
+        self.project_drafts: FastLinear | None = None
         self.heads = FastHeads(decoder.heads, pack) if isinstance(decoder, HeadedDecoder) else None
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
@@ -215,11 +216,22 @@ class CachedDecoder:
             logits[:, self.types] = F.linear(features, self.type_weight, self.type_bias)
         return logits if temperature == 1.0 else logits.div_(temperature)
 
-    def propose(self, features: Tensor, block_size: int) -> Tensor:
-        """Tokens of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1)."""
+    def draft_logits(self, features: Tensor, types: int) -> Tensor:
+        """What a drafter chooses from: (N, C_out) -> (N, M), the ``types`` first types of the dictionary; 0: all."""
+        projection = self.decoder.output_projection
+        if not 0 < types < projection.out_features:
+            return self.project_vocabulary(features)
+        if self.project_drafts is None or self.project_drafts.outputs != types:
+            part = some_outputs(projection, slice(types))
+            self.project_drafts = FastLinear([part], pack=self.pack)
+        return self.project_drafts(features)
+
+    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
+        """Tokens of heads 2 to ``block_size``, among the ``types`` first: (B, C_out) -> (B, ``block_size`` - 1)."""
         assert self.heads is not None
         others = self.heads.others(features, block_size)  # (B, k - 1, C_out)
-        return self.project_vocabulary(others.flatten(0, 1)).max(-1).indices.view(len(features), -1)
+        logits = self.draft_logits(others.flatten(0, 1), types)
+        return logits.max(-1).indices.view(len(features), -1)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""
@@ -297,7 +309,7 @@ class PrefixDecoder:
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
 
-    def propose(self, features: Tensor, block_size: int) -> Tensor:
+    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
         raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:

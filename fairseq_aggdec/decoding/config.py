@@ -51,6 +51,13 @@ class DecodingConfig(FairseqDataclass):
             "names"
         },
     )
+    draft_vocabulary: int = field(
+        default=0,
+        metadata={
+            "help": "gad, blockwise: draft among so many first types of the target dictionary only, which fairseq "
+            "sorts by frequency: cheaper drafts, the same output; 0: among all"
+        },
+    )
     acceptance: ACCEPTANCE = field(
         default="exact",
         metadata={

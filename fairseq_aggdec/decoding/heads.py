@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.linear import FastLinear
+from fairseq_aggdec.decoding.linear import FastLinear, some_outputs
 from fairseq_aggdec.models.block_heads import BlockHeads
 
 
@@ -36,11 +36,7 @@ class FastHeads:
         )
 
     def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear:
-        """Some outputs of a linear layer, the weights shared unless they are packed."""
-        weight, bias = module.weight[rows], module.bias[rows]
-        part = nn.Linear(weight.size(1), weight.size(0), device="meta")
-        part.weight, part.bias = nn.Parameter(weight, False), nn.Parameter(bias, False)
-        return FastLinear([part], relu=relu, pack=self.pack)
+        return FastLinear([some_outputs(module, rows)], relu=relu, pack=self.pack)
 
     def first(self, features: Tensor) -> Tensor:
         """Head 1, the model itself: (N, C) -> (N, C)."""

@@ -76,6 +76,7 @@ class FastLinear:
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
         weight = _joined([module.weight for module in modules])
+        self.outputs = weight.size(0)
         self.bias = _joined_bias(modules)
         self.relu = relu
         self.packed: Tensor | None = None
@@ -111,6 +112,16 @@ class FastLinear:
             return x
         # One copy; F.pad writes everything twice.
         return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.size(-1))], -2)
+
+
+def some_outputs(module: nn.Linear, rows: slice) -> nn.Linear:
+    """Some outputs of a linear layer as one of its own, its parameters shared, not copied."""
+    weight, bias = module.weight[rows], module.bias
+    part = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
+    part.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias[rows], requires_grad=False)
+    return part
 
 
 def _missing_rows(x: Tensor) -> int:

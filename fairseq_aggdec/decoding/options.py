@@ -154,6 +154,20 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     return FixedBlockSize(_size(cfg, trained, "the drafter was trained with blocks of {} tokens"))
 
 
+def draft_types(cfg: DecodingConfig) -> int:
+    """Among how many first types of the dictionary a model drafts; 0: all.
+
+    Raises:
+        ValueError: a negative number, or a method whose drafts are its output.
+    """
+    types = int(cfg.draft_vocabulary)
+    if types < 0:
+        raise ValueError(f"--draft-vocabulary {types}: it must be at least 0")
+    if types and str(cfg.decoding) == "nar":
+        raise ValueError("--draft-vocabulary needs a verifier, --decoding nar has none: use gad")
+    return types
+
+
 def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:
     if cfg.block_size is None:
         return trained

@@ -104,10 +104,11 @@ class Verifier:
         log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
         return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
 
-    def propose(self, features: Tensor, block_size: int) -> Tensor:
-        """The tokens that heads 2 to ``block_size`` predict: (B, C) -> (B, ``block_size`` - 1)."""
+    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
+        """The tokens that heads 2 to ``block_size`` predict, among the ``types`` first of the dictionary (0: all):
+        (B, C) -> (B, ``block_size`` - 1)."""
         (member,) = self.members
-        return member.decoder.propose(features, block_size)
+        return member.decoder.propose(features, block_size, types)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""

@@ -20,10 +20,11 @@ class BlockwiseHeadsDrafter:
 
     Args:
         block_size: k, at most the number of trained heads; an iteration gains up to k tokens.
+        types: proposals are among so many first types of the dictionary; 0: among all.
     """
 
-    def __init__(self, block_size: int):
-        self.block_size = block_size
+    def __init__(self, block_size: int, types: int = 0):
+        self.block_size, self.types = block_size, types
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
@@ -32,7 +33,8 @@ class BlockwiseHeadsDrafter:
     def draft(self, state: DecodeState) -> Draft:
         if self.features is None or self.block_size == 1:
             return Draft([()] * len(state.rows))
-        proposals = self.verifier.propose(self.features, self.block_size)  # (B, k - 1)
+        # (B, k - 1)
+        proposals = self.verifier.propose(self.features, self.block_size, self.types)
         room = [row.end - row.position for row in state.rows]
         return BlockDraft(proposals, [min(self.block_size - 1, left) for left in room])
 

@@ -32,16 +32,21 @@ class NarDrafter:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         block_size: chooses k, at most the trained one, which is the default.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
+        types: drafted tokens are among so many first types of the dictionary; 0: among all.
 
     Attributes:
         encoder_seconds: wall clock of encoding for the drafter, summed over batches.
     """
 
     def __init__(
-        self, model: NarDrafterModel, block_size: BlockSize | None = None, pack: bool = True
+        self,
+        model: NarDrafterModel,
+        block_size: BlockSize | None = None,
+        pack: bool = True,
+        types: int = 0,
     ):
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
-        self.model, self.pack = model, pack
+        self.model, self.pack, self.types = model, pack, types
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
@@ -74,12 +79,12 @@ class NarDrafter:
         return Draft(drafts)
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
-        """(B, k, V) logits of the ``block_size`` tokens that follow what each row has committed."""
+        """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed."""
         if self.sample is not None:
             self._begin(self.sample)
             self.sample = None
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
-        return self.slots.block_logits(prefixes, block_size)
+        return self.slots.block_logits(prefixes, block_size, self.types)
 
     def _fits(self, row: Row) -> bool:
         return self.readable and row.position <= self.longest
@@ -149,8 +154,11 @@ class Slots(Protocol):
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
 
-    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
-        """Logits (B, k, V) of the k = ``block_size`` tokens that follow the prefixes.
+    def block_logits(
+        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+    ) -> Tensor:
+        """Logits (B, k, M) of the k = ``block_size`` tokens that follow the prefixes, over the M = ``types`` first
+        types of the dictionary; 0: all.
 
         The prefixes are those of the call before and what was committed since, or empty.
         """
@@ -170,7 +178,9 @@ class LayerSlots:
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
 
-    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+    def block_logits(
+        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+    ) -> Tensor:
         decoder: NarDecoder = self.model.decoder
         width = max(map(len, prefixes))
         slots = [decoder.mask_index] * block_size
@@ -180,7 +190,7 @@ class LayerSlots:
         tokens = torch.tensor(rows, device=self.device)
         features = decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
         logits: Tensor = decoder.output_layer(features)
-        return logits
+        return logits[..., : types or None]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = torch.tensor(rows, device=self.device)
@@ -205,7 +215,9 @@ class CachedSlots(CachedDecoder):
         self.cached = [0] * rows  # prefix tokens whose keys and values stand in the cache
         self.device = src_tokens.device
 
-    def block_logits(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+    def block_logits(
+        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+    ) -> Tensor:
         causal = self.decoder.causal_prefix
         starts = [
             min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
@@ -228,7 +240,7 @@ class CachedSlots(CachedDecoder):
         if causal:
             self.cached = [len(prefix) for prefix in prefixes]
         features = self.features(window)[self.slots]
-        return self.logits(features, 1.0).unflatten(0, (-1, block_size))
+        return self.draft_logits(features, types).unflatten(0, (-1, block_size))
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)

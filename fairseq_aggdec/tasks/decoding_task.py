@@ -20,6 +20,7 @@ from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
     blockwise_size,
+    draft_types,
     drafted_size,
     refusal,
     refuse_unsupported,
@@ -149,7 +150,7 @@ class DecodingTask(FairseqTask):
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
-            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models))
+            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models), draft_types(self.cfg))
         if decoding in ("gad", "nar"):
             return self._nar_drafter(decoding, models[0])
         device = next(models[0].parameters()).device
@@ -166,7 +167,12 @@ class DecodingTask(FairseqTask):
             )
         drafter = load_drafter(self.cfg.drafter_path, self)
         drafter.to(next(verifier.parameters()))  # device and precision
-        return NarDrafter(drafter, drafted_size(self.cfg, drafter), not self.cfg.no_weight_packing)
+        return NarDrafter(
+            drafter,
+            drafted_size(self.cfg, drafter),
+            not self.cfg.no_weight_packing,
+            draft_types(self.cfg),
+        )
 
     def _log_summary_at_exit(self) -> None:
         # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.

@@ -56,7 +56,8 @@ for block_size in $BLOCK_SIZES; do
     done
 done
 
-MODELS=()
+MODELS=("regular/1=$BASE") VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
+[ ! -e "$VERIFIER" ] || MODELS+=("distillation/1=$VERIFIER")
 for folder in "$WORK"/blockwise-*-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") name=${name#blockwise-}

@@ -59,7 +59,10 @@ def test_training_resumes(trained: Trained, drafter: Path) -> None:
     assert after["optimizer_history"][-1]["num_updates"] == 105
 
 
-@pytest.mark.parametrize("options", ["", "--block-size 2", "--block-size auto", "--batch-size 1"])
+@pytest.mark.parametrize(
+    "options",
+    ["", "--block-size 2", "--block-size auto", "--batch-size 1", "--draft-vocabulary 9"],
+)
 def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, options: str) -> None:
     found = trained.generate("gad", "--drafter-path", drafter, *shlex.split(options))
     assert found.texts("H") == stock.texts("H")
@@ -76,6 +79,8 @@ def test_relaxed_acceptance_says_that_it_is_not_lossless(trained: Trained, draft
 def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     found = trained.generate("nar", "--drafter-path", drafter, "--print-step")
     assert len(found.lines("H")) == 53
+    with pytest.raises(ValueError, match="--draft-vocabulary needs a verifier"):
+        trained.generate("nar", "--drafter-path", drafter, "--draft-vocabulary", "9")
     steps = found.lines("I")
     for name, text in found.texts("H").items():
         tokens = len(text.split()) + 1

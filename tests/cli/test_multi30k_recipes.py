@@ -61,7 +61,8 @@ def test_gad(made: Path, tmp_path: Path) -> None:
 
 
 def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
-    """The heads' base is the verifier; half of what they learn from is sampled by the model of the other direction."""
+    """The heads' base is the verifier; half of what they learn from is sampled by the model of the other direction. The
+    models without heads are the k = 1 of their settings."""
     settings = {"SETTINGS": "both", "BLOCK_SIZES": "4", "VERIFIER_UPDATE": "2", "SAMPLED": "1"}
     work = shutil.copytree(made, tmp_path / "work")
     output = tmp_path / "table"
@@ -76,6 +77,7 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     summary = json.loads((work / "verifier-greedy-sampled-de-en" / "distillation.json").read_text())
     assert sorted(summary["subsets"]) == ["train", "train1"]
     rows = json.loads(output.with_suffix(".json").read_text())["scores"]
+    assert {row["model"] for row in rows} == {"regular/1", "distillation/1", "both/4"}
     exact = [row for row in rows if row["rule"] == "exact"]
     assert exact and all(row["differ"] == 0 for row in exact)
 

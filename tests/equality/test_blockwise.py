@@ -43,7 +43,8 @@ def headed(
 def blockwise(
     model: Any, sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
 ) -> Any:
-    names = ("block_size", "acceptance", "top_beta", "tolerance", "top_k", "min_block_size")
+    names = ("block_size", "draft_vocabulary", "acceptance", "top_beta", "tolerance", "top_k")
+    names += ("min_block_size",)
     chosen = {name: options.pop(name) for name in names if name in options}
     return generate(make_task("blockwise", **chosen), [model], sample, prefix, **options)
 
@@ -65,6 +66,15 @@ def test_blocks_smaller_than_trained(layout: str, block_size: int) -> None:
     model = headed(layout)
     sample = make_batch(random_sources(3, 5))
     assert_same(blockwise(model, sample, block_size=block_size), stock([model], sample))
+
+
+@pytest.mark.parametrize("types", [4, 10, 1000])
+def test_drafts_among_few_types(types: int) -> None:
+    model = headed()
+    sample = make_batch(random_sources(9, 5))
+    assert_same(blockwise(model, sample, draft_vocabulary=types), stock([model], sample))
+    with pytest.raises(ValueError, match="--draft-vocabulary -1: it must be at least 0"):
+        blockwise(model, sample, draft_vocabulary=-1)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +114,10 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
         for block_size in (2, 3, 4):
             found = decoder.heads.others(features, block_size)
             torch.testing.assert_close(found, expected[:, 1:block_size])
-        proposed = decoder.propose(features, 4)
-    assert torch.equal(proposed, model.decoder.head_logits(features, range(1, 4)).argmax(-1))
+        proposed, among_few = decoder.propose(features, 4), decoder.propose(features, 4, types=9)
+    logits = model.decoder.head_logits(features, range(1, 4))
+    assert torch.equal(proposed, logits.argmax(-1))
+    assert torch.equal(among_few, logits[..., :9].argmax(-1))
 
 
 class Oracle:
@@ -130,7 +142,7 @@ class Oracle:
 
         drafter.draft, verifier.logits, verifier.propose = draft, count, self.propose
 
-    def propose(self, features: Tensor, block_size: int) -> Tensor:
+    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
         following = self.output[self.position : self.position + block_size - 1]
         wrong = [4 if token != 4 else 5 for token in following[self.right :]]
         block = following[: self.right] + wrong

@@ -176,7 +176,8 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         for slots in (fast, plain):
             slots.keep_rows([2, 1])
         prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
-        found, expected = (slots.block_logits(prefixes, 4) for slots in (fast, plain))
+        found, expected = (slots.block_logits(prefixes, 4, types=7) for slots in (fast, plain))
+        assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
