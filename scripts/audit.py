@@ -4,6 +4,7 @@
 
 takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
 reports how many sentences are equal and how the others differ. Exit status 1 on any BUG, a missing sentence included.
+--reference names another checkpoint for stock fairseq: that on which block heads were trained, for example.
 """
 
 import json
@@ -26,6 +27,9 @@ def build_parser():
         type=int,
         metavar="B",
         help="of the reference (default: as the method's)",
+    )
+    group.add_argument(
+        "--reference", metavar="FILE", help="checkpoint of the reference (default: that of --path)"
     )
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument(
@@ -68,17 +72,22 @@ def main() -> int:
     session = Session(build_parser())
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
+    reference = session
+    if args.reference:
+        if not Path(args.reference).is_file():
+            raise SystemExit(f"error: --reference {args.reference}: there is no such file")
+        reference = Session(build_parser(), [*sys.argv[1:], "--path", args.reference])
     tie_margin = args.tie_margin or equality.TIE_MARGIN[session.precision]
     tolerance = equality.SCORE_TOLERANCE[session.precision]
     rows, results, references = [], {}, {}
     for batch_size in args.batch_sizes:
         stock_size = args.stock_batch_size or batch_size
         if stock_size not in references:
-            references[stock_size] = equality.decode_all(session, "beam", stock_size, args.limit)
+            references[stock_size] = equality.decode_all(reference, "beam", stock_size, args.limit)
         expected = references[stock_size]
         found = equality.decode_all(session, decoding, batch_size, args.limit)
         result = equality.audit(
-            session, session.sentences(args.limit), expected, found, tie_margin, tolerance
+            reference, session.sentences(args.limit), expected, found, tie_margin, tolerance
         )
         name = f"{decoding}, batch {batch_size}, {session.precision}"
         results[name] = asdict(result) | {"bugs": result.bugs, "ties": result.ties}

@@ -22,8 +22,8 @@ from fairseq_aggdec.decoding.huge_pages import use_huge_pages
 logger = logging.getLogger(__name__)
 
 # Fewer rows of fp32 than this, and products of fewer multiplications than this, are faster with the weight as it is:
-# oneDNN takes some 13 microseconds to begin. The weight of several modules is then kept beside the packed one where it has
-# fewer elements than this.
+# oneDNN takes some 13 microseconds to begin. The weight of several modules is then kept beside the packed one where it
+# has fewer elements than this.
 FEW_ROWS = 4
 SMALL_PRODUCT = 2**19
 SMALL_WEIGHT = 2**19

@@ -10,7 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
+from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation import equality, memory, replay
 from fairseq_aggdec.evaluation.recording import Record, load
@@ -54,6 +57,23 @@ def test_audit_passes(
         assert result["equal"] + result["ties"] == 11
     assert record["machine"]["versions"]["torch"]
     assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
+
+
+def test_audit_against_another_checkpoint(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same model: no difference. Of a model that says something else: the audit fails."""
+    path = Path(arguments[arguments.index("--path") + 1])
+    other = load_checkpoint(str(path))
+    for parameter in other["model"].values():
+        parameter.neg_()
+    other["cfg"] = OmegaConf.to_container(OmegaConf.create(other["cfg"]), enum_to_str=True)
+    torch.save(other, tmp_path / "other.pt")
+    more = ["--decoding", "greedy", "--reference"]
+    assert run_audit([*arguments, *more, str(path)], monkeypatch) == 0
+    assert run_audit([*arguments, *more, str(tmp_path / "other.pt")], monkeypatch) == 1
+    with pytest.raises(SystemExit, match="--reference none: there is no such file"):
+        run_audit([*arguments, *more, "none"], monkeypatch)
 
 
 def test_every_batch_size_gets_batches_of_its_own(arguments: list[str]) -> None:
