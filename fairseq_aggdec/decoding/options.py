@@ -4,8 +4,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
 from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
+from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
@@ -44,6 +46,17 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
         option = "--unkpen below 0 with --match-source-len"
         reason = "it lets <unk> outgrow the source in stock; use --decoding beam"
         raise ValueError(refusal(option, decoding, reason))
+
+
+def refuse_slots(models: Sequence[Any], decoding: str) -> None:
+    """Raises ``ValueError`` where a model writes several words per step, which only its own search can read."""
+    for model in models:
+        geometry = getattr(model.decoder, "geometry", Geometry())
+        if geometry != Geometry():
+            raise ValueError(
+                f"a model with --directions {geometry.directions} --words-per-direction "
+                f"{geometry.words_per_direction} does not go with --decoding {decoding}: use --decoding interleaved"
+            )
 
 
 def refusal(option: str, decoding: str, reason: str) -> str:
@@ -86,6 +99,31 @@ def announce_ngram_blocking(args: Any) -> None:
         )
 
 
+# Options that only some methods read: name -> (what it is when it was not given, the methods).
+USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "block_size": (None, ("gad", "nar", "blockwise")),
+    "draft_vocabulary": (0, ("gad", "blockwise")),
+    "drafter_path": (None, ("gad", "nar", "iad")),
+    "acceptance": ("exact", ("iad", "gad", "blockwise")),
+    "min_block_size": (1, ("iad", "gad", "blockwise")),
+    "draft_from": ("source", ("iad",)),
+    "draft_file": (None, ("iad",)),
+    "end_condition": ("first", ("interleaved",)),
+    "stop_rule": ("stock", ("interleaved",)),
+    "dedup": (0, ("interleaved",)),
+}
+
+
+def announce_unused(cfg: DecodingConfig) -> None:
+    """Says which of the given options the method does not read."""
+    decoding = str(cfg.decoding)
+    for name, (unset, methods) in USED_BY.items():
+        value = getattr(cfg, name)
+        if decoding not in methods and value is not None and str(value) != str(unset):
+            option = "--" + name.replace("_", "-")
+            logger.warning("%s has no effect with --decoding %s", option, decoding)
+
+
 def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance:
     """The rule that the options ask for; says once when it is not lossless.
 
@@ -106,9 +144,10 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
         )
-    if str(cfg.decoding) == "nar" and kind != "exact":
-        raise ValueError(f"--acceptance {kind} needs a verifier, --decoding nar has none: use gad")
-    if kind != "exact" or cfg.min_block_size > 1:
+    if str(cfg.decoding) == "nar" and (kind != "exact" or cfg.min_block_size > 1):
+        option = "--min-block-size above 1" if kind == "exact" else f"--acceptance {kind}"
+        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
+    if str(cfg.decoding) != "greedy" and (kind != "exact" or cfg.min_block_size > 1):
         logger.info(
             "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
             kind,
@@ -139,7 +178,13 @@ def blockwise_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
             "--decoding blockwise needs a model with block heads (--arch blockwise_transformer); that of --path "
             "has none"
         )
-    return _size(cfg, decoder.heads.block_size, "the model was trained with {} heads")
+    if gap := decoder_gap(decoder):
+        raise ValueError(
+            f"--decoding blockwise needs the decoder of a stock Transformer, not {gap}"
+        )
+    size = _size(cfg, decoder.heads.block_size, "the model was trained with {} heads")
+    _check_least(cfg, size)
+    return size
 
 
 def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
@@ -151,7 +196,17 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     trained = drafter.decoder.block_size
     if cfg.block_size == "auto" and str(cfg.decoding) == "gad":
         return LearnedBlockSize(trained)
-    return FixedBlockSize(_size(cfg, trained, "the drafter was trained with blocks of {} tokens"))
+    size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
+    _check_least(cfg, size + 1)
+    return FixedBlockSize(size)
+
+
+def _check_least(cfg: DecodingConfig, most: int) -> None:
+    """``--min-block-size`` cannot ask for more tokens than an iteration yields at most."""
+    if cfg.min_block_size > most:
+        raise ValueError(
+            f"--min-block-size {cfg.min_block_size}: an iteration yields at most {most} tokens"
+        )
 
 
 def draft_types(cfg: DecodingConfig) -> int:

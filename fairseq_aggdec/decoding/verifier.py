@@ -59,6 +59,13 @@ class Member:
         self.decoder.start(self.encoder_out, rows, capacity)
 
 
+def follow(drafter: nn.Module, verifier: "Verifier") -> None:
+    """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
+    own, wanted = (next(model.parameters()) for model in (drafter, verifier.members[0].model))
+    if own.device != wanted.device or own.dtype is not wanted.dtype:
+        drafter.to(wanted)
+
+
 class Verifier:
     """Encodes a batch once, then scores windows of it.
 

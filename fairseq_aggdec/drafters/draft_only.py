@@ -30,15 +30,30 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             if self.drafter.model.shares_encoder:
                 self.verifier.start(sample["net_input"], capacity)
         self.drafter.start(sample, self.verifier, state)
-        draft_only(self.drafter, self.rules, state, self.counters)
+        if not self.drafter.readable:
+            length = sample["net_input"]["src_tokens"].size(1)
+            raise ValueError(
+                f"a source of {length} tokens is longer than the drafter of --drafter-path can read; --decoding gad "
+                "leaves it to the verifier"
+            )
+        for row in state.rows:
+            row.end = min(row.end, self.drafter.longest)
+        draft_only(self.drafter, self.rules, state, self.counters, self.temperature)
 
 
-def draft_only(drafter: NarDrafter, rules: Rules, state: DecodeState, counters: Counters) -> None:
+def draft_only(
+    drafter: NarDrafter,
+    rules: Rules,
+    state: DecodeState,
+    counters: Counters,
+    temperature: float = 1.0,
+) -> None:
     """Decodes every row of ``state`` to its end (in place) with what the drafter says."""
     while state.rows:
         block_size = drafter.block_size.choose(len(state.rows))
         with counters.clock("draft"):
             logits = drafter.logits(state, block_size).float().flatten(0, 1)  # (B * k, V)
+            logits /= temperature
         with counters.clock("other"):
             # Padding, which is in no output, for what is not known: it repeats no n-gram.
             unknown = torch.full((len(state.rows), block_size), rules.pad, device=logits.device)

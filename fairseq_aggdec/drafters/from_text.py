@@ -16,7 +16,9 @@ from fairseq.data import Dictionary
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
+from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.support import can_read
+from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.loading import load_writer
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
@@ -34,17 +36,21 @@ class WriterDrafter(CopyDrafter):
 
     Args:
         generator: with fairseq's contract.
-        encoder: of the generator's model; a source that is too long for it has no draft.
+        model: the generator's; a source that is too long for it has no draft.
         eos, match, device_type: as :class:`CopyDrafter` takes them.
     """
 
-    def __init__(self, generator: Any, encoder: Any, eos: int, match: str, device_type: str):
+    def __init__(self, generator: Any, model: Any, eos: int, match: str, device_type: str):
         super().__init__(eos, match, device_type)
-        self.generator, self.encoder = generator, encoder
+        self.generator, self.model = generator, model
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        follow(self.model, verifier)
+        super().start(sample, verifier, state)
 
     def copied(self, sample: Mapping) -> list[list[int]]:
         rows, length = sample["net_input"]["src_tokens"].shape
-        if not can_read(self.encoder, length):
+        if not can_read(self.model.encoder, length):
             return [[] for _ in range(rows)]
         found = self.generator.generate(None, sample)
         return [hypotheses[0]["tokens"][:-1].tolist() for hypotheses in found]
@@ -101,6 +107,8 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
         FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
     """
     kind, target = str(cfg.draft_from), task.target_dictionary
+    if cfg.draft_file and kind != "file":
+        raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
     parameter = next(verifier.parameters())
     common = str(cfg.iad_match), parameter.device.type
     if kind == "file":
@@ -113,10 +121,8 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
         )
     model = load_writer(cfg.drafter_path, task).to(parameter)
     limits = {
-        name: getattr(args, name)
-        for name in ("max_len_a", "max_len_b", "min_len")
-        if hasattr(args, name)
+        name: getattr(args, name) for name in ("max_len_a", "max_len_b") if hasattr(args, name)
     }
     generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
-    return WriterDrafter(generator, model.encoder, target.eos(), *common)
+    return WriterDrafter(generator, model, target.eos(), *common)

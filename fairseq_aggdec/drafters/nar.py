@@ -20,7 +20,7 @@ from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncode
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read
-from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
 
@@ -56,6 +56,7 @@ class NarDrafter:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
         self.verifier = verifier
+        follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
 
@@ -137,10 +138,15 @@ class NarDrafter:
 
 
 def check_shared_encoder(drafter: Any, verifier: Any) -> None:
-    """Raises ``ValueError`` unless the verifier has the encoder that the drafter was trained on."""
+    """Raises ``ValueError`` unless the verifier has the encoder that the drafter was trained on.
+
+    Training in half precision leaves it rounded.
+    """
     own, other = (dict(model.encoder.named_parameters()) for model in (drafter, verifier))
     if own.keys() != other.keys() or not all(
-        torch.equal(own[name], other[name].to(own[name])) for name in own
+        own[name].shape == other[name].shape
+        and torch.allclose(own[name].float(), other[name].to(own[name]).float(), 2**-7, 1e-6)
+        for name in own
     ):
         raise ValueError(
             "the drafter was trained with --share-verifier-encoder on another verifier: its encoder is not that of "

@@ -10,6 +10,7 @@ import logging
 from argparse import Namespace
 from typing import Any
 
+import torch
 from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import nn
@@ -23,7 +24,7 @@ from fairseq_aggdec.models.base_checkpoint import (
 
 logger = logging.getLogger(__name__)
 
-EMBEDDING = "embed_tokens.weight"
+EMBEDDING, POSITIONS = "embed_tokens.weight", "embed_positions.weight"
 MASK_EMBEDDING = "decoder.mask_embedding"  # the parameter by which a drafter is known
 
 
@@ -65,6 +66,8 @@ def encoder_arguments(args: Any) -> Any:
 def begin_as(decoder: nn.Module, path: str) -> None:
     """Gives a drafter's decoder what fits it, by name and shape, in that of a verifier: embeddings, layers, projection.
 
+    Of learned positions a drafter has more, those of the slots after the longest prefix; these stay as they are.
+
     Raises:
         CheckpointError: not even the embeddings fit.
     """
@@ -75,6 +78,10 @@ def begin_as(decoder: nn.Module, path: str) -> None:
         for name, value in own.items()
         if getattr(parameters.get(f"decoder.{name}"), "shape", None) == value.shape
     }
+    positions = parameters.get(f"decoder.{POSITIONS}")
+    if positions is not None and positions.shape[1:] == own[POSITIONS].shape[1:]:
+        count = min(len(positions), len(own[POSITIONS]))
+        fits[POSITIONS] = torch.cat([positions[:count], own[POSITIONS][count:].to(positions)])
     if EMBEDDING not in fits:
         raise CheckpointError(
             f"--init-decoder-from {path} does not fit this model and its target dictionary: {EMBEDDING} is "

@@ -236,10 +236,10 @@ class NarDrafterModel(TransformerModel):
         decoder_path, args.init_decoder_from = args.init_decoder_from, None
         check_drafter_args(args)
         model: NarDrafterModel = super().build_model(args, task)
-        if parameters is not None:
-            load_encoder(model.encoder, parameters, path)
         if decoder_path:
             begin_as(model.decoder, decoder_path)
+        if parameters is not None:  # last: a table that encoder and decoder share is the encoder's
+            load_encoder(model.encoder, parameters, path)
         return model
 
     @classmethod
@@ -293,6 +293,8 @@ class NarDrafterModel(TransformerModel):
                 prev_output_tokens = glance(
                     self.decoder.slot_features(prev_output_tokens, *reading)
                 )
+            # Before 2.11 torch's autocast keeps the casts of weights from the pass without gradients for the next.
+            torch.clear_autocast_cache()
         features: Tensor = self.decoder.slot_features(prev_output_tokens, *reading)
         return features
 

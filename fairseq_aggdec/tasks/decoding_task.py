@@ -19,10 +19,12 @@ from fairseq_aggdec.decoding.linear import multiplies_bfloat16
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_ngram_blocking,
+    announce_unused,
     blockwise_size,
     draft_types,
     drafted_size,
     refusal,
+    refuse_slots,
     refuse_unsupported,
     set_greedy_beam,
 )
@@ -31,7 +33,7 @@ from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.from_text import build_text_drafter
 from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
-from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
 from fairseq_aggdec.lattice.shortlist import build_shortlist
 
@@ -88,8 +90,9 @@ class DecodingTask(FairseqTask):
         super().reduce_metrics(logging_outputs, criterion)
         iterations = sum(log.get("_iterations", 0) for log in logging_outputs)
         if iterations:
+            # Not mean_accepted, which is what a criterion measures, by other means and on other positions.
             emitted = sum(log.get("_emitted", 0) for log in logging_outputs)
-            metrics.log_scalar("mean_accepted", emitted / iterations, iterations, round=2)
+            metrics.log_scalar("decoded_accepted", emitted / iterations, iterations, round=2)
 
     def build_generator(
         self,
@@ -111,6 +114,7 @@ class DecodingTask(FairseqTask):
                 )
         decoding = str(self.cfg.decoding)
         extra = dict(extra_gen_cls_kwargs or {})
+        announce_unused(self.cfg)
         shortlist = build_shortlist(self.cfg, self, args)
         if decoding == "beam" or getattr(args, "score_reference", False):
             return super().build_generator(
@@ -125,6 +129,7 @@ class DecodingTask(FairseqTask):
         if decoding == "lattice":
             return build_lattice_generator(self.cfg, self, models, args, extra)
         refuse_unsupported(args, extra, decoding)
+        refuse_slots(models, decoding)
         set_greedy_beam(args, decoding)
         announce_ngram_blocking(args)
         generator_class: Any = DraftOnlyGenerator if decoding == "nar" else DraftAndVerifyGenerator
@@ -152,21 +157,23 @@ class DecodingTask(FairseqTask):
         if decoding == "blockwise":
             return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models), draft_types(self.cfg))
         if decoding in ("gad", "nar"):
-            return self._nar_drafter(decoding, models[0])
+            return self._nar_drafter(decoding, models)
         device = next(models[0].parameters()).device
-        if str(self.cfg.draft_from) != "source":
+        if str(self.cfg.draft_from) != "source" or self.cfg.draft_file:
             return build_text_drafter(self.cfg, self, models[0], args)
         return InputCopyDrafter(
             self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match), device.type
         )
 
-    def _nar_drafter(self, decoding: str, verifier: Any) -> NarDrafter:
+    def _nar_drafter(self, decoding: str, models: Sequence[Any]) -> NarDrafter:
         if not self.cfg.drafter_path:
             raise ValueError(
                 f"--decoding {decoding} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"
             )
         drafter = load_drafter(self.cfg.drafter_path, self)
-        drafter.to(next(verifier.parameters()))  # device and precision
+        drafter.to(next(models[0].parameters()))  # device and precision
+        if drafter.shares_encoder and len(models) == 1:
+            check_shared_encoder(drafter, models[0])
         return NarDrafter(
             drafter,
             drafted_size(self.cfg, drafter),

@@ -438,7 +438,7 @@ def test_bleu_in_training_equals_stock(trained: Trained, tmp_path: Path) -> None
     assert len(scores["beam"]) >= 3
     assert len(set(scores["beam"])) > 1
     assert scores["beam"] == scores["iad"]
-    assert any("mean_accepted" in line for line in result.log)
+    assert any("decoded_accepted" in line for line in result.log)
 
 
 HYDRA = """
@@ -465,7 +465,7 @@ def test_hydra_train_and_its_checkpoint(trained: Trained, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     log = done.stderr + done.stdout
     assert "bleu" in log
-    assert "mean_accepted" in log
+    assert "decoded_accepted" in log
     checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
     found, expected = (trained.generate(d, path=checkpoint) for d in ("iad", "beam"))
     assert found.texts() == expected.texts()

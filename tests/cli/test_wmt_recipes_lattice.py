@@ -97,7 +97,7 @@ def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
     assert header["languages"] == ["de", "en"]
     # The checkpoint is chosen by the BLEU of the lattice on validation data.
     log = (work / "scorer-raw-1-de-en" / "train.log").read_text()
-    assert re.search(r"valid on 'valid' subset .* mean_accepted .* bleu ", log)
+    assert re.search(r"valid on 'valid' subset .* decoded_accepted .* bleu ", log)
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,9 @@ def test_an_encoder_shared_with_the_verifier_runs_once(
     assert_same(gad(model, [verifier], sample), expected)
     with pytest.raises(ValueError, match="its encoder is not that of --path"):
         gad(model, [make_model(make_task(), 9)], sample)
+    # Training in half precision leaves the drafter's copy of the encoder rounded.
+    model.encoder.bfloat16().float()
+    assert_same(gad(model, [verifier], sample), expected)
 
 
 def test_more_is_accepted_as_acceptance_is_relaxed(gad: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
-from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.drafters.loading import load_drafter, load_verifier
 from tests.support import SIZES, make_batch, make_dictionary, make_model, make_task, random_sources
 
@@ -235,6 +235,36 @@ def test_a_decoder_begins_with_what_fits(tmp_path: Path) -> None:
     words = make_dictionary(["a"])
     with pytest.raises(CheckpointError, match="--init-decoder-from"):
         build("nar_drafter", make_task(source=words, target=words), init_decoder_from=path)
+
+
+def test_learned_positions_begin_as_the_verifiers(tmp_path: Path) -> None:
+    """The drafter has more of them: those of the slots after the longest prefix."""
+    options = {"decoder_learned_pos": True, "max_target_positions": 9}
+    path = save(build("transformer", **options), tmp_path / "verifier.pt")
+    drafter, _ = build("nar_drafter", init_decoder_from=path, **options)
+    own = drafter.decoder.embed_positions.weight
+    other = load_checkpoint(path)["model"]["decoder.embed_positions.weight"]
+    assert len(own) > len(other)
+    assert torch.equal(own[: len(other)], other)
+
+
+def test_a_table_that_both_sides_share_is_the_verifiers_encoders(tmp_path: Path) -> None:
+    """Its tables are two: the decoder begins with the encoder's, or the encoder were another function."""
+    model, args = build("transformer", share_all_embeddings=False)
+    path = save((model, args), tmp_path / "verifier.pt")
+    sources = {"init_encoder_from": path, "init_decoder_from": path}
+    drafter, _ = build("nar_drafter", share_all_embeddings=True, **sources)
+    assert torch.equal(drafter.encoder.embed_tokens.weight, model.encoder.embed_tokens.weight)
+
+
+def test_the_second_pass_has_gradients_under_autocast() -> None:
+    model, _ = build("nar_drafter")
+    tokens = inputs([[4]], [model.decoder.mask_index] * BLOCK)
+    net_input = make_batch([[5]])["net_input"]
+    with torch.autocast("cpu", torch.bfloat16):
+        features = model(**net_input, prev_output_tokens=tokens, glance=lambda features: tokens)
+        features.float().square().sum().backward()
+    assert model.decoder.layers[0].fc1.weight.grad is not None
 
 
 @pytest.mark.parametrize("option", ["init_encoder_from", "share_verifier_encoder"])

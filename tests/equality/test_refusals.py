@@ -1,0 +1,59 @@
+"""Options and models that a method cannot use: one sentence each, before anything is decoded."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from fairseq_aggdec.tasks import decoding_task
+from tests.support import generate, make_batch, make_model, make_task
+
+SAMPLE = make_batch([[5, 6], [7]])
+
+
+def refused(decoding: str, model: Any, **options: Any) -> str:
+    with pytest.raises(ValueError) as error:
+        generate(make_task(decoding, **options), [model], SAMPLE)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+@pytest.mark.parametrize(("directions", "words"), [(2, 1), (1, 2)])
+def test_models_that_write_several_words_per_step(
+    decoding: str, directions: int, words: int
+) -> None:
+    model = make_model(
+        make_task(), 5, "interleaved_transformer", directions=directions, words_per_direction=words
+    )
+    assert "use --decoding interleaved" in refused(decoding, model)
+
+
+def test_a_block_that_yields_less_than_asked_for() -> None:
+    model = make_model(make_task(), 5, "blockwise_transformer", block_size=3)
+    assert "an iteration yields at most 3 tokens" in refused("blockwise", model, min_block_size=4)
+    few = refused("blockwise", model, min_block_size=3, block_size="2")
+    assert few == "--min-block-size 3: an iteration yields at most 2 tokens"
+
+
+@pytest.mark.parametrize("options", [{"min_block_size": 2}, {"acceptance": "top-k"}], ids=str)
+def test_the_drafter_alone_has_no_verifier(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = make_model(make_task(), 3, "nar_drafter", block_size=3)
+    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter)
+    found = refused("nar", make_model(make_task(), 5), drafter_path="drafter.pt", **options)
+    assert "needs a verifier, --decoding nar has none" in found
+
+
+def test_options_without_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model(make_task(), 5)
+    with caplog.at_level(logging.WARNING):
+        generate(make_task("greedy", drafter_path="drafter.pt", dedup=2), [model], SAMPLE)
+    assert "--drafter-path has no effect with --decoding greedy" in caplog.text
+    assert "--dedup has no effect with --decoding greedy" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        generate(make_task("iad", min_block_size=2), [model], SAMPLE)
+    assert "no effect" not in caplog.text
