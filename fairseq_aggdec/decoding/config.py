@@ -55,7 +55,7 @@ class DecodingConfig(FairseqDataclass):
         default=0,
         metadata={
             "help": "gad, blockwise: draft among so many first types of the target dictionary only, which fairseq "
-            "sorts by frequency: cheaper drafts, the same output; 0: among all"
+            "sorts by frequency: cheaper drafts, with exact acceptance the same output; 0: among all"
         },
     )
     acceptance: ACCEPTANCE = field(
