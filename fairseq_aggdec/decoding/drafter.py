@@ -9,7 +9,7 @@ from fairseq_aggdec.decoding.verifier import Verifier
 
 
 class Drafter(Protocol):
-    """Proposes tokens. With exact acceptance only the speed of the loop depends on what is proposed, never its output."""
+    """Proposes tokens. With exact acceptance the speed of the loop depends on what is proposed, never its output."""
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""
