@@ -4,8 +4,10 @@
 
 A call verifies a window of k tokens per row; the heads then propose the next block at one position per row. That is
 two parts: the heads' own layer, which the layout and --head-hidden-dim decide, and one more pass of k - 1 rows
-through the vocabulary projection, which every layout pays. All are timed in turn, medians. The last column is what
-is added with --draft-vocabulary at a quarter of the vocabulary.
+through the vocabulary projection, which every layout pays. Models without --identity-first-head, such as those that are
+fine-tuned, also pass head 1 through the layer at all k positions of the window: that is the column 'head 1', which is
+not part of what is added. All are timed in turn, medians. The last column is what is added with --draft-vocabulary at
+a quarter of the vocabulary.
 """
 
 import argparse
@@ -61,6 +63,7 @@ COLUMNS = (
     "window 1, ms",
     "window k, ms",
     "heads' layer, ms",
+    "head 1, ms",
     "vocabulary, ms",
     "added to window k",
     "with a quarter of the vocabulary",
@@ -76,6 +79,7 @@ class Cost:
         window_one, window_k: a call of the base model with one and with k tokens per row, its logits included.
         layer, vocabulary, quarter: what proposing takes: the heads' layer; the projection and its best types; the
             same over a quarter of the vocabulary.
+        first: head 1 through the layer at every position of a window of k, where it is not the identity.
     """
 
     size: str
@@ -91,6 +95,7 @@ class Cost:
     layer: float
     vocabulary: float
     quarter: float
+    first: float
 
     @property
     def added(self) -> float:
@@ -151,6 +156,7 @@ class Calls:
         self.one = self.window(rows, START, 1)
         self.k = self.window(rows, START, block_size)
         self.features = torch.randn(rows, decoder.embed_dim, device=self.device)
+        self.verified = torch.randn(rows * block_size, decoder.embed_dim, device=self.device)
         self.proposals = torch.randn(rows * (block_size - 1), decoder.embed_dim, device=self.device)
 
     def window(self, rows: int, start: int, width: int) -> Window:
@@ -173,6 +179,10 @@ class Calls:
     def layer(self, heads: BlockHeads) -> Callable[[], object]:
         fast = FastHeads(heads, pack=True)
         return lambda: fast.others(self.features, self.block_size)
+
+    def first(self, heads: BlockHeads) -> Callable[[], object]:
+        fast = FastHeads(heads, pack=True)
+        return lambda: fast.first(self.verified)
 
 
 def best(logits: Tensor) -> Tensor:
@@ -209,9 +219,14 @@ def measure(
     for layout in args.layouts:
         for units in hidden:
             heads = BlockHeads(args.block_size, SIZES[name].dim, units, layout, identity_first=True)
-            heads.requires_grad_(False).to(calls.device)
+            # Of all heads' weights head 1 reads these: its own hidden units or, when dense, everybody's.
+            read = units * args.block_size if layout == DENSE else units
+            head_1 = BlockHeads(1, SIZES[name].dim, read)
+            for module in (heads, head_1):
+                module.requires_grad_(False).to(calls.device)
             variants[f"{layout} {units}"] = (layout, units, parameters(heads))
             timed[f"{layout} {units}"] = calls.layer(heads)
+            timed[f"{layout} {units}, head 1"] = calls.first(head_1)
     clock = time.process_time if args.cpu_time else time.perf_counter
     seconds = in_turn(timed, args.repeats, clock)
     return [
@@ -229,6 +244,7 @@ def measure(
             seconds[variant],
             seconds["vocabulary"],
             seconds["quarter"],
+            seconds[f"{variant}, head 1"],
         )
         for variant, (layout, units, count) in variants.items()
     ]
@@ -262,7 +278,13 @@ def row(cost: Cost) -> str:
         f"{100 * cost.head_parameters / cost.model_parameters:.0f} %",
         *(
             f"{1e3 * seconds:.2f}"
-            for seconds in (cost.window_one, cost.window_k, cost.layer, cost.vocabulary)
+            for seconds in (
+                cost.window_one,
+                cost.window_k,
+                cost.layer,
+                cost.first,
+                cost.vocabulary,
+            )
         ),
         f"{100 * cost.added:.0f} %",
         f"{100 * cost.added_by_quarter:.0f} %",

@@ -30,6 +30,7 @@ from tqdm import tqdm
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.options import blockwise_size
 from fairseq_aggdec.evaluation import machine, plots, systems
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session, generation_parser
@@ -294,11 +295,15 @@ class Model:
 
     @property
     def rules(self) -> list[str]:
-        return [STOCK, *RULES] if self.headed else [STOCK]
+        """Rules for the model's blocks: none that asks for more tokens than these have."""
+        if not self.headed:
+            return []
+        size = blockwise_size(self.session.task.cfg, self.session.models)
+        return [rule for rule, chosen in RULES.items() if chosen.get("min_block_size", 1) <= size]
 
     def score(self, results: Results) -> None:
         """Adds the model's scores, known ones as they are, and writes each as soon as it is there."""
-        keys = {rule: digest(self.key, rule) for rule in self.rules}
+        keys = {rule: digest(self.key, rule) for rule in [STOCK, *self.rules]}
         expected = None
         for rule, key in keys.items():
             score = results.known.get(key)
@@ -339,7 +344,7 @@ class Model:
     def _time(self, key: str) -> list[Speed]:
         session, args = self.session, self.args
         compared = [systems.build("greedy", session)]
-        for rule in RULES:
+        for rule in self.rules:
             with rule_set(session, rule):
                 built = systems.build("blockwise", session)
             compared.append(System(rule, built.decode, built.counters))

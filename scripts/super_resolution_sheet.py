@@ -6,8 +6,9 @@
 
 DATA is a folder made by ``python -m fairseq_aggdec.data.images``. A system is a name, a checkpoint, and options of the
 task as NAME=VALUE. Names of the form COLUMN/K, with COLUMN one of regular, approximate, fine-tuned and both, fill the
-cells of Table 2. Written are OUTPUT.png (one row of pictures per image: the input, which is its nearest-neighbour
-enlargement, systems, reference), OUTPUT.json and OUTPUT.md. The first system is what the others are compared with.
+cells of Table 2. The first system is what the others are compared with, and k = 1 of the table. Written are OUTPUT.png
+(one row of pictures per image: the input, which is its nearest-neighbour enlargement, systems, reference), OUTPUT.json
+and OUTPUT.md.
 """
 
 # ruff: noqa: E402
@@ -186,10 +187,13 @@ def result_of(
 
 def table_two(systems: Sequence[System], results: Sequence[Result]) -> dict[int, dict[str, float]]:
     """Mean accepted block sizes in the form of the paper's Table 2: k -> column -> size, for what is a cell of it."""
+    cells = [system.cell for system in systems]
+    if any(cells):
+        cells[0] = cells[0] or (1, COLUMNS[0])  # the base, which the others are compared with
     found: dict[int, dict[str, float]] = {}
-    for system, result in zip(systems, results, strict=True):
-        if system.cell is not None and result.mean_accepted is not None:
-            size, column = system.cell
+    for cell, result in zip(cells, results, strict=True):
+        if cell is not None and result.mean_accepted is not None:
+            size, column = cell
             found.setdefault(size, {})[column] = result.mean_accepted
     return dict(sorted(found.items()))
 

@@ -10,11 +10,13 @@ from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from omegaconf import II
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_aggdec.criterions.projected_loss import projected_loss
+from fairseq_aggdec.models.block_heads import BlockHeads
 
 HEAD_LOSS = ChoiceEnum(["sample", "mean"])
+SUMS = ("nll", "hits", "count")  # logged of each head
 
 
 @dataclass
@@ -64,9 +66,12 @@ class BlockwiseLoss(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         target = sample["target"]
-        heads = self._heads(model)
+        layer, heads = block_heads(model), self._heads(model)
         outputs = model(**sample["net_input"], heads=heads).unbind(-2)  # each (B, T, C)
         logging: dict[str, Any] = {"nsentences": target.size(0), "ntokens": sample["ntokens"]}
+        # All heads, drawn or not: fairseq adds up the names that the first micro-batch has.
+        for head in range(layer.block_size):
+            logging |= {f"{name}_{head + 1}": target.new_zeros(()) for name in SUMS}
         losses, predicted = [], []
         for head, output in zip(heads, outputs, strict=True):
             wanted = shift(target, head, self.padding_idx)
@@ -82,6 +87,8 @@ class BlockwiseLoss(FairseqCriterion):
                 f"count_{head + 1}": there.sum(),
             }
         loss = torch.stack(losses) @ self._weights(len(losses)).to(losses[0])
+        if model.training and not self.mean:
+            loss = loss + nothing_of(layer, model.decoder.output_projection)
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:
@@ -128,6 +135,30 @@ class BlockwiseLoss(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def block_heads(model: Any) -> BlockHeads:
+    """The heads of the model.
+
+    Raises:
+        ValueError: it has none.
+    """
+    heads = getattr(getattr(model, "decoder", None), "heads", None)
+    if not isinstance(heads, BlockHeads):
+        raise ValueError(
+            "--criterion blockwise_loss needs a model with block heads (--arch blockwise_transformer)"
+        )
+    return heads
+
+
+def nothing_of(*modules: nn.Module) -> Tensor:
+    """Zero, with a gradient for every parameter of the modules.
+
+    A drawn head may pass by the layer (identity) or have no target; training on several GPUs waits for every gradient.
+    """
+    return torch.stack(
+        [parameter.flatten()[:0].sum() for module in modules for parameter in module.parameters()]
+    ).sum()
 
 
 def shift(target: Tensor, head: int, pad: int) -> Tensor:

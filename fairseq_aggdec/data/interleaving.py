@@ -15,6 +15,7 @@ they strictly equal, the last step would hand words to slots of other directions
 is asked for.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,12 @@ def inverse(order: Tensor) -> Tensor:
     """The inverse of each row's permutation, (B, W): in which slot each word stands."""
     slots = torch.arange(order.size(1), device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, slots)
+
+
+@functools.cache
+def reading_order(words: int, geometry: Geometry) -> Tensor:
+    """(``words`` + 1,) int64: in which slot each word and ``</s>`` stand; shared, so not to be changed."""
+    return inverse(writing_order(torch.tensor([words]), words + 1, geometry))[0]
 
 
 def shifted_slots(previous: Tensor, order: Tensor, step: int, pad: int) -> Tensor:

@@ -20,7 +20,10 @@ class FastHeads:
         self.first_head = None if heads.identity_first else self._layers(0, 1)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
-            self.expand = self._layer(heads.expand, read, relu=True)
+            if heads.dense and self.first_head is not None:  # head 1 reads the same hidden units
+                self.expand = self.first_head[0]
+            else:
+                self.expand = self._layer(heads.expand, read, relu=True)
             if heads.dense:
                 self.contract = self._layer(heads.contract, write)
             else:  # every head has a product of its own: (k - 1, hidden, C) and (k - 1, 1, C)

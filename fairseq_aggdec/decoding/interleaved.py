@@ -11,7 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_aggdec.data.interleaving import Geometry, inverse, writing_order
+from fairseq_aggdec.data.interleaving import Geometry, reading_order
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved_search import Found, InterleavedSearch, StepRules, Written
 from fairseq_aggdec.decoding.options import refusal, refuse
@@ -156,8 +156,7 @@ class InterleavedGenerator(SequenceGenerator):
 
     def _hypothesis(self, written: Written, steps: int, device: torch.device) -> Hypothesis:
         length = len(written.tokens)
-        order = writing_order(torch.tensor([length - 1]), length, self.geometry)
-        reading = inverse(order)[0]
+        reading = reading_order(length - 1, self.geometry)  # (T,)
         tokens, scores = (
             torch.tensor(written.tokens)[reading],
             torch.tensor(written.scores)[reading],
@@ -187,7 +186,10 @@ class InterleavedGenerator(SequenceGenerator):
         rows = torch.tensor(owners, device=previous.device)
         src_tokens, src_lengths = net_input["src_tokens"][rows], net_input["src_lengths"][rows]
         with torch.no_grad():
-            outputs = [model(src_tokens, src_lengths, previous) for model in self.model.models]
+            outputs = [
+                model(src_tokens, src_lengths, previous, features_only=True)
+                for model in self.model.models
+            ]
         attention = (
             torch.stack([extra["attn"][0] for _, extra in outputs]).mean(0).cpu()
         )  # (R, T, S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_aggdec.decoding.counters import PARTS, Counters
@@ -23,11 +23,13 @@ class Method:
 
     Attributes:
         beam: of the search.
+        steps: sentence -> iterations when it was last decoded; stock has one per token.
     """
 
     name: str
     session: Session
     beam: int
+    steps: dict[int, int] = field(default_factory=dict)
 
     @property
     def decoding(self) -> str:
@@ -52,6 +54,8 @@ class Method:
 
         def decode(sample: dict[str, Any]) -> list[list[int]]:
             found = self.session.decode(generator, sample)
+            steps = [hypothesis.get("steps", len(hypothesis["tokens"])) for hypothesis in found]
+            self.steps.update(zip(sample["id"].tolist(), steps, strict=True))
             return [hypothesis["tokens"].tolist() for hypothesis in found]
 
         system = System(self.name, decode, None if self.stock else counters)
@@ -101,7 +105,7 @@ def speedups(measured: Measurement, baseline: Measurement) -> list[float]:
 
 
 def steps_of(measurement: Measurement, counters: Counters | None) -> float:
-    """Iterations per sentence; stock has one per token."""
+    """Iterations per sentence, where outputs have all tokens that were counted; stock has one per token."""
     if counters is None or measurement.mean_accepted is None:
         return measurement.tokens / len(measurement.outputs)
     return measurement.tokens / measurement.mean_accepted / len(measurement.outputs)
@@ -149,7 +153,7 @@ def compare(
                 len(one.outputs),
                 one.tokens,
                 value,
-                steps_of(one, system.counters),
+                sum(method.steps[sentence] for sentence in one.outputs) / len(one.outputs),
                 one.total,
                 one.percentile(0.5),
                 one.percentile(0.95),

@@ -6,6 +6,11 @@ import re
 from typing import Any
 
 from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer.transformer_config import (
+    DecoderConfig,
+    EncDecBaseConfig,
+    QuantNoiseConfig,
+)
 from omegaconf import DictConfig
 from torch import nn
 
@@ -21,6 +26,15 @@ TRAINING_OPTIONS = {
     "dropout",
     "offload_activations",
     "relu_dropout",
+}
+
+
+# Groups of fairseq-hydra-train: `encoder: {layers: 6}` is encoder_layers. What fairseq saves as encoder_layers beside
+# such a group are defaults that count for nothing.
+NESTED: dict[str, type[Any]] = {
+    "encoder": EncDecBaseConfig,
+    "decoder": DecoderConfig,
+    "quant_noise": QuantNoiseConfig,
 }
 
 
@@ -40,6 +54,9 @@ def saved_options(state: dict[str, Any], path: str) -> dict[str, Any]:
     if isinstance(model, DictConfig):
         model = {str(name): model[name] for name in model}
     options: dict[str, Any] = dict(vars(model) if isinstance(model, argparse.Namespace) else model)
+    for group in NESTED.keys() & options.keys():
+        nested = vars(NESTED[group](**options.pop(group)))
+        options |= {f"{group}_{name}": value for name, value in nested.items()}
     return options
 
 

@@ -68,7 +68,11 @@ class BlockwiseTransformerModel(TransformerModel):
         if path:
             parameters = take_architecture(args, path)
             # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
-            args.base_checkpoint = None
+            args.base_checkpoint, args.has_base = None, True
+        if args.adaptive_softmax_cutoff:
+            raise ValueError(
+                "--adaptive-softmax-cutoff: block heads need a model with one projection to its whole vocabulary"
+            )
         model: BlockwiseTransformerModel = super().build_model(args, task)
         if parameters is not None:
             load_base(model, parameters, path, new=HEADS)
@@ -156,6 +160,8 @@ def add_head_args(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-base", action="store_true", help="train the heads only, the base stays as it is"
     )
+    # Becomes true with --base-checkpoint and is saved; checkpoints older than it lack it.
+    parser.set_defaults(has_base=False)
 
 
 def check_head_args(args: Namespace) -> None:
@@ -164,6 +170,10 @@ def check_head_args(args: Namespace) -> None:
         raise ValueError(f"--block-size {args.block_size}: there is at least one head")
     if int(args.block_size) == 1 and args.identity_first_head:
         raise ValueError("--block-size 1 with --identity-first-head leaves nothing to train")
+    if args.head_hidden_dim is not None and args.head_hidden_dim < 1:
+        raise ValueError(f"--head-hidden-dim {args.head_hidden_dim}: a head has a hidden unit")
+    if args.freeze_base and not args.base_checkpoint and not getattr(args, "has_base", True):
+        raise ValueError("--freeze-base without --base-checkpoint would freeze random weights")
 
 
 def build_heads(args: Namespace, dim: int) -> BlockHeads:
@@ -171,7 +181,7 @@ def build_heads(args: Namespace, dim: int) -> BlockHeads:
     return BlockHeads(
         int(args.block_size),
         dim,
-        args.head_hidden_dim or args.decoder_ffn_embed_dim,
+        args.decoder_ffn_embed_dim if args.head_hidden_dim is None else args.head_hidden_dim,
         layout=args.head_layout,
         identity_first=args.identity_first_head,
         dropout=args.dropout,
@@ -180,7 +190,8 @@ def build_heads(args: Namespace, dim: int) -> BlockHeads:
 
 def set_head_defaults(args: Namespace) -> None:
     """Fills in the options of :func:`add_head_args` that were not given."""
-    args.block_size = getattr(args, "block_size", None) or 8
+    if getattr(args, "block_size", None) is None:
+        args.block_size = 8
     args.head_layout = getattr(args, "head_layout", None) or DENSE
     args.head_hidden_dim = getattr(args, "head_hidden_dim", None)
     args.identity_first_head = getattr(args, "identity_first_head", False)

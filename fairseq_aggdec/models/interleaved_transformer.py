@@ -12,6 +12,7 @@ decoder on slots.
 """
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -109,6 +110,13 @@ class InterleavedDecoder(TransformerDecoder):
         if geometry != Geometry():
             self.embed_positions = SlotPositions(self.embed_dim, self.padding_idx + 1, geometry)
 
+    def take_directions(self, parameters: dict[str, Tensor]) -> None:
+        """Begins with the direction embeddings of a base model, where that has as many."""
+        own = getattr(self.embed_positions, "directions", None)
+        trained = parameters.get("decoder.embed_positions.directions.weight")
+        if own is not None and trained is not None and trained.shape == own.weight.shape:
+            own.load_state_dict({"weight": trained})
+
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
         """(W, W) additive mask for x of shape (W, B, C), Eq. 4."""
         width, mask = tensor.size(0), self._mask
@@ -171,6 +179,7 @@ class InterleavedTransformerModel(TransformerModel):
                 () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
             )
             load_base(model, parameters, path, new=own_positions)
+            model.decoder.take_directions(parameters)
         return model
 
     @classmethod
@@ -237,10 +246,11 @@ def check_geometry(args: Namespace) -> None:
     if words < 1:
         raise ValueError(f"--words-per-direction {words}: it must be at least 1")
     if directions == 1:
-        for name in ("middle_to_side", "independent_directions", "one_by_one"):
-            if getattr(args, name):
-                option = "--" + name.replace("_", "-")
-                raise ValueError(f"{option} needs --directions 2 or more")
+        needed = "--directions 2 or more"
+        _refuse_ablations(args, ("middle_to_side", "independent_directions", "one_by_one"), needed)
+    if directions * words == 1:
+        needed = "--directions or --words-per-direction 2 or more"
+        _refuse_ablations(args, ("vanilla_mask", "vanilla_positions"), needed)
     if args.one_by_one and words > 1:
         raise ValueError("--one-by-one writes one word per step: leave --words-per-direction at 1")
     if args.one_by_one and args.independent_directions:
@@ -249,6 +259,12 @@ def check_geometry(args: Namespace) -> None:
         )
     if directions * words > 1:
         _check_positions(args)
+
+
+def _refuse_ablations(args: Namespace, names: Iterable[str], needed: str) -> None:
+    for name in names:
+        if getattr(args, name):
+            raise ValueError(f"--{name.replace('_', '-')} needs {needed}")
 
 
 def _check_positions(args: Namespace) -> None:

@@ -6,10 +6,17 @@
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. The base of distillation and both is the verifier of gad_multi30k.sh, trained on distilled data, and the data is what
 # it writes. Killed at any moment, the same command goes on.
-# Environment: SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4), VERIFIER, VERIFIER_UPDATE, SAMPLED (as in
-# gad_multi30k.sh), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003), HEAD_LAYOUT (per-head), HEAD_LOSS (mean: as
-# many updates as fit in little time), HEAD_DECAY (0.8: near heads, on which the others depend, count more), OUTPUT
+# Environment: SETTINGS (all four; empty: only the table), BLOCK_SIZES (8 4; the paper's are 1 2 4 6 8 10, and 1 is the base),
+# VERIFIER, VERIFIER_UPDATE, SAMPLED (as in gad_multi30k.sh), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003),
+# HEAD_LAYOUT (per-head), HEAD_FLAGS (more for the heads: --head-hidden-dim 256), NAME (put behind the settings' names: with
+# HEAD_LAYOUT=dense NAME=-dense, both-dense/8 stands beside both/8), HEAD_LOSS (mean: as many updates as fit in little time),
+# HEAD_DECAY (0.8: near heads, on which the others depend, count more), ANALYSES (none), OUTPUT
 # (docs/results/blockwise-multi30k), and what multi30k_common.sh lists.
+#
+# ANALYSES come last, each made once (delete its .json, or the .html, to make it anew):
+#   audit   equality of every model with stock --beam 1, of a frozen base with that of the base checkpoint
+#   cost    parameters and time of the heads, by layout
+#   trace   three sentences step by step, of the largest model of the setting both (section 7.4)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -20,6 +27,17 @@ MAX_UPDATE=${MAX_UPDATE:-5000}
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 HEAD_DECAY=${HEAD_DECAY:-0.8}
+HEAD_FLAGS=${HEAD_FLAGS:-}
+NAME=${NAME:-}
+ANALYSES=${ANALYSES:-}
+OUTPUT=${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}
+
+for analysis in $ANALYSES; do
+    case $analysis in
+        audit | cost | trace) ;;
+        *) die "unknown analysis '$analysis' in ANALYSES (choose from: audit cost trace)" ;;
+    esac
+done
 
 train() {
     local setting=$1 block_size=$2 data=$DATA base=$BASE flags=()
@@ -36,7 +54,7 @@ train() {
     "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" --upsample-primary 1 \
         --arch blockwise_transformer --base-checkpoint "$base" --block-size "$block_size" --head-layout "$HEAD_LAYOUT" \
-        "${flags[@]}" \
+        "${flags[@]}" $HEAD_FLAGS \
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --head-decay "$HEAD_DECAY" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" $FLAGS \
@@ -51,8 +69,9 @@ case " $SETTINGS " in
     *" both "* | *" distillation "*) need_verifier ;;
 esac
 for block_size in $BLOCK_SIZES; do
+    [ "$block_size" != 1 ] || continue
     for setting in $SETTINGS; do
-        resume "blockwise-$setting-$block_size-$PAIR" train "$setting" "$block_size"
+        resume "blockwise-$setting$NAME-$block_size-$PAIR" train "$setting" "$block_size"
     done
 done
 
@@ -63,6 +82,44 @@ for folder in "$WORK"/blockwise-*-*-"$PAIR"/; do
     name=$(basename "$folder" "-$PAIR") name=${name#blockwise-}
     MODELS+=("${name%-*}/${name##*-}=${folder}checkpoint_best.pt")
 done
-"$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset test --batch-size 32 \
-    --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece $DEVICE_FLAGS $TABLE_FLAGS \
-    --output "${OUTPUT:-$ROOT/docs/results/blockwise-multi30k}"
+# shellcheck disable=SC2206  # the flags are lists
+TEST=("$DATA" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
+# shellcheck disable=SC2086
+"$PYTHON" "$ROOT/scripts/blockwise_table.py" "${TEST[@]}" --models "${MODELS[@]}" --batch-size 32 \
+    --post-process sentencepiece $TABLE_FLAGS --output "$OUTPUT"
+
+# once RESULT SCRIPT OPTIONS...: runs a script, unless its result is there.
+once() {
+    if [ -e "$1" ]; then say "$1 is there already, kept"; return; fi
+    "$PYTHON" "$ROOT/scripts/$2.py" "${@:3}"
+}
+
+audit() {
+    local model name reference
+    for model in "${MODELS[@]}"; do
+        name=${model%%=*} reference=()
+        case $name in
+            */1) continue ;; # a base
+            regular*) reference=(--reference "$BASE") ;;
+            distillation*) reference=(--reference "$VERIFIER") ;;
+        esac
+        name=$OUTPUT-equality-${name/\//-}
+        once "$name.json" audit "${TEST[@]}" --path "${model#*=}" --decoding blockwise --batch-sizes 1 8 32 \
+            "${reference[@]}" --output "$name"
+    done
+}
+
+cost() {
+    # shellcheck disable=SC2086
+    once "$OUTPUT-cost.json" blockwise_cost $DEVICE_FLAGS --output "$OUTPUT-cost"
+}
+
+trace() {
+    local largest
+    largest=$(printf '%s\n' "${MODELS[@]}" | grep "^both$NAME/" | sort -V | tail -n 1) ||
+        die "ANALYSES=trace needs a model of the setting both"
+    once "$OUTPUT-trace.html" trace "${TEST[@]}" --path "${largest#*=}" --decoding blockwise --count 3 \
+        --post-process sentencepiece --report "$OUTPUT-trace.html"
+}
+
+for analysis in $ANALYSES; do "$analysis"; done

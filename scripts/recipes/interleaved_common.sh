@@ -1,5 +1,7 @@
 # shellcheck shell=bash
 # Shared by the recipes of interleaved decoding at the paper's size: the grid of models, with the settings of appendix A.
+# The length penalty of 0.6 is fairseq's, a score over n^0.6, where the authors' code has ((5 + n) / 6)^0.6 and outputs of
+# at most 50 tokens more than the source, as interleaved_wmt.sh has.
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and
 # may have ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the
@@ -16,6 +18,8 @@
 # (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE
 # (300000; the paper does not say how long it trains).
 
+. "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
+
 GEOMETRIES=${GEOMETRIES-2x1 2x2}
 STUDENTS=${STUDENTS:-}
 STUDENT_LAYERS=${STUDENT_LAYERS:-2}
@@ -29,17 +33,12 @@ MAX_UPDATE=${MAX_UPDATE:-300000}
 DISTILL_FLAGS="--beam 4 --lenpen $LENPEN ${DISTILL_FLAGS:-}"
 
 check_grid() {
-    local geometry setting
-    for geometry in $GEOMETRIES $STUDENTS; do
-        [[ $geometry =~ ^[1-9][0-9]*x[1-9][0-9]*(\+[a-z-]+)*$ ]] ||
-            die "geometry '$geometry' in GEOMETRIES or STUDENTS: give DIRECTIONSxWORDS, such as 2x1, or 2x1+ABLATION"
+    local variable
+    for variable in GEOMETRIES STUDENTS; do
+        check_each "$variable" geometry "$GEOMETRY(\+(${ABLATION_NAMES// /|}))*" \
+            "$GEOMETRY_FORM, and behind it +ABLATION, which is one of: $ABLATION_NAMES"
     done
-    for setting in $SETTINGS; do
-        case $setting in
-            raw | distilled) ;;
-            *) die "unknown setting '$setting' in SETTINGS (choose from: raw distilled)" ;;
-        esac
-    done
+    check_choices SETTINGS setting "raw distilled"
 }
 
 # architecture GEOMETRY: flags, a line each; stock fairseq's model for the Transformer, so that stock fairseq decodes it.

@@ -12,28 +12,35 @@
 # multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
-need_base
+. "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
 
 GEOMETRIES=${GEOMETRIES:-2x1 2x2}
 SETTINGS=${SETTINGS-distilled raw}
 LAYERS=${LAYERS:-3}
-START=${START:-warm}
 MAX_UPDATE=${MAX_UPDATE:-1500}
 LR=${LR:-0.001}
 ABLATIONS=${ABLATIONS:-}
 BEAMS=${BEAMS:-4 1}
 DRAFTS=${DRAFTS:-1}
+check_each GEOMETRIES geometry "$GEOMETRY" "$GEOMETRY_FORM"
+check_choices ABLATIONS ablation "$ABLATION_NAMES"
+check_choices SETTINGS setting "raw distilled"
+case ${START:=warm} in
+    warm) BEGIN=(--base-checkpoint "$BASE") ;;
+    scratch) BEGIN=() ;;
+    *) die "unknown START '$START' (choose from: warm scratch)" ;;
+esac
+need_base
 
 # train GEOMETRY SETTING LAYERS [FLAG...]
 train() {
-    local directions=${1%x*} words=${1#*x} setting=$2 layers=$3 start=()
+    local directions=${1%x*} words=${1#*x} setting=$2 layers=$3
     shift 3
-    if [ "$START" = warm ]; then start=(--base-checkpoint "$BASE"); fi
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$(data_of "$setting")" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS \
         $PRECISION_FLAGS --seed "$SEED" \
         --arch interleaved_transformer --directions "$directions" --words-per-direction "$words" \
-        $MODEL_FLAGS --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 "$@" "${start[@]}" \
+        $MODEL_FLAGS --decoder-layers "$layers" --share-all-embeddings --dropout 0.2 "$@" "${BEGIN[@]}" \
         --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --weight-decay 0.0001 \
         --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" \

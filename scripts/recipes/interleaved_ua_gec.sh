@@ -11,6 +11,7 @@
 # SEED (1), OUTPUT (docs/results/interleaved-ua_gec).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
 
 WORK=${WORK:-$ROOT/work/ua_gec}
 GEOMETRIES=${GEOMETRIES-2x1}
@@ -23,6 +24,7 @@ devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-ua_gec}
 BASE=$WORK/model/checkpoint.pt
 
+check_each GEOMETRIES geometry "$GEOMETRY" "$GEOMETRY_FORM"
 [ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/ua_gec.sh first"
 
 # learn GEOMETRY DATA UPDATES FLAG...

@@ -3,18 +3,19 @@
 #
 #   scripts/recipes/super_resolution.sh       4x4 to 16x16 grey, from the photographs in scikit-image: two CPU cores, half an hour
 #   IMAGE_FLAGS='--images CELEBA/img_align_celeba --margins 40 20 --partition CELEBA/list_eval_partition.txt
-#       --low-size 8 --high-size 32 --channels rgb' ARCH=image_transformer_b3 MAX_UPDATE=1000000 WARMUP=12000 HEAD_UPDATE=1000000 \
-#   BLOCK_SIZES='2 4 6 8 10' HEAD_LAYOUT=dense HEAD_LOSS=sample NOISE=0 DEVICE_FLAGS= PRECISION_FLAGS= \
+#       --low-size 8 --high-size 32 --channels rgb' ARCH=image_transformer_b3 MAX_UPDATE=1000000 WARMUP=12000 HEAD_UPDATE=250000 \
+#   BLOCK_SIZES='2 4 6 8 10' HEAD_LAYOUT=dense HEAD_FLAGS= HEAD_LOSS=sample NOISE=0 DEVICE_FLAGS= PRECISION_FLAGS= \
 #   WORK=work/celeba scripts/recipes/super_resolution.sh          the paper's setting
 #
 # Table 2: regular (base frozen), approximate (the same heads, an intensity stands that is at most EPSILON off), fine-tuned (base
 # trained on), both. Killed at any moment, the same command goes on.
 # Environment: WORK (work/super_resolution), IMAGE_FLAGS (what fairseq_aggdec.data.images takes), ARCH (image_transformer),
 # MODEL_FLAGS, NOISE (as --input-noise; 24), MAX_UPDATE (2700), WARMUP (300), BATCH (8), SETTINGS (regular fine-tuned; empty:
-# no heads), BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_LOSS (mean), EPSILON
-# (2), SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with bfloat16 --amp:
-# products in half precision while training), IMAGES (how many of the test set are decoded; 200), SYSTEMS (more systems for the sheet, as its
-# --system options; none).
+# no heads), BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_FLAGS (of the
+# regular heads; --identity-first-head: head 1 is the base itself), HEAD_LOSS (mean), EPSILON (2), SEED (1), DEVICE_FLAGS
+# (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with bfloat16 --amp: products in half precision while
+# training), IMAGES (how many of the test set are decoded; 200), SYSTEMS (more systems for the sheet, as its --system
+# options; none).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -30,6 +31,7 @@ SETTINGS=${SETTINGS-regular fine-tuned}
 BLOCK_SIZES=${BLOCK_SIZES:-2 4 8}
 HEAD_UPDATE=${HEAD_UPDATE:-500}
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
+HEAD_FLAGS=${HEAD_FLAGS---identity-first-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 EPSILON=${EPSILON:-2}
 SEED=${SEED:-1}
@@ -65,12 +67,14 @@ train() {
 train_heads() {
     local setting=$1 block_size=$2 flags=()
     case $setting in
-        regular) flags=(--freeze-base --identity-first-head --lr 0.001) ;;
+        # shellcheck disable=SC2206
+        regular) flags=(--freeze-base $HEAD_FLAGS --lr 0.001) ;;
         fine-tuned) flags=(--lr 0.0005) ;;
         *) die "unknown setting '$setting' in SETTINGS (choose from: regular fine-tuned)" ;;
     esac
     fit "$HEAD_UPDATE" $((HEAD_UPDATE / 10)) --arch blockwise_image_transformer --base-checkpoint "$BASE" --dropout 0 \
-        --block-size "$block_size" --head-layout "$HEAD_LAYOUT" --criterion blockwise_loss --head-loss "$HEAD_LOSS" "${flags[@]}"
+        --block-size "$block_size" --head-layout "$HEAD_LAYOUT" --criterion blockwise_loss --head-loss "$HEAD_LOSS" \
+        --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric "${flags[@]}"
 }
 
 sheet() {

@@ -188,6 +188,13 @@ def test_a_killed_run_goes_on(table: Table) -> None:
     assert len(record["scores"]) == 7
 
 
+def test_no_minimum_above_the_block(table: Table) -> None:
+    record = table.run("--block-size", "2", models=("plain/2=heads.pt",))
+    rules = ["exact", "top-2", "top-3", "minimum block 2"]
+    assert [score["rule"] for score in record["scores"]] == ["stock --beam 1", *rules]
+    assert [speed["rule"] for speed in record["speeds"]] == rules
+
+
 def test_no_times(table: Table) -> None:
     record = table.run("--time-sentences", "0")
     assert record["speeds"] == [] and table.decoded["timed"] == 0
@@ -283,10 +290,11 @@ def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert row["head_parameters"] == expand + (read + 1) * others * dim
         parts = ("layer", "vocabulary")
         assert row["added"] == pytest.approx(sum(row[name] for name in parts) / row["window_k"])
-        assert all(row[name] > 0 for name in ("window_one", "window_k", "quarter", *parts))
+        assert all(row[name] > 0 for name in ("window_one", "window_k", "quarter", "first", *parts))
     page = output.with_suffix(".md").read_text()
     assert capsys.readouterr().out.strip() in page
     assert "**tiny (1+1 layers, 32/64, 100 types" in page
+    assert "| head 1, ms |" in page
 
 
 def test_cost_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

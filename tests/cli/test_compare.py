@@ -50,6 +50,16 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     assert min(record["distribution"]["speedups"]) > 0
 
 
+def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_path: Path) -> None:
+    output = tmp_path / "dedup"
+    systems = ["--system", "all=", "--system", "distinct=--dedup 1"]
+    run_compare(trained, output, *systems, "--decoding", "interleaved", "--beam", "1")
+    record = json.loads(output.with_suffix(".json").read_text())
+    written, distinct = record["results"]
+    assert distinct["tokens"] < written["tokens"]
+    assert distinct["steps"] == written["steps"] == written["tokens"] / written["sentences"]
+
+
 def test_names_may_have_equals_signs() -> None:
     split = script("compare").split
     assert split("lattice, N = 1=--beam 1 --lattice-candidates 1") == (

@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from fairseq_cli import train
 
+from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 
 SIZES = shlex.split(
@@ -30,6 +32,37 @@ def writer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = ["--base-checkpoint", str(trained.checkpoint), "--no-epoch-checkpoints"]
     train_writer(trained, folder, "--directions", "2", *start, updates=300)
     return folder / "checkpoint_last.pt"
+
+
+def test_training_resumes(trained: Trained, tmp_path: Path) -> None:
+    """What was interrupted ends as what was not, the trained embeddings of the directions included."""
+    for folder, stops in (("whole", (20,)), ("parts", (10, 20))):
+        for updates in stops:
+            options = ["--directions", "4", "--no-epoch-checkpoints"]
+            result = train_writer(trained, tmp_path / folder, *options, updates=updates)
+    assert result.logged(r"Loaded checkpoint .*parts/checkpoint_last\.pt")
+    whole, parts = (
+        load_checkpoint(str(tmp_path / folder / "checkpoint_last.pt"))
+        for folder in ("whole", "parts")
+    )
+    assert parts["optimizer_history"][-1]["num_updates"] == 20
+    assert "decoder.embed_positions.directions.weight" in parts["model"]
+    torch.testing.assert_close(parts["model"], whole["model"])
+
+
+def test_validation_decodes_while_training_in_half_precision(
+    trained: Trained, tmp_path: Path
+) -> None:
+    training = [option for option in TRAINING if option != "--disable-validation"]
+    options = shlex.split(
+        "--amp --arch interleaved_transformer --criterion label_smoothed_cross_entropy --max-update 4 "
+        "--decoding interleaved --eval-bleu --best-checkpoint-metric bleu --maximize-best-checkpoint-metric "
+        "--no-epoch-checkpoints --log-format simple"
+    )
+    options += ["--eval-bleu-args", '{"beam": 2, "max_len_b": 20}', "--save-dir", str(tmp_path)]
+    result = run(train.cli_main, trained.data, *PLUGIN, *SIZES, *training, *options)
+    assert result.logged(r"valid on 'valid' subset.* decoded_accepted .* bleu ")
+    assert (tmp_path / "checkpoint_best.pt").exists()
 
 
 def test_two_words_per_step(trained: Trained, writer: Path) -> None:

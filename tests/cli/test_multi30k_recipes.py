@@ -121,6 +121,29 @@ def test_interleaved(made: Path, tmp_path: Path) -> None:
     assert "unknown analysis 'tables'" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("multi30k", {"GEOMETRIES": "2"}, "geometry '2' in GEOMETRIES"),
+        ("multi30k", {"GEOMETRIES": "2x1 3x1"}, "geometry '3x1' in GEOMETRIES"),
+        ("multi30k", {"GEOMETRIES": "2x0"}, "geometry '2x0' in GEOMETRIES"),
+        ("multi30k", {"ABLATIONS": "vanilla"}, "unknown ablation 'vanilla' in ABLATIONS"),
+        ("multi30k", {"SETTINGS": "both"}, "unknown setting 'both' in SETTINGS"),
+        ("multi30k", {"START": "cold"}, "unknown START 'cold' (choose from: warm scratch)"),
+        ("ua_gec", {"GEOMETRIES": "2"}, "geometry '2' in GEOMETRIES"),
+        ("ua_gec", {"GEOMETRIES": "3x1"}, "geometry '3x1' in GEOMETRIES"),
+    ],
+)
+def test_interleaved_refusals_come_before_any_work(
+    name: str, settings: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    result = recipe(f"interleaved_{name}", WORK=str(work), **SETTINGS | {"GPUS": "0"} | settings)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not work.exists()
+
+
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}

@@ -24,8 +24,8 @@ SETTINGS = {
     "MAX_UPDATE": "2",
     "MODEL_FLAGS": TINY,
     "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1 --disable-validation",
-    "DECODE_FLAGS": "--max-len-b 12",
-    "DISTILL_FLAGS": "--max-len-b 12 --keep-cut --max-length-ratio 100",
+    "DECODE_FLAGS": "--max-len-a 0 --max-len-b 12",
+    "DISTILL_FLAGS": "--max-len-a 0 --max-len-b 12 --keep-cut --max-length-ratio 100",
     "PRECISION_FLAGS": "",
     "WORKERS": "1",
     "VOCABULARY": "120",
@@ -78,6 +78,8 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
     assert all("--lenpen 0.6" in row["command"] for row in rows)
     teacher = json.loads((work / "interleaved-distilled-ro-en" / "distillation.json").read_text())
     assert "--beam 4 --lenpen 0.6" in teacher["command"]
+    for command in (teacher["command"], *(row["command"] for row in rows)):
+        assert "--max-len-a 1 --max-len-b 50" in command  # what this test sets comes behind it
 
     stock = options(work / "interleaved-1x1-raw-ro-en-model")
     assert (stock["arch"], stock["decoder_layers"]) == ("transformer", 6)
@@ -91,7 +93,9 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"GEOMETRIES": "two"}, "geometry 'two' in GEOMETRIES"),
-        ({"STUDENTS": "0x1"}, "geometry '0x1' in GEOMETRIES"),
+        ({"GEOMETRIES": "2x1 3x1"}, "geometry '3x1' in GEOMETRIES"),
+        ({"GEOMETRIES": "2x1+nonsense"}, "geometry '2x1+nonsense' in GEOMETRIES"),
+        ({"STUDENTS": "0x1"}, "geometry '0x1' in STUDENTS"),
         ({"SETTINGS": "both"}, "unknown setting 'both' in SETTINGS"),
         ({"DIRECTION": "de-en"}, "choose from: en-ro ro-en"),
     ],

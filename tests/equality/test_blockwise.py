@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
     assert_same,
@@ -120,6 +121,24 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
     assert torch.equal(among_few, logits[..., :9].argmax(-1))
 
 
+@LAYOUTS
+@FIRST
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_fast_heads_in_half_precision(layout: str, identity: bool, dtype: torch.dtype) -> None:
+    heads = headed(layout, identity).decoder.heads.to(dtype)
+    fast, features = FastHeads(heads, pack=True), torch.randn(5, 16).to(dtype)
+    with torch.inference_mode():
+        expected = heads(features, range(4))
+        found = torch.cat([fast.first(features).unsqueeze(1), fast.others(features, 4)], dim=1)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.02)
+
+
+def test_dense_heads_pack_their_hidden_units_once() -> None:
+    fast = FastHeads(headed("dense").decoder.heads, pack=True)
+    assert fast.first_head is not None and fast.first_head[0] is fast.expand
+
+
 class Oracle:
     """Stands in for the heads' proposals: the next tokens of a known output, of which ``right`` are right."""
 
@@ -160,6 +179,20 @@ def test_calls_when_so_many_proposals_are_right(right: int) -> None:
     assert_same(found, expected)
     # The first call has no draft and gives one token; each further one the right proposals and the correction token.
     assert oracle.calls == 1 + -(-(len(output) - 1) // (right + 1))
+
+
+def test_a_batch_takes_as_many_calls_as_its_slowest_row() -> None:
+    model, calls = headed(), []
+
+    def count(generator: Any) -> None:
+        logits = generator.verifier.logits
+        generator.verifier.logits = lambda window: calls.append(window.rows) or logits(window)
+
+    sample = make_batch(random_sources(11, 8))
+    found = generate(make_task("blockwise"), [model], sample, prepare=count)
+    assert_same(found, stock([model], sample))
+    assert len(calls) == max(hypothesis["steps"] for hypothesis in found)
+    assert calls[0] == 8 > calls[-1]  # rows that are finished are gone
 
 
 def test_a_relaxed_rule_accepts_more_and_one_of_rank_1_is_exact() -> None:

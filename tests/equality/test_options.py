@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.equality.test_blockwise import headed
 from tests.support import (
     assert_same,
     generate,
@@ -24,7 +25,7 @@ from tests.support import (
     trained_copier,
 )
 
-METHODS = ["greedy", "iad"]
+METHODS = ["greedy", "iad", "blockwise"]
 OPTIONS: dict[str, dict[str, Any]] = {
     "short": {"max_len_b": 4},
     "very short": {"max_len_b": 1},
@@ -52,24 +53,31 @@ def copier() -> Any:
     return trained_copier()[1]
 
 
+@pytest.fixture(scope="module")
+def models(copier: Any) -> dict[str, Any]:
+    """A model for each of the methods."""
+    return {"greedy": copier, "iad": copier, "blockwise": headed("dense")}
+
+
 def sample() -> dict[str, Any]:
     return make_batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14], [20, 24, 26, 30, 20, 21], [3, 9, 3]])
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("method", METHODS)
-def test_option(copier: Any, name: str, method: str) -> None:
-    found = generate(make_task(method), [copier], sample(), **OPTIONS[name])
-    assert_same(found, stock([copier], sample(), **OPTIONS[name]))
+def test_option(models: dict[str, Any], name: str, method: str) -> None:
+    model = models[method]
+    found = generate(make_task(method), [model], sample(), **OPTIONS[name])
+    assert_same(found, stock([model], sample(), **OPTIONS[name]))
 
 
 @pytest.mark.parametrize("name", PREFIXES)
 @pytest.mark.parametrize("options", [{}, {"min_len": 6}, {"max_len_b": 5}], ids=str)
 @pytest.mark.parametrize("method", METHODS)
-def test_prefix(copier: Any, name: str, options: dict[str, Any], method: str) -> None:
-    prefix = torch.tensor(PREFIXES[name])
-    found = generate(make_task(method), [copier], sample(), prefix, **options)
-    assert_same(found, stock([copier], sample(), prefix, **options))
+def test_prefix(models: dict[str, Any], name: str, options: dict[str, Any], method: str) -> None:
+    model, prefix = models[method], torch.tensor(PREFIXES[name])
+    found = generate(make_task(method), [model], sample(), prefix, **options)
+    assert_same(found, stock([model], sample(), prefix, **options))
 
 
 @settings(max_examples=40)
@@ -88,18 +96,21 @@ def test_prefix(copier: Any, name: str, options: dict[str, Any], method: str) ->
         },
     ),
 )
-def test_options_together(copier: Any, method: str, seed: int, options: dict[str, Any]) -> None:
-    batch = make_batch(random_sources(seed, 3))
+def test_options_together(
+    models: dict[str, Any], method: str, seed: int, options: dict[str, Any]
+) -> None:
+    model, batch = models[method], make_batch(random_sources(seed, 3))
     assert_same(
-        generate(make_task(method), [copier], batch, **options), stock([copier], batch, **options)
+        generate(make_task(method), [model], batch, **options), stock([model], batch, **options)
     )
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 @pytest.mark.parametrize("method", METHODS)
-def test_alignment(copier: Any, kind: str, method: str) -> None:
-    found = generate(make_task(method), [copier], sample(), print_alignment=kind)
-    expected = stock([copier], sample(), print_alignment=kind)
+def test_alignment(models: dict[str, Any], kind: str, method: str) -> None:
+    model = models[method]
+    found = generate(make_task(method), [model], sample(), print_alignment=kind)
+    expected = stock([model], sample(), print_alignment=kind)
     assert_same(found, expected)
     for ours, theirs in zip(found, expected, strict=True):
         # hard: (source, target) pairs; soft: probabilities, spelt with six digits
@@ -122,11 +133,13 @@ def test_alignment_of_a_model_with_an_alignment_layer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "interleaved", "lattice"])
-def test_allowed_tokens_are_refused(copier: Any, method: str) -> None:
+def test_allowed_tokens_are_refused(copier: Any, models: dict[str, Any], method: str) -> None:
     """fairseq's hub hands them to build_generator beside the options."""
     with pytest.raises(ValueError, match="prefix_allowed_tokens_fn does not go with --decoding"):
         make_task(method).build_generator(
-            [copier], generation_options(), prefix_allowed_tokens_fn=lambda *_: [2]
+            [models.get(method, copier)],
+            generation_options(),
+            prefix_allowed_tokens_fn=lambda *_: [2],
         )
 
 
@@ -156,13 +169,13 @@ def greedy_without_repeats(
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("method", METHODS)
 @torch.no_grad()
-def test_no_repeated_ngrams(copier: Any, size: int, method: str) -> None:
+def test_no_repeated_ngrams(models: dict[str, Any], size: int, method: str) -> None:
     batch = make_batch([[5, 6, 5, 6, 5, 6, 5, 6], [7, 7, 7, 7, 7], [8, 9, 10, 8, 9, 11]])
-    found = generate(make_task(method), [copier], batch, no_repeat_ngram_size=size)
-    assert [h["tokens"].tolist() for h in found] == greedy_without_repeats(copier, batch, size, 20)
-    random = make_model(make_task(), 2)
-    found = generate(make_task(method), [random], batch, no_repeat_ngram_size=size)
-    assert [h["tokens"].tolist() for h in found] == greedy_without_repeats(random, batch, size, 20)
+    random = headed() if method == "blockwise" else make_model(make_task(), 2)
+    for model in (models[method], random):
+        found = generate(make_task(method), [model], batch, no_repeat_ngram_size=size)
+        expected = greedy_without_repeats(model, batch, size, 20)
+        assert [hypothesis["tokens"].tolist() for hypothesis in found] == expected
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -178,9 +191,9 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("option", REFUSED)
 @pytest.mark.parametrize("method", METHODS)
-def test_refused_before_decoding(copier: Any, option: str, method: str) -> None:
+def test_refused_before_decoding(models: dict[str, Any], option: str, method: str) -> None:
     with pytest.raises(ValueError, match=option):
-        make_task(method).build_generator([copier], generation_options(**REFUSED[option]))
+        make_task(method).build_generator([models[method]], generation_options(**REFUSED[option]))
 
 
 def test_minimum_above_maximum_is_refused(copier: Any) -> None:

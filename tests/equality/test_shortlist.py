@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.lattice.shortlist import Shortlist
+from tests.equality.test_blockwise import headed
 from tests.equality.test_lattice import tables
 from tests.support import (
     assert_same,
@@ -61,9 +62,9 @@ def test_the_likeliest_words_and_special_symbols() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("decoding", ["greedy", "iad"])
+@pytest.mark.parametrize("decoding", ["greedy", "iad", "blockwise"])
 def test_one_model_and_several_batches(decoding: str, bias: bool, folder: Path) -> None:
-    model = make_model(make_task(), 3)
+    model = headed() if decoding == "blockwise" else make_model(make_task(), 3)
     if bias:
         projection = model.decoder.output_projection
         projection.bias = torch.nn.Parameter(torch.randn(projection.out_features))

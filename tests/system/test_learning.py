@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,13 +112,18 @@ def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
     return {score["rule"]: score for score in scores}
 
 
-def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None:
-    folder = data.parent / "heads"
-    command(
+def train_heads(data: Path, base: Path, folder: Path, updates: int, *options: str) -> str:
+    """Four heads on a base, into ``folder``; what was logged."""
+    return command(
         "train", data, *USER_DIR, "--arch", "blockwise_transformer", "--base-checkpoint", base, "--block-size", "4",
         "--head-layout", "per-head", "--criterion", "blockwise_loss", "--head-loss", "mean", *TRAINING,
-        "--max-update", "500", "--lr", "0.003", "--save-dir", folder,
+        "--max-update", str(updates), "--lr", "0.003", "--save-dir", folder, *options,
     )  # fmt: skip
+
+
+def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None:
+    folder = data.parent / "heads"
+    train_heads(data, base, folder, 500)
     model = folder / "checkpoint_last.pt"
     stock, _ = decode(data, model, "--beam", "1")
     assert accuracy(stock, data) > LEARNT
@@ -129,6 +135,28 @@ def test_heads_learn_to_draft_and_change_nothing(data: Path, base: Path) -> None
     assert table["exact"]["mean_accepted"] == pytest.approx(mean_accepted(printed), abs=0.01)
     assert table["top-3"]["mean_accepted"] >= table["exact"]["mean_accepted"]
     assert table["minimum block 3"]["mean_accepted"] > 2
+
+
+def test_heads_on_a_frozen_base_write_what_the_base_wrote(data: Path, base: Path) -> None:
+    """Trained in two goes; the base is not there any more when they decode."""
+    folder = data.parent / "frozen"
+    written, _ = decode(data, base, "--beam", "1")
+    lent = Path(shutil.copy(base, data.parent / "lent.pt"))
+    for updates in (100, 250):
+        log = train_heads(
+            data,
+            lent,
+            folder,
+            updates,
+            "--freeze-base",
+            "--identity-first-head",
+            "--disable-validation",
+        )
+    assert "(epoch 2 @ 100 updates)" in log  # it went on
+    lent.unlink()
+    ours, printed = decode(data, folder / "checkpoint_last.pt", "--decoding", "blockwise")
+    assert ours == written
+    assert mean_accepted(printed) > 1.1
 
 
 def test_greedy_and_input_guided_equal_stock(data: Path, base: Path) -> None:

@@ -80,8 +80,8 @@ def criterion(head_loss: str, decay: float = 1.0) -> BlockwiseLoss:
     return BlockwiseLoss(config, make_task())
 
 
-def sample_with_targets() -> dict[str, Any]:
-    sources = random_sources(1, 4)
+def sample_with_targets(sources: list[list[int]] | None = None) -> dict[str, Any]:
+    sources = random_sources(1, 4) if sources is None else sources
     sample = make_batch(sources)
     sample["target"] = padded([[*source, 2] for source in sources])
     previous = padded([[2, *source] for source in sources])
@@ -137,6 +137,50 @@ def test_a_frozen_identity_head_is_never_drawn() -> None:
     learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert learning
     assert all(name.startswith("decoder.heads.") for name in learning)
+
+
+@pytest.mark.parametrize("words", [5, 0])
+@pytest.mark.parametrize("identity", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_whatever_head_is_drawn_every_trained_parameter_has_a_gradient(
+    words: int, identity: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training on several GPUs waits for all of them; of empty sentences only head 1 has targets."""
+    options = {"identity_first_head": identity, "freeze_base": frozen, "head_hidden_dim": 8}
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, **options).train()
+    sample = sample_with_targets([[4] * words])
+    for head in model.trained_heads:
+        monkeypatch.setattr(BlockwiseLoss, "_heads", lambda *_, drawn=head: range(drawn, drawn + 1))
+        model.zero_grad()
+        criterion("sample")(model, sample)[0].backward()
+        for name, parameter in model.named_parameters():
+            assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+def test_heads_of_later_micro_batches_are_not_lost() -> None:
+    """fairseq adds up the names of the first logging output, on several GPUs as on one."""
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, head_hidden_dim=8)
+    model.train()
+    sampling, sample, logs = criterion("sample"), sample_with_targets(), []
+    for seed in range(20):
+        torch.manual_seed(seed)
+        logs.append(sampling(model, sample)[2])
+    summed = {name: sum(log[name] for log in logs) for name in logs[0]}
+    with metrics.aggregate() as together:
+        BlockwiseLoss.reduce_metrics([summed])
+    with metrics.aggregate() as apart:
+        BlockwiseLoss.reduce_metrics(logs)
+    assert together.get_smoothed_values() == apart.get_smoothed_values()
+    assert {"nll_1", "nll_2", "nll_3"} <= set(together.get_smoothed_values())
+    with metrics.aggregate() as one:
+        BlockwiseLoss.reduce_metrics(logs[:1])
+    drawn = [name for name in one.get_smoothed_values() if name.startswith("nll_")]
+    assert len(drawn) == 1  # the others have no targets and no line in the log
+
+
+def test_a_model_without_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs a model with block heads \(--arch blockwise_"):
+        criterion("mean")(make_model(make_task(), 2), sample_with_targets())
 
 
 def test_validation_reports_every_head_and_the_accepted_block() -> None:

@@ -72,11 +72,13 @@ def test_only_direction_embeddings_are_new(directions: int, words: int) -> None:
     assert set(stock) <= set(new)
 
 
-def saved_base(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """Parameters of a Transformer, and the checkpoint that holds them."""
-    parameters = make_model(make_task(), 4).state_dict()
+def saved_base(
+    folder: Path, arch: str = "transformer", **options: Any
+) -> tuple[dict[str, Tensor], str]:
+    """Parameters of a model, and the checkpoint that holds them."""
+    parameters = make_model(make_task(), 4, arch, **options).state_dict()
     state = {
-        "args": Namespace(arch="transformer", **SIZES),
+        "args": Namespace(arch=arch, **(SIZES | options)),
         "model": parameters,
         "optimizer_history": [{"best_loss": 1.0}],
         "extra_state": {},
@@ -99,6 +101,17 @@ def test_it_begins_as_a_transformer(directions: int, layers: int | None, tmp_pat
     assert set(found) - set(base) == fresh
     for name in set(found) - fresh:
         assert torch.equal(found[name], base[name]), name
+
+
+@pytest.mark.parametrize("directions", [4, 6])
+def test_direction_embeddings_of_the_base_go_on(directions: int, tmp_path: Path) -> None:
+    """Where it has as many; else they are new."""
+    base, path = saved_base(tmp_path, "interleaved_transformer", directions=4)
+    args = Namespace(directions=directions, base_checkpoint=path)
+    found = InterleavedTransformerModel.build_model(args, make_task()).state_dict()
+    same = {name for name in found if name in base and torch.equal(found[name], base[name])}
+    fresh = set() if directions == 4 else {"decoder.embed_positions.directions.weight"}
+    assert set(found) - same == fresh
 
 
 def test_a_decoder_without_layers_is_refused(tmp_path: Path) -> None:
@@ -235,6 +248,8 @@ def test_defaults_are_the_bidirectional_decoder() -> None:
         ({"directions": 1, "middle_to_side": True}, "--middle-to-side needs --directions 2"),
         ({"directions": 1, "independent_directions": True}, "--independent-directions needs"),
         ({"directions": 1, "one_by_one": True}, "--one-by-one needs"),
+        ({"directions": 1, "vanilla_mask": True}, "--vanilla-mask needs --directions or --words-"),
+        ({"directions": 1, "vanilla_positions": True}, "--vanilla-positions needs --directions or"),
         ({"one_by_one": True, "words_per_direction": 2}, "leave --words-per-direction at 1"),
         ({"one_by_one": True, "independent_directions": True}, "does not go with --indep"),
         ({"decoder_learned_pos": True}, "--decoder-learned-pos goes with --directions 1"),

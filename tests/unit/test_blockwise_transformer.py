@@ -1,0 +1,93 @@
+"""``blockwise_transformer``: what it begins as, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import options
+
+from fairseq_aggdec.models.blockwise_transformer import BlockwiseTransformerModel
+from tests.support import SIZES, make_model, make_task
+
+
+def flags(sizes: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
+
+
+def command_line(*arguments: str) -> Namespace:
+    """Options as fairseq-train reads them."""
+    parser = options.get_training_parser(default_task="translation")
+    given = ["data", "--arch", "blockwise_transformer", *flags(SIZES), *arguments]
+    args: Namespace = options.parse_args_and_arch(parser, input_args=given)
+    return args
+
+
+def build(args: Namespace) -> BlockwiseTransformerModel:
+    return BlockwiseTransformerModel.build_model(args, make_task())
+
+
+def save_base(folder: Path, **state: Any) -> str:
+    """A stock Transformer's checkpoint; ``state`` says which model it holds."""
+    parameters = make_model(make_task(), 4).state_dict()
+    history = [{"best_loss": 1.0}]
+    saved = {"model": parameters, "optimizer_history": history, "extra_state": {}, **state}
+    torch.save(saved, folder / "base.pt")
+    return str(folder / "base.pt")
+
+
+def test_sizes_that_were_not_given() -> None:
+    heads = build(command_line()).decoder.heads
+    assert (heads.block_size, heads.hidden_dim) == (8, SIZES["decoder_ffn_embed_dim"])
+
+
+@pytest.mark.parametrize("option", ["--block-size", "--head-hidden-dim"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_sizes_of_nothing_are_refused(option: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} {value}"):
+        build(command_line(option, value))
+
+
+def test_random_weights_are_not_frozen(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--freeze-base without --base-checkpoint"):
+        build(command_line("--freeze-base"))
+    base = save_base(tmp_path, args=Namespace(arch="transformer", **SIZES))
+    args = command_line("--freeze-base", "--base-checkpoint", base)
+    trained = build(args)
+    Path(base).unlink()
+    saved = copy.deepcopy(args)  # as checkpoints have it
+    build(saved).load_state_dict(trained.state_dict())
+    del saved.has_base  # as older ones have it
+    assert build(saved).frozen
+
+
+def test_a_base_with_adaptive_softmax_is_refused(tmp_path: Path) -> None:
+    base = save_base(
+        tmp_path, args=Namespace(arch="transformer", **SIZES, adaptive_softmax_cutoff=[10, 20])
+    )
+    with pytest.raises(ValueError, match="--adaptive-softmax-cutoff: block heads need"):
+        build(command_line("--base-checkpoint", base))
+
+
+def test_a_base_of_hydra_train(tmp_path: Path) -> None:
+    """Its checkpoints hold groups of options, and beside them flat defaults that the model does not have."""
+    groups: dict[str, dict[str, Any]] = {"encoder": {}, "decoder": {}}
+    for name, value in SIZES.items():
+        side, _, rest = name.partition("_")
+        if side in groups:
+            groups[side][rest] = value
+    plain = {name: value for name, value in SIZES.items() if name.startswith("max_")}
+    defaults = {"decoder_layers": 6, "decoder_input_dim": 512, "decoder_output_dim": 512}
+    config = {"model": {"_name": "transformer", **plain, **groups, **defaults}}
+    args = command_line("--base-checkpoint", save_base(tmp_path, cfg=config), "--dropout", "0.3")
+    args.decoder_layers = 6
+    model = build(args)
+    assert len(model.decoder.layers) == SIZES["decoder_layers"]
+    assert (args.decoder_output_dim, args.dropout) == (SIZES["decoder_embed_dim"], 0.3)
+    expected = make_model(make_task(), 4).state_dict()
+    found = model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
