@@ -6,8 +6,8 @@ takes every flag of fairseq-generate. Nothing but decoding is timed: models are 
 Plots of the first thread count are written beside the tables.
 
     --record FILE     decodes with IAD, or as --decoding says, and writes what it did, draft by draft
-    --replay FILE     instead of DATA and --path: base or big size with random weights, forced to do what was recorded;
-                      with --systems gad a drafter of that size runs as well
+    --replay FILE     instead of DATA and --path: a model of --size with random weights, forced to do what was recorded;
+                      with --systems gad a drafter of that size runs as well, with --systems blockwise heads do
     --step-cost       instead: time of one decoder call against the number of tokens it reads
     --overhead        instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
     --memory          instead: peak memory of stock beam 1 and of IAD with and without packed weights
@@ -28,6 +28,7 @@ from fairseq_aggdec.evaluation import systems as all_systems
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.sizes import SIZES
 from fairseq_aggdec.evaluation.timing import Measurement, System, measure
 
 DEFAULT_SYSTEMS = ["beam5", "beam1", "greedy", "iad"]
@@ -50,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--record", type=Path, metavar="FILE")
     group.add_argument("--replay", type=Path, metavar="FILE")
-    group.add_argument("--size", choices=list(replay.ARCHITECTURES), default="base")
+    group.add_argument("--size", choices=list(SIZES), default="base")
     group.add_argument("--step-cost", action="store_true")
     group.add_argument("--overhead", action="store_true")
     group.add_argument("--memory", action="store_true")
@@ -241,14 +242,12 @@ def main(arguments: list[str]) -> None:
     if known.replay is None:
         Bench(arguments).run()
         return
-    if known.size not in replay.ARCHITECTURES:
-        raise SystemExit(
-            f"error: --size {known.size}: choose from {', '.join(replay.ARCHITECTURES)}"
-        )
+    if known.size not in SIZES:
+        raise SystemExit(f"error: --size {known.size}: choose from {', '.join(SIZES)}")
     records = benchmark.spread(recording.load(known.replay), known.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        drafter = "gad" in known.systems
-        prepared = replay.prepare(Path(folder), known.size, records, drafter=drafter)
+        needed = {"drafter": "gad" in known.systems, "heads": "blockwise" in known.systems}
+        prepared = replay.prepare(Path(folder), known.size, records, **needed)
         Bench([*prepared, *arguments], records).run()
 
 

@@ -32,27 +32,10 @@ from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.evaluation import benchmark, machine
+from fairseq_aggdec.evaluation.sizes import SIZES, Size
 from fairseq_aggdec.evaluation.timing import synchronise
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 
-
-@dataclass
-class Size:
-    """Layers of encoder and of decoder, width, hidden units, attention heads, vocabulary."""
-
-    layers: int
-    dim: int
-    hidden: int
-    heads: int
-    words: int
-
-
-SIZES = {
-    "tiny": Size(1, 32, 64, 2, 100),
-    "small": Size(3, 256, 1024, 4, 8120),  # that of the Multi30k recipe
-    "base": Size(6, 512, 2048, 8, 32768),
-    "big": Size(6, 1024, 4096, 16, 32768),
-}
 START, SOURCE = 10, 24  # committed tokens and length of the source
 TITLE = "Block heads: parameters and time per call"
 COLUMNS = (
@@ -111,13 +94,10 @@ class Cost:
 
 
 def build_base(size: Size) -> Any:
-    """A random Transformer in evaluation mode; its vocabulary has ``size.words`` types, fairseq's own included."""
-    flags = ["--arch", "transformer", "--share-all-embeddings", "-s", "src", "-t", "tgt"]
-    for side in ("encoder", "decoder"):
-        flags += [f"--{side}-layers={size.layers}", f"--{side}-embed-dim={size.dim}"]
-        flags += [f"--{side}-ffn-embed-dim={size.hidden}", f"--{side}-attention-heads={size.heads}"]
+    """A random Transformer in evaluation mode; its vocabulary has ``size.types`` types, fairseq's own included."""
+    flags = ["--arch", "transformer", *size.flags(), "-s", "src", "-t", "tgt"]
     dictionary = Dictionary()
-    for index in range(size.words - len(dictionary)):
+    for index in range(size.types - len(dictionary)):
         dictionary.add_symbol(f"w{index}")
     with tempfile.TemporaryDirectory(prefix="cost-") as folder:
         for side in ("src", "tgt"):
@@ -260,7 +240,7 @@ def markdown(costs: Sequence[Cost]) -> str:
         chosen = [cost for cost in costs if (cost.size, cost.batch_size) == key]
         size, first = SIZES[key[0]], chosen[0]
         parts.append(
-            f"**{key[0]} ({size.layers}+{size.layers} layers, {size.dim}/{size.hidden}, {size.words} types, "
+            f"**{key[0]} ({size.layers}+{size.layers} layers, {size.dim}/{size.hidden}, {size.types} types, "
             f"{first.model_parameters / 1e6:.1f} M parameters), batch {key[1]}, k = {first.block_size}, "
             f"{first.threads} thread{'s' if first.threads > 1 else ''}**\n"
         )

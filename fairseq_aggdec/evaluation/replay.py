@@ -2,8 +2,8 @@
 
 What costs time in decoding is how many tokens each call reads and how many calls there are, not what the weights are.
 So a model of Transformer-base or -big size gets sources of the recorded lengths, every system writes as many tokens as
-the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). A
-drafter that is a model runs, too, at that size, with the verifier's encoder.
+the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). What
+drafts with a model runs, too, at that size: a drafter with the verifier's encoder, or heads on the verifier.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.session import Session
+from fairseq_aggdec.evaluation.sizes import SIZES
 
 SOURCE, TARGET, SPLIT = "source", "target", "test"
-WORDS = 32_000
-DRAFTERS = {"tiny": "nar_drafter", "base": "nar_drafter_base", "big": "nar_drafter_big"}
-ARCHITECTURES = {
-    "tiny": "transformer_tiny",  # for tests
-    "base": "transformer_wmt_en_de",  # 512 / 2048, 8 heads, 6 + 6 layers
-    "big": "transformer_vaswani_wmt_en_de_big",  # 1024 / 4096, 16 heads, 6 + 6 layers
-}
 
 
 def prepare(
-    folder: Path, size: str, records: Sequence[Record], words: int = WORDS, drafter: bool = False
+    folder: Path,
+    size: str,
+    records: Sequence[Record],
+    drafter: bool = False,
+    heads: bool = False,
 ) -> list[str]:
     """Writes dictionaries, sources and random checkpoints; returns the arguments by which fairseq finds them.
 
     Args:
         folder: is made.
-        size: one of :data:`ARCHITECTURES`.
+        size: one of :data:`SIZES`.
         records: what is to be replayed.
-        words: size of the vocabulary.
         drafter: make a non-autoregressive drafter as well, for blocks as long as the longest recorded draft.
+        heads: the model gets per-head layers for such blocks, a quarter of its width each; head 1 is the identity, so
+            that it costs nobody anything who decodes without them.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    sizes = SIZES[size]
     dictionary = Dictionary()
+    words = sizes.types - len(dictionary)
     for index in range(words):
         dictionary.add_symbol(f"w{index}")
     for side in (SOURCE, TARGET):
@@ -57,16 +58,21 @@ def prepare(
     )
     source = folder / f"{SPLIT}.{SOURCE}-{TARGET}.{SOURCE}"
     source.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
     checkpoint = folder / f"{size}.pt"
-    write_checkpoint(checkpoint, folder, ARCHITECTURES[size], "--share-all-embeddings")
+    longest = max((len(i.drafted) for record in records for i in record.iterations), default=0)
+    if heads:
+        layers = ["--head-layout", "per-head", "--head-hidden-dim", str(sizes.dim // 4)]
+        layers += ["--identity-first-head", "--block-size", str(longest + 1)]
+        write_checkpoint(checkpoint, folder, "blockwise_transformer", *sizes.flags(), *layers)
+    else:
+        write_checkpoint(checkpoint, folder, "transformer", *sizes.flags())
     arguments = data_arguments(folder, checkpoint)
     if drafter:
         path = folder / f"{size}-drafter.pt"
-        longest = max(len(i.drafted) for record in records for i in record.iterations)
         shared = ("--share-verifier-encoder", str(checkpoint), "--share-decoder-input-output-embed")
-        write_checkpoint(
-            path, folder, DRAFTERS[size], *shared, "--block-size", str(max(1, longest))
-        )
+        block = ("--block-size", str(max(1, longest)))
+        write_checkpoint(path, folder, "nar_drafter", *sizes.flags(), *shared, *block)
         arguments += ["--drafter-path", str(path)]
     return arguments
 

@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.recording_drafters import RecordingDrafter, ReplayDrafter
@@ -57,7 +58,7 @@ def build(
     else:
         generator, counters = session.generator(name)
         if drafter is not None and name != "greedy":
-            model_drafts = isinstance(generator.drafter, NarDrafter)
+            model_drafts = isinstance(generator.drafter, (NarDrafter, BlockwiseHeadsDrafter))
             generator.drafter = (
                 drafter.at_the_pace_of(generator.drafter) if model_drafts else drafter
             )

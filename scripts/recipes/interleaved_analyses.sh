@@ -12,6 +12,7 @@
 # The models of all three: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved_multi30k.sh
 # A result that is there already is kept: delete its .json to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
+# START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
 # ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
 # (sentences; all), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
 # (docs/results/interleaved-multi30k).
@@ -22,6 +23,11 @@ WORK=${WORK:-$ROOT/work/multi30k}
 PAIR=${SOURCE:-de}-${TARGET:-en}
 SETTING=${SETTING:-distilled}
 LAYERS=${LAYERS:-3}
+case ${START:=warm} in
+    warm) SUFFIX="" ;;
+    scratch) SUFFIX=-scratch ;;
+    *) die "unknown START '$START' (choose from: warm scratch)" ;;
+esac
 ANALYSES=${ANALYSES:-choices information figures}
 GEOMETRIES=${GEOMETRIES:-2x1 2x2 4x1}
 BATCH_SIZES=${BATCH_SIZES:-1 8 32}
@@ -42,7 +48,7 @@ done
 
 # model NAME: its checkpoint, which must be there.
 model() {
-    local file=$WORK/interleaved-$1-$SETTING-$LAYERS-$PAIR/checkpoint_last.pt
+    local file=$WORK/interleaved-$1-$SETTING-$LAYERS$SUFFIX-$PAIR/checkpoint_last.pt
     [ -e "$file" ] || die "$file is missing: train it by scripts/recipes/interleaved_multi30k.sh"
     printf '%s' "$file"
 }

@@ -7,9 +7,9 @@
 # any moment, the same command goes on.
 # Environment: GEOMETRIES (2x1 2x2), SETTINGS (distilled raw; empty: only the table), LAYERS (3, of the decoder; 2 as well:
 # students), ABLATIONS (none; vanilla-mask vanilla-positions middle-to-side independent-directions, Table 2 of the paper;
-# one-by-one, for Table 3), START (warm: begin as the model of multi30k.sh; scratch), MAX_UPDATE (1500), LR (0.001), BEAMS (4 1),
-# DRAFTS (1: the table has IAD drafting from each model, too; 0), OUTPUT (docs/results/interleaved-multi30k), and what
-# multi30k_common.sh lists.
+# one-by-one, for Table 3), START (warm: begin as the model of multi30k.sh; scratch: not, in folders of their own),
+# MAX_UPDATE (1500), LR (0.001), BEAMS (4 1), DRAFTS (1: the table has IAD drafting from each model, too; 0), OUTPUT
+# (docs/results/interleaved-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
@@ -26,8 +26,8 @@ check_each GEOMETRIES geometry "$GEOMETRY" "$GEOMETRY_FORM"
 check_choices ABLATIONS ablation "$ABLATION_NAMES"
 check_choices SETTINGS setting "raw distilled"
 case ${START:=warm} in
-    warm) BEGIN=(--base-checkpoint "$BASE") ;;
-    scratch) BEGIN=() ;;
+    warm) BEGIN=(--base-checkpoint "$BASE") SUFFIX="" ;;
+    scratch) BEGIN=() SUFFIX=-scratch ;;
     *) die "unknown START '$START' (choose from: warm scratch)" ;;
 esac
 need_base
@@ -54,10 +54,10 @@ for setting in $SETTINGS; do
     [ "$setting" != distilled ] || distil
     for layers in $LAYERS; do
         for geometry in $GEOMETRIES; do
-            resume "interleaved-$geometry-$setting-$layers-$PAIR" train "$geometry" "$setting" "$layers"
+            resume "interleaved-$geometry-$setting-$layers$SUFFIX-$PAIR" train "$geometry" "$setting" "$layers"
         done
         for ablation in $ABLATIONS; do
-            resume "interleaved-$ablation-2x1-$setting-$layers-$PAIR" train 2x1 "$setting" "$layers" "--$ablation"
+            resume "interleaved-$ablation-2x1-$setting-$layers$SUFFIX-$PAIR" train 2x1 "$setting" "$layers" "--$ablation"
         done
     done
 done

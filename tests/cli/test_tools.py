@@ -14,6 +14,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation import equality, memory, replay
 from fairseq_aggdec.evaluation.recording import Record, load
@@ -34,7 +35,7 @@ def script(name: str) -> ModuleType:
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """fairseq's arguments for 11 sentences, which no batch size divides, and a tiny model."""
     records = [Record(i, list(range(4, 8 + i))) for i in range(11)]
-    prepared = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records, words=40)
+    prepared = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
     return [*prepared, "--cpu", "--max-len-b", "15"]
 
 
@@ -152,22 +153,23 @@ def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
             assert row["mean_accepted"] == pytest.approx(tokens / rounds)
 
 
-def test_a_drafter_that_is_a_model_runs_in_a_replay(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("system", "kind"), [("gad", NarDrafter), ("blockwise", BlockwiseHeadsDrafter)]
+)
+def test_a_drafter_that_is_a_model_runs_in_a_replay(
+    system: str, kind: type, arguments: list[str], tmp_path: Path
+) -> None:
     recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
     benchmark = script("benchmark")
     benchmark.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
-    more = ["--systems", "beam1", "gad", "--size", "tiny", "--threads", "1", "--cpu"]
-    with patch.object(NarDrafter, "draft", autospec=True, side_effect=NarDrafter.draft) as drafting:
+    more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
+    with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
         benchmark.main(["--replay", str(recorded), *more, "--output", str(output)])
     rounds = sum(len(record.iterations) for record in load(recorded))
     assert drafting.call_count >= rounds
-    (gad,) = (
-        row
-        for row in json.loads(output.with_suffix(".json").read_text())["results"]
-        if row["system"] == "gad"
-    )
-    assert gad["differ_from_beam1"] == 0
-    assert gad["mean_accepted"] == pytest.approx(gad["tokens"] / rounds)
+    _, replayed = json.loads(output.with_suffix(".json").read_text())["results"]
+    assert replayed["differ_from_beam1"] == 0
+    assert replayed["mean_accepted"] == pytest.approx(replayed["tokens"] / rounds)
 
 
 @pytest.mark.parametrize("what", ["step-cost", "overhead"])

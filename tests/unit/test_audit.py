@@ -18,7 +18,7 @@ from fairseq_aggdec.evaluation.session import Session, generation_parser
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
-    arguments = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records, words=30)
+    arguments = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
     return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "8"])
 
 
