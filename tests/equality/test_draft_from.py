@@ -140,10 +140,28 @@ def test_a_source_too_long_for_the_other_model_has_no_draft(
     assert task.counters.drafted == 0
 
 
+@pytest.mark.parametrize("kind", list(WRITERS))
+def test_the_other_model_follows_a_verifier_that_is_moved(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arch, options = WRITERS[kind]
+    writer, moved = make_model(make_task(), 2, arch, **options), make_model(make_task(), 5)
+    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    plain = make_task()
+    tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
+    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
+    task = make_task("iad", draft_from=kind, **more)
+    generator = task.build_generator([moved], generation_options())
+    moved.bfloat16()
+    generator.generate([moved], make_batch([[5, 6, 7]]))
+    assert next(writer.parameters()).dtype is torch.bfloat16
+
+
 def test_refusals_name_the_option(
     verifier: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "--draft-file" in refusal(verifier, draft_from="file")
+    assert "with --draft-from file only" in refusal(verifier, draft_file=str(tmp_path / "drafts"))
     assert "nothing" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "nothing"))
     (tmp_path / "short").write_text("w1\n")
     assert "has 1 lines" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "short"))

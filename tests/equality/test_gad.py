@@ -216,7 +216,7 @@ def test_more_is_accepted_as_acceptance_is_relaxed(gad: Any) -> None:
 
 
 def plain_nar(
-    model: Any, source: list[int], end: int, floor: int = 1
+    model: Any, source: list[int], end: int, floor: int = 1, temperature: float = 1.0
 ) -> tuple[list[int], list[float]]:
     """Block after block with a full forward pass: tokens and their log-probabilities."""
     sample, mask = make_batch([source]), model.decoder.mask_index
@@ -226,7 +226,7 @@ def plain_nar(
         tokens = torch.tensor([[*output, *[mask] * model.decoder.block_size]])
         with torch.no_grad():
             features = model(**sample["net_input"], prev_output_tokens=tokens)
-            logits = model.decoder.output_layer(features)[0]
+            logits = model.decoder.output_layer(features)[0] / temperature
         log_probs, first = logits.log_softmax(-1), len(output)
         for slot in range(model.decoder.block_size):
             place, free = first + slot, logits[slot].clone()
@@ -241,13 +241,17 @@ def plain_nar(
     return output, scores
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
 @ALL
-def test_drafter_alone_against_a_plain_loop(gad: Any, variant: dict[str, Any]) -> None:
+def test_drafter_alone_against_a_plain_loop(
+    gad: Any, variant: dict[str, Any], temperature: float
+) -> None:
     verifier, model = make_model(make_task(), 5), drafter(block_size=3, **variant)
     sources = random_sources(21, 6)
-    found = gad(model, [verifier], make_batch(sources), decoding="nar", min_len=2, max_len_b=8)
+    options = {"min_len": 2, "max_len_b": 8, "temperature": temperature}
+    found = gad(model, [verifier], make_batch(sources), decoding="nar", **options)
     for hypothesis, source in zip(found, sources, strict=True):
-        tokens, scores = plain_nar(model, source, end=8, floor=2)
+        tokens, scores = plain_nar(model, source, end=8, floor=2, temperature=temperature)
         assert hypothesis["tokens"].tolist() == tokens
         torch.testing.assert_close(
             hypothesis["positional_scores"], torch.tensor(scores), atol=1e-4, rtol=1e-4
@@ -277,6 +281,20 @@ def test_sources_longer_than_the_drafter_reads(gad: Any) -> None:
     model = drafter(encoder_learned_pos=True, max_source_positions=8)
     verifier, batch = make_model(make_task(), 5), make_batch([[*range(5, 25)], [5, 6]])
     assert_same(gad(model, [verifier], batch), stock([verifier], batch))
+    with pytest.raises(ValueError, match=r"source of 21 tokens .*--drafter-path"):
+        gad(model, [verifier], batch, decoding="nar")
+
+
+@pytest.mark.parametrize("decoding", ["gad", "nar"])
+def test_the_drafter_follows_a_verifier_that_is_moved(gad: Any, decoding: str) -> None:
+    """--eval-bleu builds the generator before the trainer has moved the model to its precision."""
+    verifier, model = make_model(make_task(), 5), drafter()
+    gad(model, [verifier], make_batch([[5, 6]]), decoding=decoding)
+    task = make_task(decoding, drafter_path="drafter.pt")
+    generator = task.build_generator([verifier], generation_options())
+    verifier.bfloat16()
+    generator.generate([verifier], make_batch([[5, 6, 7]]))
+    assert next(model.parameters()).dtype is torch.bfloat16
 
 
 # -- drafts that are right here and there

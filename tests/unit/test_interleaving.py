@@ -12,6 +12,7 @@ from fairseq_aggdec.data.interleaving import (
     hidden_slots,
     inverse,
     pick,
+    reading_order,
     shifted_slots,
     slot_positions,
     writing_order,
@@ -76,6 +77,21 @@ def test_order_equals_the_plain_one_and_restores(
     slots = torch.arange(width).expand_as(order)
     assert torch.equal(order.gather(1, inverse(order)), slots)
     assert torch.equal(inverse(order).gather(1, order), slots)
+
+
+@given(
+    length=st.integers(0, 40),
+    directions=st.sampled_from(DIRECTIONS),
+    words=st.integers(1, 3),
+    middle_to_side=st.booleans(),
+)
+def test_what_was_written_is_read_in_order(
+    length: int, directions: int, words: int, middle_to_side: bool
+) -> None:
+    geometry = Geometry(directions, words, middle_to_side=middle_to_side and directions > 1)
+    sentence = torch.arange(length + 1)
+    written = sentence[plain_order(length, directions, geometry.middle_to_side) + [length]]
+    assert torch.equal(written[reading_order(length, geometry)], sentence)
 
 
 @given(length=st.integers(1, 60), directions=st.sampled_from([2, 4, 6]))
