@@ -90,7 +90,7 @@ def test_what_was_written_is_read_in_order(
 ) -> None:
     geometry = Geometry(directions, words, middle_to_side=middle_to_side and directions > 1)
     sentence = torch.arange(length + 1)
-    written = sentence[plain_order(length, directions, geometry.middle_to_side) + [length]]
+    written = sentence[[*plain_order(length, directions, geometry.middle_to_side), length]]
     assert torch.equal(written[reading_order(length, geometry)], sentence)
 
 
