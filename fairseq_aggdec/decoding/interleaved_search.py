@@ -71,7 +71,7 @@ class StepRules:
         """The best words of every slot (line 6), and what slots behind ``</s>`` add.
 
         Args:
-            logits: (R, z, V) fp32, changed in place.
+            logits: (R, z, V) fp32.
             first: the first slot.
             sentences: of each row.
             beam: B.
@@ -79,23 +79,22 @@ class StepRules:
         Returns:
             (R, z, B) log-probabilities in nats, (R, z, B) words, (R, z) agreement of :func:`best_steps`.
         """
-        norm = logits.logsumexp(-1, keepdim=True)
-        logits[..., self.pad] = -torch.inf
+        log_probs = logits.log_softmax(-1)
+        log_probs[..., self.pad] = -torch.inf
         if self.unk_penalty:
-            logits[..., self.unk] -= self.unk_penalty
-        last = first + logits.size(1)
-        ends = logits[..., self.eos]  # (R, z), a view
+            log_probs[..., self.unk] -= self.unk_penalty
+        last = first + log_probs.size(1)
+        ends = log_probs[..., self.eos]  # (R, z), a view
         if first < max(self.floors):
-            slots = torch.arange(first, last, device=logits.device)
-            ends.masked_fill_(slots < self._of(self.floors, sentences, logits.device), -torch.inf)
+            slots = torch.arange(first, last, device=ends.device)
+            ends.masked_fill_(slots < self._of(self.floors, sentences, ends.device), -torch.inf)
         if last > min(self.limits):
-            slots = torch.arange(first, last, device=logits.device)
-            forced = slots >= self._of(self.limits, sentences, logits.device)
-            kept = torch.where(forced, norm.squeeze(2), ends) if self.free_end else ends.clone()
-            logits.masked_fill_(forced.unsqueeze(2), -torch.inf)
+            slots = torch.arange(first, last, device=ends.device)
+            forced = slots >= self._of(self.limits, sentences, ends.device)
+            kept = ends.masked_fill(forced, 0.0) if self.free_end else ends.clone()
+            log_probs.masked_fill_(forced.unsqueeze(2), -torch.inf)
             ends.copy_(kept)
-        best, words = logits.topk(beam)
-        return best - norm, words, ends - norm.squeeze(2) if self.all_agree else None
+        return *log_probs.topk(beam), ends if self.all_agree else None
 
     @staticmethod
     def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
