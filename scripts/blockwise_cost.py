@@ -30,6 +30,7 @@ from tqdm import tqdm
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.heads import FastHeads
+from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.sizes import SIZES, Size
@@ -145,15 +146,17 @@ class Calls:
 
     def read(self, window: Window) -> Tensor:
         """A call as the loop makes it: logits of every position and the best type of each."""
-        return best(self.decoder.project_vocabulary(self.decoder.features(window)))
+        return first_largest(self.decoder.project_vocabulary(self.decoder.features(window)))
 
     def base(self) -> dict[str, Callable[[], object]]:
         """What does not depend on the heads' layer."""
         return {
             "window 1": lambda: self.read(self.one),
             "window k": lambda: self.read(self.k),
-            "vocabulary": lambda: best(self.decoder.project_vocabulary(self.proposals)),
-            "quarter": lambda: best(self.decoder.draft_logits(self.proposals, self.quarter)),
+            "vocabulary": lambda: first_largest(self.decoder.project_vocabulary(self.proposals)),
+            "quarter": lambda: first_largest(
+                self.decoder.draft_logits(self.proposals, self.quarter)
+            ),
         }
 
     def layer(self, heads: BlockHeads) -> Callable[[], object]:
@@ -163,10 +166,6 @@ class Calls:
     def first(self, heads: BlockHeads) -> Callable[[], object]:
         fast = FastHeads(heads, pack=True)
         return lambda: fast.first(self.verified)
-
-
-def best(logits: Tensor) -> Tensor:
-    return logits.max(-1).indices
 
 
 # -- measuring

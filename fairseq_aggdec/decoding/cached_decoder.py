@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.heads import FastHeads
+from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
 from fairseq_aggdec.decoding.support import attention_gap, overridden
 from fairseq_aggdec.decoding.window import Window
@@ -231,7 +232,7 @@ class CachedDecoder:
         assert self.heads is not None
         others = self.heads.others(features, block_size)  # (B, k - 1, C_out)
         logits = self.draft_logits(others.flatten(0, 1), types)
-        return logits.max(-1).indices.view(len(features), -1)
+        return first_largest(logits).view(len(features), -1)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""

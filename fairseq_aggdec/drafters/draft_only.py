@@ -9,6 +9,7 @@ from torch import Tensor
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.loop import commit
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
@@ -58,7 +59,7 @@ def draft_only(
             # Padding, which is in no output, for what is not known: it repeats no n-gram.
             unknown = torch.full((len(state.rows), block_size), rules.pad, device=logits.device)
             with rules.applied(logits, _window(state, unknown), state):
-                choices = logits.max(-1).indices
+                choices = first_largest(logits)
             blocks = choices.view(-1, block_size)
             emitted = [_until_end(block, rules.eos) for block in blocks.tolist()]
             verification = Verification(

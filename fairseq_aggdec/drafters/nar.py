@@ -17,6 +17,7 @@ from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
 from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
 from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read
@@ -68,7 +69,8 @@ class NarDrafter:
         ]
         if not any(room):
             return Draft([()] * len(room))
-        block = self.logits(state, block_size).max(-1).indices  # (B, k)
+        logits = self.logits(state, block_size)  # (B, k, V)
+        block = first_largest(logits.flatten(0, 1)).view(-1, block_size)
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)

@@ -55,7 +55,8 @@ average() {
     local checkpoints
     mapfile -t checkpoints < <(find "$1" -name 'checkpoint[0-9]*.pt' | sort -V | tail -n "$2")
     [ "${#checkpoints[@]}" -gt 0 ] || mapfile -t checkpoints < <(find "$1" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$2")
-    [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$1/checkpoint_last.pt")
+    # The last of several may be younger than the last that has a number.
+    [ "${#checkpoints[@]}" -gt 1 ] || checkpoints=("$1/checkpoint_last.pt")
     "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 

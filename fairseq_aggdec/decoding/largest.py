@@ -1,0 +1,32 @@
+"""The largest logit of each row: what greedy decoding, verification and drafting all ask for."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+# On CPU the largest value is found eight numbers at a time, its index one by one. So with many numbers the largest of
+# each run of so many is found first; one run per row is then searched.
+RUN = 128
+MANY_NUMBERS = 2**15
+
+
+def first_largest(x: Tensor) -> Tensor:
+    """(N, V) -> (N,) int64: where each row is largest, the first place of several; NaN counts as the largest.
+
+    The same as ``x.max(-1).indices``, which on CPU takes up to six times as long.
+    """
+    if x.device.type != "cpu" or x.numel() < MANY_NUMBERS or x.size(1) < 2 * RUN:
+        return x.max(-1).indices  # twice as fast as argmax on CPU
+    size = x.size(1)
+    runs = x[:, : size // RUN * RUN].unflatten(1, (-1, RUN)).amax(-1)  # (N, V // RUN)
+    if size % RUN:
+        # The last run begins in the one before it, behind which it counts.
+        runs = torch.cat([runs, x[:, size - RUN :].amax(-1, keepdim=True)], 1)
+    start = runs.max(-1, keepdim=True).indices.mul_(RUN).clamp_(max=size - RUN)  # (N, 1)
+    return x.gather(1, start + _within()).max(-1).indices.add_(start.squeeze(1))
+
+
+@functools.cache
+def _within() -> Tensor:
+    return torch.arange(RUN)

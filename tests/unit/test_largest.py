@@ -1,0 +1,49 @@
+"""The largest of each row against ``max``, with ties and what is not a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.decoding import largest
+from fairseq_aggdec.decoding.largest import first_largest
+
+
+@pytest.fixture(autouse=True)
+def few_numbers_are_many(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(largest, "MANY_NUMBERS", 0)
+    monkeypatch.setattr(largest, "RUN", 4)
+    largest._within.cache_clear()
+    yield
+    largest._within.cache_clear()
+
+
+def plain(row: list[float]) -> int:
+    keys = [(number != number, number) for number in row]  # NaN first
+    best = next((i for i, (missing, _) in enumerate(keys) if missing), None)
+    return row.index(max(row)) if best is None else best
+
+
+NUMBERS = st.sampled_from([0.0, 1.0, -1.0, 2.0, -torch.inf, torch.inf, torch.nan])
+TABLES = st.integers(1, 30).flatmap(
+    lambda size: st.lists(st.lists(NUMBERS, min_size=size, max_size=size), min_size=1, max_size=4)
+)
+
+
+@given(TABLES)
+def test_first_of_the_largest(rows: list[list[float]]) -> None:
+    x = torch.tensor(rows)
+    assert first_largest(x).tolist() == [plain(row) for row in rows]
+    assert torch.equal(first_largest(x), x.max(-1).indices)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_types_and_views(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)).to(dtype)
+    assert torch.equal(first_largest(x), x.max(-1).indices)
+    assert torch.equal(first_largest(x[:, 5:42]), x[:, 5:42].max(-1).indices)
+    assert torch.equal(first_largest(x.t()), x.t().max(-1).indices)
