@@ -21,12 +21,11 @@ from fairseq_aggdec.decoding.huge_pages import use_huge_pages
 
 logger = logging.getLogger(__name__)
 
-# Fewer rows of fp32 than this, and products of fewer multiplications than this, are faster with the weight as it is:
-# oneDNN takes some 13 microseconds to begin. The weight of several modules is then kept beside the packed one where it
-# has fewer elements than this.
-FEW_ROWS = 4
+# fp32 products of fewer multiplications than this are faster with the weight as it is, as oneDNN takes some 13
+# microseconds to begin. (One row of a large weight is faster packed: it is read once, in huge pages.)
 SMALL_PRODUCT = 2**19
-SMALL_WEIGHT = 2**19
+# Fewer rows than this are not filled up.
+FEW_ROWS = 4
 
 # oneDNN keeps 1024 prepared products with their scratch memory, one per shape; preparing one takes as long as ten rows.
 # So few rows are filled up to a round number, and fewer products are kept. Read before oneDNN's first product.
@@ -84,15 +83,14 @@ class FastLinear:
         self.packed: Tensor | None = None
         if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
             self.packed = _packed(weight)
-            self.fewest = 1
-            if weight.dtype is torch.float32:
-                self.fewest = max(FEW_ROWS, -(-SMALL_PRODUCT // weight.numel()))
+            small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
+            self.fewest = -(-small // weight.numel())  # rows
             self.post = "relu" if relu else "none"
             # The overload itself: looking it up costs as much as a small product.
             self.packed_product = torch.ops.mkldnn._linear_pointwise.default
-        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a weight that is large or not used.
+        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a weight that is not used.
         self.parts = [(weight.t(), self.bias)]
-        if self.packed is not None and (self.fewest == 1 or weight.numel() >= SMALL_WEIGHT):
+        if self.packed is not None and self.fewest == 1:
             self.parts = [
                 (_joined([module.weight]).t(), _joined_bias([module])) for module in modules
             ]
