@@ -4,17 +4,22 @@
 
 takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
 reports how many sentences are equal and how the others differ. Exit status 1 on any BUG, a missing sentence included.
---reference names another checkpoint for stock fairseq: that on which block heads were trained, for example.
+--reference names another checkpoint for stock fairseq: that on which block heads were trained, for example. With
+--decoding greedy --drafts wrong the loop verifies drafts that are made to break it instead of a drafter's.
 """
 
+import argparse
+import itertools
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.evaluation import equality, machine
+from fairseq_aggdec.evaluation.forced_drafts import KINDS, ForcedDrafter
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 
@@ -30,6 +35,16 @@ def build_parser():
     )
     group.add_argument(
         "--reference", metavar="FILE", help="checkpoint of the reference (default: that of --path)"
+    )
+    group.add_argument(
+        "--drafts",
+        nargs="+",
+        choices=KINDS,
+        default=[],
+        help="draft this instead of what the method drafts: right, wrong or random tokens, or </s> at once",
+    )
+    group.add_argument(
+        "--draft-lengths", type=int, nargs="+", default=[10], metavar="K", help="of such drafts"
     )
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument(
@@ -61,6 +76,21 @@ def show_differences(result: equality.Audit) -> None:
         print(f"  {result.score_errors} sentences with scores that differ: {equality.BUG}")
 
 
+def variants(
+    session: Session, decoding: str, expected: dict[int, list[equality.Hypothesis]]
+) -> Iterator[tuple[str, ForcedDrafter | None]]:
+    """What is audited at a batch size: the method, or the loop with every kind and length of draft that was asked for."""
+    args = session.args
+    if not args.drafts:
+        yield decoding, None
+    outputs = {sentence: found[0]["tokens"].tolist() for sentence, found in expected.items()}
+    types = len(session.task.target_dictionary)
+    for kind, length in itertools.product(args.drafts, args.draft_lengths):
+        drafter = ForcedDrafter(kind, length, types, outputs)
+        yield f"{decoding}, {kind} drafts of {length}", drafter
+
+
+VERIFIED = ("greedy", "iad", "gad", "blockwise")
 SHOWN = 20  # differences listed per comparison; the JSON has all
 HEADER = (
     "| method | sentences | equal | ties | BUGs | missing | largest score difference (nats) |\n"
@@ -68,10 +98,20 @@ HEADER = (
 )
 
 
+def check(args: argparse.Namespace, decoding: str) -> None:
+    if args.drafts and decoding not in VERIFIED:
+        raise SystemExit(
+            f"error: --drafts: --decoding {decoding} verifies no drafts, choose from {', '.join(VERIFIED)}"
+        )
+    if min(args.draft_lengths) < 1:
+        raise SystemExit(f"error: --draft-lengths {min(args.draft_lengths)}: at least 1 is needed")
+
+
 def main() -> int:
     session = Session(build_parser())
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
+    check(args, decoding)
     reference = session
     if args.reference:
         if not Path(args.reference).is_file():
@@ -85,14 +125,15 @@ def main() -> int:
         if stock_size not in references:
             references[stock_size] = equality.decode_all(reference, "beam", stock_size, args.limit)
         expected = references[stock_size]
-        found = equality.decode_all(session, decoding, batch_size, args.limit)
-        result = equality.audit(
-            reference, session.sentences(args.limit), expected, found, tie_margin, tolerance
-        )
-        name = f"{decoding}, batch {batch_size}, {session.precision}"
-        results[name] = asdict(result) | {"bugs": result.bugs, "ties": result.ties}
-        rows.append(report(name, result))
-        show_differences(result)
+        for variant, drafter in variants(session, decoding, expected):
+            found = equality.decode_all(session, decoding, batch_size, args.limit, drafter)
+            result = equality.audit(
+                reference, session.sentences(args.limit), expected, found, tie_margin, tolerance
+            )
+            name = f"{variant}, batch {batch_size}, {session.precision}"
+            results[name] = asdict(result) | {"bugs": result.bugs, "ties": result.ties}
+            rows.append(report(name, result))
+            show_differences(result)
     print(HEADER, *rows, sep="\n")
     if args.output:
         write(args.output, rows, results, len(session.dataset))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_aggdec.decoding.drafter import Drafter
 from fairseq_aggdec.evaluation.session import Hypothesis, Session
 
 # Largest margin, in nats, that rounding may explain. In half precision the bounds are a few units in the last place of
@@ -88,10 +89,16 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
 
 
 def decode_all(
-    session: Session, decoding: str, batch_size: int, limit: int | None
+    session: Session,
+    decoding: str,
+    batch_size: int,
+    limit: int | None,
+    drafter: Drafter | None = None,
 ) -> dict[int, list[Hypothesis]]:
-    """Sentence -> its hypotheses (one, if all is well)."""
+    """Sentence -> its hypotheses (one, if all is well); ``drafter`` takes the place of the method's own."""
     generator, _ = session.generator(decoding)
+    if drafter is not None:
+        generator.drafter = drafter
     found: dict[int, list[Hypothesis]] = {}
     # The whole set goes through the task's own batching, so that a sentence it loses is missed.
     batches = (

@@ -14,9 +14,12 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.decoding.draft import Verification
+from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation import equality, memory, replay
+from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
 from fairseq_aggdec.evaluation.recording import Record, load
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
@@ -132,6 +135,38 @@ def test_benchmark_writes_everything(arguments: list[str], tmp_path: Path) -> No
     assert output.with_suffix(".md").read_text().count("| ours, IAD |") == 2
     for plot in ("distribution", "edits", "batch"):
         assert "<svg" in Path(f"{output}-{plot}.svg").read_text()
+
+
+@pytest.mark.parametrize("kind", ["right", "wrong", "random", "end"])
+def test_audit_of_forced_drafts(
+    kind: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, counted = tmp_path / "audit", []
+    original = ForcedDrafter.observe
+
+    def observe(self: ForcedDrafter, verification: Verification, state: DecodeState) -> None:
+        counted.append((sum(verification.accepted), sum(verification.drafted)))
+        original(self, verification, state)
+
+    monkeypatch.setattr(ForcedDrafter, "observe", observe)
+    more = ["--decoding", "greedy", "--drafts", kind, "--draft-lengths", "4", "--batch-sizes", "3"]
+    assert run_audit([*arguments, *more, "--output", str(output)], monkeypatch) == 0
+    (name,) = json.loads(output.with_suffix(".json").read_text())["results"]
+    assert name == f"greedy, {kind} drafts of 4, batch 3, fp32"
+    accepted, drafted = map(sum, zip(*counted, strict=True))
+    assert drafted > 0
+    assert (accepted == drafted) if kind == "right" else (accepted < drafted)
+    assert kind != "wrong" or accepted == 0
+
+
+def test_audit_refuses_drafts_that_nothing_verifies(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="--decoding beam verifies no drafts"):
+        run_audit([*arguments, "--drafts", "wrong"], monkeypatch)
+    with pytest.raises(SystemExit, match="--draft-lengths 0"):
+        more = ["--decoding", "greedy", "--drafts", "wrong", "--draft-lengths", "3", "0"]
+        run_audit([*arguments, *more], monkeypatch)
 
 
 def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
