@@ -79,7 +79,7 @@ def show_differences(result: equality.Audit) -> None:
 def variants(
     session: Session, decoding: str, expected: dict[int, list[equality.Hypothesis]]
 ) -> Iterator[tuple[str, ForcedDrafter | None]]:
-    """What is audited at a batch size: the method, or the loop with every kind and length of draft that was asked for."""
+    """What is audited at a batch size: the method, or the loop with every kind and length of draft asked for."""
     args = session.args
     if not args.drafts:
         yield decoding, None
