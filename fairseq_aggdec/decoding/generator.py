@@ -18,6 +18,7 @@ from fairseq_aggdec.decoding.drafter import Drafter
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.streams import Beside
 from fairseq_aggdec.decoding.verifier import Verifier
 
 logger = logging.getLogger(__name__)
@@ -96,11 +97,12 @@ class DraftAndVerifyGenerator(SequenceGenerator):
 
     def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
         """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
+        beside = Beside(state.device)
         with self.counters.clock("encoder"):
             self.verifier.start(sample["net_input"], capacity)
             if self.shortlist is not None:
                 self.verifier.restrict(self.shortlist(sample["net_input"]["src_tokens"]))
-        with self.counters.clock("draft"):
+        with self.counters.clock("draft"), beside.work():
             self.drafter.start(sample, self.verifier, state)
         draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 

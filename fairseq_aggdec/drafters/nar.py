@@ -60,6 +60,8 @@ class NarDrafter:
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
+        if state.device.type == "cuda" and self.readable and not self.model.shares_encoder:
+            self._begin()  # at once, as it runs beside the verifier's encoder
 
     def draft(self, state: DecodeState) -> Draft:
         self.began = time.perf_counter()
@@ -83,9 +85,7 @@ class NarDrafter:
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed."""
-        if self.sample is not None:
-            self._begin(self.sample)
-            self.sample = None
+        self._begin()
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
         return self.slots.block_logits(prefixes, block_size, self.types)
 
@@ -105,9 +105,12 @@ class NarDrafter:
         if self.sample is None:
             self.slots.keep_rows(rows)
 
-    def _begin(self, sample: Mapping) -> None:
+    def _begin(self) -> None:
+        """Encodes the batch, unless that is done."""
+        if self.sample is None:
+            return
+        net_input, self.sample = self.sample["net_input"], None
         self._refresh()
-        net_input = sample["net_input"]
         began = time.perf_counter()
         encoder_out = self._encode(net_input)
         self.encoder_seconds += time.perf_counter() - began
