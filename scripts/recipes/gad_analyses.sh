@@ -60,8 +60,9 @@ table() {
 
 block_size() {
     local systems=()
-    for size in $BLOCK_SIZES; do systems+=(--system "k = $size=$GAD --block-size $size"); done
-    systems+=(--system "k = auto=$GAD --block-size auto")
+    for size in $BLOCK_SIZES auto; do
+        systems+=(--system "k = $size=$GAD --block-size $size" --system "GAD++, k = $size=$GAD $RELAXED --block-size $size")
+    done
     table block-size "block size (Table 6)" "${systems[@]}"
 }
 
@@ -80,10 +81,11 @@ batch() {
 }
 
 drafter() {
-    local systems=() name
+    local systems=() name options
     for folder in "$WORK"/drafter*-"$PAIR"/; do
-        name=$(basename "$folder" "-$PAIR")
-        systems+=(--system "$name=--decoding gad --drafter-path ${folder}checkpoint_best.pt")
+        [ -e "$folder/checkpoint_best.pt" ] || continue
+        name=$(basename "$folder" "-$PAIR") options="--decoding gad --drafter-path ${folder}checkpoint_best.pt"
+        systems+=(--system "$name=$options" --system "GAD++, $name=$options $RELAXED")
     done
     table drafter "drafters (Table 9)" "${systems[@]}"
 }

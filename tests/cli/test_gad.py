@@ -127,9 +127,16 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
         (work / name).parent.mkdir()
         (work / name).symlink_to(checkpoint)
     settings = {"WORK": str(work), "SOURCE": "src", "TARGET": "tgt", "OUTPUT": str(output)}
-    settings |= {"ANALYSES": "modules traces", "TABLE_FLAGS": "--limit 6"}
+    settings |= {"ANALYSES": "block-size drafter modules traces", "TABLE_FLAGS": "--limit 6"}
+    settings |= {"BLOCK_SIZES": "2"}
     result = recipe("gad_analyses", **settings)
     assert result.returncode == 0, result.stderr[-2000:]
+    sizes = json.loads(Path(f"{output}-block-size.json").read_text())["results"]
+    assert [row["system"] for row in sizes[2:]] == [
+        *["k = 2", "GAD++, k = 2", "k = auto", "GAD++, k = auto"]
+    ]
+    drafters = json.loads(Path(f"{output}-drafter.json").read_text())["results"]
+    assert [row["system"] for row in drafters[2:]] == ["drafter", "GAD++, drafter"]
     record = json.loads(Path(f"{output}-modules.json").read_text())
     rows = {row["system"]: row for row in record["results"]}
     assert rows["GAD"]["differ"] == 0
@@ -138,7 +145,7 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     assert "<b>D</b>" in Path(f"{output}-traces.html").read_text()
     assert Path(f"{output}-traces-relaxed.html").exists()
     again = recipe("gad_analyses", **settings)
-    assert again.stderr.count("is there already, kept") == 3
+    assert again.stderr.count("is there already, kept") == 5
 
 
 def test_unknown_analysis_is_named(tmp_path: Path) -> None:
