@@ -287,4 +287,8 @@ def interleaved_architecture(args: Namespace) -> None:
     args.base_checkpoint = getattr(args, "base_checkpoint", None)
     for name in ABLATIONS:
         setattr(args, name, getattr(args, name, False))
+    if args.base_checkpoint and not hasattr(args, "decoder_layers"):
+        args.decoder_layers = (
+            None  # as many as the base has; fairseq's default would count as wanted
+        )
     base_architecture(args)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import options
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor
@@ -101,6 +102,19 @@ def test_it_begins_as_a_transformer(directions: int, layers: int | None, tmp_pat
     assert set(found) - set(base) == fresh
     for name in set(found) - fresh:
         assert torch.equal(found[name], base[name]), name
+
+
+@pytest.mark.parametrize(("given", "layers"), [([], 2), (["--decoder-layers", "3"], 3)])
+def test_the_command_line_leaves_the_depth_to_the_base(
+    given: list[str], layers: int, tmp_path: Path
+) -> None:
+    parser = options.get_training_parser(default_task="translation")
+    dims = {f"decoder_{end}_dim": SIZES["decoder_embed_dim"] for end in ("input", "output")}
+    _, path = saved_base(tmp_path, **dims)
+    start = ["data", "--arch", "interleaved_transformer", "--base-checkpoint", path]
+    args = options.parse_args_and_arch(parser, [*start, *given])
+    model = InterleavedTransformerModel.build_model(args, make_task())
+    assert len(model.decoder.layers) == args.decoder_layers == layers
 
 
 @pytest.mark.parametrize("directions", [4, 6])
