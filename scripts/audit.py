@@ -101,7 +101,7 @@ HEADER = (
 def check(args: argparse.Namespace, decoding: str) -> None:
     if args.drafts and decoding not in VERIFIED:
         raise SystemExit(
-            f"error: --drafts: --decoding {decoding} verifies no drafts, choose from {', '.join(VERIFIED)}"
+            f"error: --drafts: --decoding {decoding} verifies none, give one of {', '.join(VERIFIED)}"
         )
     if min(args.draft_lengths) < 1:
         raise SystemExit(f"error: --draft-lengths {min(args.draft_lengths)}: at least 1 is needed")

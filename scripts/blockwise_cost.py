@@ -96,7 +96,16 @@ class Cost:
 
 def build_base(size: Size) -> Any:
     """A random Transformer in evaluation mode; its vocabulary has ``size.types`` types, fairseq's own included."""
-    flags = ["--arch", "transformer", *size.flags(), "-s", "src", "-t", "tgt"]
+    flags = [
+        "--arch",
+        "transformer",
+        *size.flags(),
+        "--share-all-embeddings",
+        "-s",
+        "src",
+        "-t",
+        "tgt",
+    ]
     dictionary = Dictionary()
     for index in range(size.types - len(dictionary)):
         dictionary.add_symbol(f"w{index}")

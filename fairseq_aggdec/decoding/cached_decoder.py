@@ -175,7 +175,7 @@ class CachedDecoder:
         padding = encoder_out["encoder_padding_mask"]
         self.memory = [layer.split(layer.cross_kv(states)) for layer in self.layers]
         self.memory_mask = None
-        if len(padding) > 0 and bool(padding[0].any()):
+        if padding:
             mask = torch.zeros_like(padding[0], dtype=states.dtype)
             self.memory_mask = mask.masked_fill_(padding[0], float("-inf"))[:, None, None, :]
         width = 2 * self.decoder.embed_dim

@@ -9,7 +9,11 @@ from fairseq_aggdec.decoding.verifier import Verifier
 
 
 class Drafter(Protocol):
-    """Proposes tokens. With exact acceptance the speed of the loop depends on what is proposed, never its output."""
+    """Proposes tokens. With exact acceptance the speed of the loop depends on what is proposed, never its output.
+
+    A drafter whose ``start`` reads the sample only and launches work of its own may have an attribute ``starts_beside``
+    that is true: on a GPU its ``start`` then runs beside the verifier's encoder.
+    """
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""

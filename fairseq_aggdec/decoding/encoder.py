@@ -56,7 +56,10 @@ class _Layer:
 
 
 class FastEncoder:
-    """``TransformerEncoderBase.forward`` in evaluation mode: the same dictionary, packed weights underneath."""
+    """``TransformerEncoderBase.forward`` in evaluation mode: the same dictionary, packed weights underneath.
+
+    Where nothing is padded there is no padding mask: whoever asked it on a GPU would wait for all layers.
+    """
 
     def __init__(self, encoder: TransformerEncoderBase, pack: bool):
         self.encoder = encoder
@@ -67,8 +70,8 @@ class FastEncoder:
         src_tokens = net_input["src_tokens"]  # (B, S)
         padding = src_tokens.eq(self.encoder.padding_idx)
         x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
-        hidden_keys = None
-        if bool(padding.any()):
+        hidden_keys, padded = None, bool(padding.any())
+        if padded:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
             hidden_keys = torch.zeros_like(padding, dtype=x.dtype).masked_fill_(
                 padding, float("-inf")
@@ -80,7 +83,7 @@ class FastEncoder:
             x = self.norm(x)
         return {
             "encoder_out": [x.transpose(0, 1)],  # S x B x C, as fairseq has it
-            "encoder_padding_mask": [padding],
+            "encoder_padding_mask": [padding] if padded else [],
             "encoder_embedding": [embedding],
             "encoder_states": [],
             "fc_results": [],
@@ -90,10 +93,14 @@ class FastEncoder:
 
 
 class StockEncoder:
-    """Any fairseq encoder, called as stock generation calls it."""
+    """Any fairseq encoder, called as stock generation calls it; a mask that hides nothing is left out here, too."""
 
     def __init__(self, encoder: Any):
         self.encoder = encoder
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        return self.encoder.forward_torchscript(net_input)
+        out: EncoderOut = self.encoder.forward_torchscript(net_input)
+        masks = out.get("encoder_padding_mask") if isinstance(out, dict) else None
+        if isinstance(masks, list) and masks and not bool(masks[0].any()):
+            out["encoder_padding_mask"] = []
+        return out

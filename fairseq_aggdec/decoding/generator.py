@@ -5,6 +5,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ class DraftAndVerifyGenerator(SequenceGenerator):
             self.verifier.start(sample["net_input"], capacity)
             if self.shortlist is not None:
                 self.verifier.restrict(self.shortlist(sample["net_input"]["src_tokens"]))
-        with self.counters.clock("draft"), beside.work():
+        start = beside.work if getattr(self.drafter, "starts_beside", False) else nullcontext
+        with self.counters.clock("draft"), start():
             self.drafter.start(sample, self.verifier, state)
         draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 

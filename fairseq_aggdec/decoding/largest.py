@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 # On CPU the largest value is found eight numbers at a time, its index one by one. So with many numbers the largest of
-# each run of so many is found first; one run per row is then searched.
+# each run of so many is found first; one run per row is then searched. With less it takes longer.
 RUN = 128
-MANY_NUMBERS = 2**15
+FEWEST_RUNS = 8
+MANY_BYTES = 2**17
 
 
 def first_largest(x: Tensor) -> Tensor:
@@ -16,7 +17,7 @@ def first_largest(x: Tensor) -> Tensor:
 
     The same as ``x.max(-1).indices``, which on CPU takes up to six times as long.
     """
-    if x.device.type != "cpu" or x.numel() < MANY_NUMBERS or x.size(1) < 2 * RUN:
+    if x.device.type != "cpu" or x.nbytes < MANY_BYTES or x.size(1) < FEWEST_RUNS * RUN:
         return x.max(-1).indices  # twice as fast as argmax on CPU
     size = x.size(1)
     runs = x[:, : size // RUN * RUN].unflatten(1, (-1, RUN)).amax(-1)  # (N, V // RUN)

@@ -129,7 +129,7 @@ def some_outputs(module: nn.Linear, rows: slice) -> nn.Linear:
 def _missing_rows(x: Tensor) -> int:
     """How many rows more (..., C) make a number of rows that oneDNN has prepared before.
 
-    Up to 64 one of twelve. With more, preparing a product costs less than the rows in fp32; in bf16, whose products
+    Up to 64 one of fifteen. With more, preparing a product costs less than the rows in fp32; in bf16, whose products
     are written for the number of rows, it costs more: there one of four between two powers of two.
     """
     rows = x.size(-2)

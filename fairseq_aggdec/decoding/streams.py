@@ -27,11 +27,14 @@ class Beside:
             yield
             return
         main, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
-        # Memory of the side stream that is free by now was last read before this, too.
+        # Blocks of the side stream's memory that the main stream has read were freed before `ready`: from here on the
+        # side stream may write to them.
         side.wait_event(self.ready)
-        with torch.cuda.stream(side):
-            yield
-        main.wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                yield
+        finally:
+            main.wait_stream(side)
 
 
 @functools.cache

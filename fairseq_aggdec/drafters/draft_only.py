@@ -30,7 +30,8 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         with self.counters.clock("encoder"):
             if self.drafter.model.shares_encoder:
                 self.verifier.start(sample["net_input"], capacity)
-        self.drafter.start(sample, self.verifier, state)
+        with self.counters.clock("draft"):
+            self.drafter.start(sample, self.verifier, state)
         if not self.drafter.readable:
             length = sample["net_input"]["src_tokens"].size(1)
             raise ValueError(

@@ -52,6 +52,8 @@ class NarDrafter:
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
+        # A GPU reads the source for the drafter while it does for the verifier.
+        self.starts_beside = not model.shares_encoder
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
@@ -60,8 +62,8 @@ class NarDrafter:
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
-        if state.device.type == "cuda" and self.readable and not self.model.shares_encoder:
-            self._begin()  # at once, as it runs beside the verifier's encoder
+        if state.device.type == "cuda" and self.starts_beside and self.readable:
+            self._begin()
 
     def draft(self, state: DecodeState) -> Draft:
         self.began = time.perf_counter()

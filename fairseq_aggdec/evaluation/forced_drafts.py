@@ -41,7 +41,7 @@ class ForcedDrafter:
             anything[:1] = [eos][:length]
         if self.kind in (RANDOM, END):
             return anything
-        output = self.outputs[self.sentences[row.index]]
+        output = self.outputs.get(self.sentences[row.index], ())
         right = output[row.position : row.position + length]
         if self.kind == RIGHT:
             return list(right)

@@ -24,6 +24,9 @@ from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.sizes import SIZES
 
+# Drafters as the paper has them at these sizes.
+DRAFTERS = {"base": "nar_drafter_base", "big": "nar_drafter_big"}
+SHARED = "--share-all-embeddings"
 SOURCE, TARGET, SPLIT = "source", "target", "test"
 
 
@@ -39,7 +42,7 @@ def prepare(
     Args:
         folder: is made.
         size: one of :data:`SIZES`.
-        records: what is to be replayed.
+        records: what is to be replayed, done by the method itself: heads, for one, draft nothing at first.
         drafter: make a non-autoregressive drafter as well, for blocks as long as the longest recorded draft.
         heads: the model gets per-head layers for such blocks, a quarter of its width each; head 1 is the identity, so
             that it costs nobody anything who decodes without them.
@@ -64,15 +67,18 @@ def prepare(
     if heads:
         layers = ["--head-layout", "per-head", "--head-hidden-dim", str(sizes.dim // 4)]
         layers += ["--identity-first-head", "--block-size", str(longest + 1)]
-        write_checkpoint(checkpoint, folder, "blockwise_transformer", *sizes.flags(), *layers)
+        write_checkpoint(
+            checkpoint, folder, "blockwise_transformer", *sizes.flags(), SHARED, *layers
+        )
     else:
-        write_checkpoint(checkpoint, folder, "transformer", *sizes.flags())
+        write_checkpoint(checkpoint, folder, "transformer", *sizes.flags(), SHARED)
     arguments = data_arguments(folder, checkpoint)
     if drafter:
         path = folder / f"{size}-drafter.pt"
+        arch = DRAFTERS.get(size, "nar_drafter")
         shared = ("--share-verifier-encoder", str(checkpoint), "--share-decoder-input-output-embed")
         block = ("--block-size", str(max(1, longest)))
-        write_checkpoint(path, folder, "nar_drafter", *sizes.flags(), *shared, *block)
+        write_checkpoint(path, folder, arch, *sizes.flags(), *shared, *block)
         arguments += ["--drafter-path", str(path)]
     return arguments
 

@@ -17,7 +17,7 @@ class Size:
 
     def flags(self) -> list[str]:
         """The same as flags of any Transformer architecture."""
-        found = ["--share-all-embeddings"]
+        found = []
         for side in ("encoder", "decoder"):
             found += [f"--{side}-layers={self.layers}", f"--{side}-embed-dim={self.dim}"]
             found += [f"--{side}-ffn-embed-dim={self.hidden}"]

@@ -39,7 +39,7 @@ resume "$RUN-$PAIR" train
 
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
 SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy"
-    --system "teacher, fairseq beam 5=--beam 5 --path $BASE")
+    --system "model of multi30k.sh, fairseq beam 5=--beam 5 --path $BASE")
 for folder in "$WORK"/drafter*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"

@@ -15,7 +15,7 @@
 # START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
 # ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
 # (sentences; all), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
-# (docs/results/interleaved-multi30k).
+# (docs/results/interleaved-multi30k, of START=scratch with -scratch behind it).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -35,7 +35,7 @@ BEAMS=${BEAMS:-1 4}
 LIMIT=${LIMIT:+--limit $LIMIT}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
-OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-multi30k}
+OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-multi30k$SUFFIX}
 # shellcheck disable=SC2206
 DATA=("$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS $LIMIT)
 
@@ -49,7 +49,7 @@ done
 # model NAME: its checkpoint, which must be there.
 model() {
     local file=$WORK/interleaved-$1-$SETTING-$LAYERS$SUFFIX-$PAIR/checkpoint_last.pt
-    [ -e "$file" ] || die "$file is missing: train it by scripts/recipes/interleaved_multi30k.sh"
+    [ -e "$file" ] || die "$file is missing: train it by START=$START scripts/recipes/interleaved_multi30k.sh"
     printf '%s' "$file"
 }
 

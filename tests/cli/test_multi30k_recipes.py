@@ -57,8 +57,8 @@ def test_gad(made: Path, tmp_path: Path) -> None:
         assert rows[name]["differ"] == 0
     record = json.loads((tmp_path / "table.json").read_text())
     assert "verifier-de-en/checkpoint_last.pt" in record["command"]
-    assert "model-de-en/model.pt" in record["command"]  # the teacher's row
-    assert rows["teacher, fairseq beam 5"]["differ"] is None
+    assert "model-de-en/model.pt" in record["command"]
+    assert rows["model of multi30k.sh, fairseq beam 5"]["differ"] is None
     assert (tmp_path / "work" / "verifier-greedy-de-en" / "distillation.json").exists()
 
 

@@ -162,7 +162,7 @@ def test_audit_of_forced_drafts(
 def test_audit_refuses_drafts_that_nothing_verifies(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match="--decoding beam verifies no drafts"):
+    with pytest.raises(SystemExit, match="--decoding beam verifies none"):
         run_audit([*arguments, "--drafts", "wrong"], monkeypatch)
     with pytest.raises(SystemExit, match="--draft-lengths 0"):
         more = ["--decoding", "greedy", "--drafts", "wrong", "--draft-lengths", "3", "0"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
-from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
 from tests.support import make_batch, make_model, make_task, random_sources
@@ -140,6 +140,9 @@ def test_encoder_output_equals_stock(name: str) -> None:
         real = ~expected["encoder_padding_mask"][0].t()
         assert_close(found["encoder_out"][0][real], expected["encoder_out"][0][real])
         assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
+    alone = make_batch([[5, 6, 7]])["net_input"]
+    for encoder in (FastEncoder(model.encoder, pack=True), StockEncoder(model.encoder)):
+        assert encoder(alone)["encoder_padding_mask"] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

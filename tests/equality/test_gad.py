@@ -19,6 +19,8 @@ from torch import Tensor
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
 from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.decoding.draft import BlockDraft
+from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters import loading
 from fairseq_aggdec.drafters.nar import CachedSlots, LayerSlots, NarDrafter
 from fairseq_aggdec.tasks import decoding_task
@@ -295,6 +297,29 @@ def test_the_drafter_follows_a_verifier_that_is_moved(gad: Any, decoding: str) -
     verifier.bfloat16()
     generator.generate([verifier], make_batch([[5, 6, 7]]))
     assert next(model.parameters()).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_on_a_gpu_the_source_is_read_before_the_first_draft(shares: bool) -> None:
+    """Only where the drafter reads it itself; what it drafts is the same."""
+    verifier, model = make_model(make_task(), 5), drafter()
+    model.shares_encoder = shares
+    sample = make_batch(random_sources(3, 4))
+    found = []
+    for device in ("cpu", "cuda"):
+        reader, drafting = Verifier([verifier]), NarDrafter(model)
+        if shares:
+            drafting.verifier_model = verifier
+        rows = [Row(i, [EOS], end=9, floor=0) for i in range(4)]
+        state = DecodeState(rows, EOS, torch.device(device))
+        with torch.inference_mode():
+            reader.start(sample["net_input"], 8)
+            drafting.start(sample, reader, state)
+            assert (drafting.sample is None) == (device == "cuda" and not shares)
+            state.rows = [rows[0], rows[2]]
+            drafting.keep_rows([0, 2])
+            found.append(drafting.draft(state).tokens)
+    assert found[0] == found[1]
 
 
 # -- drafts that are right here and there

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.evaluation import equality, replay
+from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
@@ -46,6 +47,14 @@ def compare(
 )
 def test_first_difference(left: list[int], right: list[int], position: int | None) -> None:
     assert equality.first_difference(left, right) == position
+
+
+def test_a_sentence_that_the_reference_misses_is_decoded(session: Session) -> None:
+    """It is reported by the comparison; no draft is known for it."""
+    drafter = ForcedDrafter("right", 3, 30, {})
+    found = equality.decode_all(session, "greedy", 2, None, drafter)
+    assert sorted(found) == [0, 1, 2]
+    assert compare(session, {}, found).missing == [0, 1, 2]
 
 
 def test_equal_output_is_no_bug(session: Session) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -51,6 +51,16 @@ def test_the_side_waits_for_what_was_before_and_the_main_for_the_side(
         *["event of main", "verifier encodes", "side waits for event of main"],
         *["on side", "drafter encodes", "back", "main waits for side"],
     ]
+
+
+def test_the_main_waits_for_what_was_begun_before_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("main", notes))
+    monkeypatch.setattr(torch.cuda, "stream", lambda chosen: nullcontext())
+    monkeypatch.setattr(streams, "_side_stream", lambda device: Stream("side", notes))
+    with pytest.raises(ValueError), Beside(torch.device("cuda")).work():
+        raise ValueError
+    assert notes[-1] == "main waits for side"
 
 
 def test_a_cpu_works_in_turn() -> None:
