@@ -6,8 +6,8 @@ A call verifies a window of k tokens per row; the heads then propose the next bl
 two parts: the heads' own layer, which the layout and --head-hidden-dim decide, and one more pass of k - 1 rows
 through the vocabulary projection, which every layout pays. Models without --identity-first-head, such as those that are
 fine-tuned, also pass head 1 through the layer at all k positions of the window: that is the column 'head 1', which is
-not part of what is added. All are timed in turn, medians. The last column is what is added with --draft-vocabulary at
-a quarter of the vocabulary.
+not part of what is added. All are timed in turn, medians. The last columns are what is added with --draft-vocabulary at
+a quarter of the vocabulary, and with --draft-int8.
 """
 
 import argparse
@@ -29,7 +29,9 @@ from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.heads import FastHeads
+from fairseq_aggdec.decoding.int8 import linear
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.evaluation import benchmark, machine
@@ -51,6 +53,7 @@ COLUMNS = (
     "vocabulary, ms",
     "added to window k",
     "with a quarter of the vocabulary",
+    "in 8 bits",
 )
 
 
@@ -63,6 +66,7 @@ class Cost:
         window_one, window_k: a call of the base model with one and with k tokens per row, its logits included.
         layer, vocabulary, quarter: what proposing takes: the heads' layer; the projection and its best types; the
             same over a quarter of the vocabulary.
+        layer_int8, vocabulary_int8: the first two in 8 bits.
         first: head 1 through the layer at every position of a window of k, where it is not the identity.
     """
 
@@ -79,6 +83,8 @@ class Cost:
     layer: float
     vocabulary: float
     quarter: float
+    layer_int8: float
+    vocabulary_int8: float
     first: float
 
     @property
@@ -89,6 +95,10 @@ class Cost:
     @property
     def added_by_quarter(self) -> float:
         return (self.layer + self.quarter) / self.window_k
+
+    @property
+    def added_in_int8(self) -> float:
+        return (self.layer_int8 + self.vocabulary_int8) / self.window_k
 
 
 # -- models
@@ -139,6 +149,7 @@ class Calls:
         self.device, words = weight.device, weight.size(0)
         self.decoder = CachedDecoder(decoder, pack=True)
         self.quarter = words // 4
+        self.int8 = linear([decoder.output_projection], int8=True)
         states = torch.randn(SOURCE, rows, decoder.embed_dim, device=self.device)
         out: Any = {"encoder_out": [states], "encoder_padding_mask": []}
         self.decoder.start(out, rows, START + block_size)
@@ -164,12 +175,13 @@ class Calls:
             "window k": lambda: self.read(self.k),
             "vocabulary": lambda: first_largest(self.decoder.project_vocabulary(self.proposals)),
             "quarter": lambda: first_largest(
-                self.decoder.draft_logits(self.proposals, self.quarter)
+                self.decoder.draft_logits(self.proposals, Proposing(types=self.quarter))
             ),
+            "vocabulary in 8 bits": lambda: first_largest(self.int8(self.proposals)),
         }
 
-    def layer(self, heads: BlockHeads) -> Callable[[], object]:
-        fast = FastHeads(heads, pack=True)
+    def layer(self, heads: BlockHeads, int8: bool = False) -> Callable[[], object]:
+        fast = FastHeads(heads, pack=True, int8=int8)
         return lambda: fast.others(self.features, self.block_size)
 
     def first(self, heads: BlockHeads) -> Callable[[], object]:
@@ -214,6 +226,7 @@ def measure(
                 module.requires_grad_(False).to(calls.device)
             variants[f"{layout} {units}"] = (layout, units, parameters(heads))
             timed[f"{layout} {units}"] = calls.layer(heads)
+            timed[f"{layout} {units} in 8 bits"] = calls.layer(heads, int8=True)
             timed[f"{layout} {units}, head 1"] = calls.first(head_1)
     clock = time.process_time if args.cpu_time else time.perf_counter
     seconds = in_turn(timed, args.repeats, clock)
@@ -232,6 +245,8 @@ def measure(
             seconds[variant],
             seconds["vocabulary"],
             seconds["quarter"],
+            seconds[f"{variant} in 8 bits"],
+            seconds["vocabulary in 8 bits"],
             seconds[f"{variant}, head 1"],
         )
         for variant, (layout, units, count) in variants.items()
@@ -276,6 +291,7 @@ def row(cost: Cost) -> str:
         ),
         f"{100 * cost.added:.0f} %",
         f"{100 * cost.added_by_quarter:.0f} %",
+        f"{100 * cost.added_in_int8:.0f} %",
     )
     return "| " + " | ".join(cells) + " |"
 

@@ -17,8 +17,10 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.heads import FastHeads
+from fairseq_aggdec.decoding.int8 import Int8Linear, linear
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
 from fairseq_aggdec.decoding.support import attention_gap, overridden
@@ -157,8 +159,10 @@ class CachedDecoder:
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.norm = _optional_norm(decoder.layer_norm)
         self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
-        self.project_drafts: FastLinear | None = None
+        self.project_drafts: FastLinear | Int8Linear | None = None
+        self.proposing = AS_VERIFIED
         self.heads = FastHeads(decoder.heads, pack) if isinstance(decoder, HeadedDecoder) else None
+        self.draft_heads = self.heads
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
@@ -217,21 +221,33 @@ class CachedDecoder:
             logits[:, self.types] = F.linear(features, self.type_weight, self.type_bias)
         return logits if temperature == 1.0 else logits.div_(temperature)
 
-    def draft_logits(self, features: Tensor, types: int) -> Tensor:
-        """What a drafter chooses from: (N, C_out) -> (N, M), the ``types`` first types of the dictionary; 0: all."""
-        projection = self.decoder.output_projection
-        if not 0 < types < projection.out_features:
-            return self.project_vocabulary(features)
-        if self.project_drafts is None or self.project_drafts.outputs != types:
-            part = some_outputs(projection, slice(types))
-            self.project_drafts = FastLinear([part], pack=self.pack)
-        return self.project_drafts(features)
+    def _propose_as(self, proposing: Proposing) -> None:
+        """Has the layers ready that compute proposals in this way."""
+        if proposing == self.proposing:
+            return
+        self.proposing, projection = proposing, self.decoder.output_projection
+        self.project_drafts = None
+        if 0 < proposing.types < projection.out_features or proposing.int8:
+            part = some_outputs(projection, slice(proposing.types or None))
+            self.project_drafts = linear([part], pack=self.pack, int8=proposing.int8)
+        if self.heads is not None and proposing.int8:
+            self.draft_heads = FastHeads(self.decoder.heads, self.pack, int8=True)
+        else:
+            self.draft_heads = self.heads
 
-    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
-        """Tokens of heads 2 to ``block_size``, among the ``types`` first: (B, C_out) -> (B, ``block_size`` - 1)."""
-        assert self.heads is not None
-        others = self.heads.others(features, block_size)  # (B, k - 1, C_out)
-        logits = self.draft_logits(others.flatten(0, 1), types)
+    def draft_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        """What a drafter chooses from: (N, C_out) -> (N, M), the first types of the dictionary or all."""
+        self._propose_as(proposing)
+        return (self.project_drafts or self.project_vocabulary)(features)
+
+    def propose(
+        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
+    ) -> Tensor:
+        """Tokens of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1)."""
+        self._propose_as(proposing)
+        assert self.draft_heads is not None
+        others = self.draft_heads.others(features, block_size)  # (B, k - 1, C_out)
+        logits = self.draft_logits(others.flatten(0, 1), proposing)
         return first_largest(logits).view(len(features), -1)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -310,7 +326,9 @@ class PrefixDecoder:
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
 
-    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
+    def propose(
+        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
+    ) -> Tensor:
         raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:

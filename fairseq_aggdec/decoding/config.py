@@ -58,6 +58,13 @@ class DecodingConfig(FairseqDataclass):
             "sorts by frequency: cheaper drafts, with exact acceptance the same output; 0: among all"
         },
     )
+    draft_int8: bool = field(
+        default=False,
+        metadata={
+            "help": "gad, blockwise: on CPU compute drafts in 8 bits where a weight is large: cheaper drafts, with "
+            "exact acceptance the same output"
+        },
+    )
     acceptance: ACCEPTANCE = field(
         default="exact",
         metadata={

@@ -48,6 +48,22 @@ class BlockDraft(Draft):
         return tokens[torch.arange(tokens.size(1), device=device) < widths]
 
 
+@dataclass(frozen=True)
+class Proposing:
+    """How a model computes what it proposes, which need not be as exact as what verifies it.
+
+    Attributes:
+        types: choose among so many first types of the dictionary; 0: among all.
+        int8: compute in 8 bits, on CPU in fp32, where that is faster.
+    """
+
+    types: int = 0
+    int8: bool = False
+
+
+AS_VERIFIED = Proposing()
+
+
 @dataclass
 class Verification:
     """What one iteration found out.

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from fairseq_aggdec.decoding.int8 import Int8Linear, linear
 from fairseq_aggdec.decoding.linear import FastLinear, some_outputs
 from fairseq_aggdec.models.block_heads import BlockHeads
 
@@ -13,11 +14,12 @@ class FastHeads:
     Args:
         heads: the trained module; its weights are read, never changed.
         pack: lay the weights out for few rows on CPU.
+        int8: compute in 8 bits where that is faster; for proposals only.
     """
 
-    def __init__(self, heads: BlockHeads, pack: bool):
-        self.heads, self.pack = heads, pack
-        self.first_head = None if heads.identity_first else self._layers(0, 1)
+    def __init__(self, heads: BlockHeads, pack: bool, int8: bool = False):
+        self.heads, self.pack, self.int8 = heads, pack, int8
+        self.first_head = None if heads.identity_first or int8 else self._layers(0, 1)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
             if heads.dense and self.first_head is not None:  # head 1 reads the same hidden units
@@ -26,20 +28,20 @@ class FastHeads:
                 self.expand = self._layer(heads.expand, read, relu=True)
             if heads.dense:
                 self.contract = self._layer(heads.contract, write)
-            else:  # every head has a product of its own: (k - 1, hidden, C) and (k - 1, 1, C)
+            else:  # every head has a (small) product of its own: (k - 1, hidden, C) and (k - 1, 1, C)
                 weight = heads.contract.weight[write].detach().unflatten(0, (-1, heads.dim))
                 self.weights = weight.transpose(1, 2).contiguous()
                 self.biases = heads.contract.bias[write].detach().view(-1, 1, heads.dim)
 
-    def _layers(self, first: int, last: int) -> tuple[FastLinear, FastLinear]:
+    def _layers(self, first: int, last: int) -> tuple[FastLinear | Int8Linear, ...]:
         read, write = self.heads.weights(first, last)
         return (
             self._layer(self.heads.expand, read, relu=True),
             self._layer(self.heads.contract, write),
         )
 
-    def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear:
-        return FastLinear([some_outputs(module, rows)], relu=relu, pack=self.pack)
+    def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear | Int8Linear:
+        return linear([some_outputs(module, rows)], relu, self.pack, self.int8)
 
     def first(self, features: Tensor) -> Tensor:
         """Head 1, the model itself: (N, C) -> (N, C)."""

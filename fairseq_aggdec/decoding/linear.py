@@ -76,9 +76,9 @@ class FastLinear:
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
-        weight = _joined([module.weight for module in modules])
+        weight = joined([module.weight for module in modules])
         self.outputs = weight.size(0)
-        self.bias = _joined_bias(modules)
+        self.bias = joined_bias(modules)
         self.relu = relu
         self.packed: Tensor | None = None
         if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
@@ -92,7 +92,7 @@ class FastLinear:
         self.parts = [(weight.t(), self.bias)]
         if self.packed is not None and self.fewest == 1:
             self.parts = [
-                (_joined([module.weight]).t(), _joined_bias([module])) for module in modules
+                (joined([module.weight]).t(), joined_bias([module])) for module in modules
             ]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -156,16 +156,16 @@ def _product(x: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
     return torch.addmm(bias, x, transposed)
 
 
-def _joined(parameters: Sequence[Tensor]) -> Tensor:
+def joined(parameters: Sequence[Tensor]) -> Tensor:
     """Parameters side by side along the first dimension; one alone is not copied."""
     tensors = [parameter.detach() for parameter in parameters]
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def _joined_bias(modules: Sequence[Any]) -> Tensor | None:
+def joined_bias(modules: Sequence[Any]) -> Tensor | None:
     if all(module.bias is None for module in modules):
         return None
-    return _joined(
+    return joined(
         [
             module.weight.new_zeros(module.out_features) if module.bias is None else module.bias
             for module in modules

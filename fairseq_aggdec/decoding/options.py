@@ -9,6 +9,8 @@ from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, e
 from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.int8 import int8_available
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ def announce_ngram_blocking(args: Any) -> None:
 USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "block_size": (None, ("gad", "nar", "blockwise")),
     "draft_vocabulary": (0, ("gad", "blockwise")),
+    "draft_int8": (False, ("gad", "blockwise")),
     "drafter_path": (None, ("gad", "nar", "iad")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
     "min_block_size": (1, ("iad", "gad", "blockwise")),
@@ -209,18 +212,21 @@ def _check_least(cfg: DecodingConfig, most: int) -> None:
         )
 
 
-def draft_types(cfg: DecodingConfig) -> int:
-    """Among how many first types of the dictionary a model drafts; 0: all.
+def proposing(cfg: DecodingConfig) -> Proposing:
+    """How a model computes its drafts.
 
     Raises:
         ValueError: a negative number, or a method whose drafts are its output.
     """
-    types = int(cfg.draft_vocabulary)
+    types, int8 = int(cfg.draft_vocabulary), bool(cfg.draft_int8)
     if types < 0:
         raise ValueError(f"--draft-vocabulary {types}: it must be at least 0")
-    if types and str(cfg.decoding) == "nar":
-        raise ValueError("--draft-vocabulary needs a verifier, --decoding nar has none: use gad")
-    return types
+    if (types or int8) and str(cfg.decoding) == "nar":
+        option = "--draft-vocabulary" if types else "--draft-int8"
+        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
+    if int8 and not int8_available():
+        logger.warning("--draft-int8 has no effect: this PyTorch has no linear layers in 8 bits")
+    return Proposing(types, int8)
 
 
 def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:

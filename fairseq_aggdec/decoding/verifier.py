@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.window import Window
@@ -111,11 +112,12 @@ class Verifier:
         log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
         return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
 
-    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
-        """The tokens that heads 2 to ``block_size`` predict, among the ``types`` first of the dictionary (0: all):
-        (B, C) -> (B, ``block_size`` - 1)."""
+    def propose(
+        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
+    ) -> Tensor:
+        """The tokens that heads 2 to ``block_size`` predict: (B, C) -> (B, ``block_size`` - 1)."""
         (member,) = self.members
-        return member.decoder.propose(features, block_size, types)
+        return member.decoder.propose(features, block_size, proposing)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""

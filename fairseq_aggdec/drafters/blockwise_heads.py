@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
 
@@ -20,11 +20,11 @@ class BlockwiseHeadsDrafter:
 
     Args:
         block_size: k, at most the number of trained heads; an iteration gains up to k tokens.
-        types: proposals are among so many first types of the dictionary; 0: among all.
+        proposing: how proposals are computed.
     """
 
-    def __init__(self, block_size: int, types: int = 0):
-        self.block_size, self.types = block_size, types
+    def __init__(self, block_size: int, proposing: Proposing = AS_VERIFIED):
+        self.block_size, self.proposing = block_size, proposing
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
@@ -34,7 +34,7 @@ class BlockwiseHeadsDrafter:
         if self.features is None or self.block_size == 1:
             return Draft([()] * len(state.rows))
         # (B, k - 1)
-        proposals = self.verifier.propose(self.features, self.block_size, self.types)
+        proposals = self.verifier.propose(self.features, self.block_size, self.proposing)
         room = [row.end - row.position for row in state.rows]
         return BlockDraft(proposals, [min(self.block_size - 1, left) for left in room])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
-from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
@@ -33,7 +33,7 @@ class NarDrafter:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         block_size: chooses k, at most the trained one, which is the default.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
-        types: drafted tokens are among so many first types of the dictionary; 0: among all.
+        proposing: how drafts are computed.
 
     Attributes:
         encoder_seconds: wall clock of encoding for the drafter, summed over batches.
@@ -44,10 +44,10 @@ class NarDrafter:
         model: NarDrafterModel,
         block_size: BlockSize | None = None,
         pack: bool = True,
-        types: int = 0,
+        proposing: Proposing = AS_VERIFIED,
     ):
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
-        self.model, self.pack, self.types = model, pack, types
+        self.model, self.pack, self.proposing = model, pack, proposing
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
@@ -89,7 +89,7 @@ class NarDrafter:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed."""
         self._begin()
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
-        return self.slots.block_logits(prefixes, block_size, self.types)
+        return self.slots.block_logits(prefixes, block_size, self.proposing)
 
     def _fits(self, row: Row) -> bool:
         return self.readable and row.position <= self.longest
@@ -168,10 +168,13 @@ class Slots(Protocol):
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
 
     def block_logits(
-        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+        self,
+        prefixes: Sequence[Sequence[int]],
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
     ) -> Tensor:
-        """Logits (B, k, M) of the k = ``block_size`` tokens that follow the prefixes, over the M = ``types`` first
-        types of the dictionary; 0: all.
+        """Logits (B, k, M) of the k = ``block_size`` tokens that follow the prefixes, over the first types of the
+        dictionary or all.
 
         The prefixes are those of the call before and what was committed since, or empty.
         """
@@ -192,7 +195,10 @@ class LayerSlots:
         self.device = src_tokens.device
 
     def block_logits(
-        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+        self,
+        prefixes: Sequence[Sequence[int]],
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
     ) -> Tensor:
         decoder: NarDecoder = self.model.decoder
         width = max(map(len, prefixes))
@@ -203,7 +209,7 @@ class LayerSlots:
         tokens = torch.tensor(rows, device=self.device)
         features = decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
         logits: Tensor = decoder.output_layer(features)
-        return logits[..., : types or None]
+        return logits[..., : proposing.types or None]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = torch.tensor(rows, device=self.device)
@@ -229,7 +235,10 @@ class CachedSlots(CachedDecoder):
         self.device = src_tokens.device
 
     def block_logits(
-        self, prefixes: Sequence[Sequence[int]], block_size: int, types: int = 0
+        self,
+        prefixes: Sequence[Sequence[int]],
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
     ) -> Tensor:
         causal = self.decoder.causal_prefix
         starts = [
@@ -253,7 +262,7 @@ class CachedSlots(CachedDecoder):
         if causal:
             self.cached = [len(prefix) for prefix in prefixes]
         features = self.features(window)[self.slots]
-        return self.draft_logits(features, types).unflatten(0, (-1, block_size))
+        return self.draft_logits(features, proposing).unflatten(0, (-1, block_size))
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)

@@ -21,8 +21,8 @@ from fairseq_aggdec.decoding.options import (
     announce_ngram_blocking,
     announce_unused,
     blockwise_size,
-    draft_types,
     drafted_size,
+    proposing,
     refusal,
     refuse_slots,
     refuse_unsupported,
@@ -155,7 +155,7 @@ class DecodingTask(FairseqTask):
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
-            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models), draft_types(self.cfg))
+            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models), proposing(self.cfg))
         if decoding in ("gad", "nar"):
             return self._nar_drafter(decoding, models)
         device = next(models[0].parameters()).device
@@ -178,7 +178,7 @@ class DecodingTask(FairseqTask):
             drafter,
             drafted_size(self.cfg, drafter),
             not self.cfg.no_weight_packing,
-            draft_types(self.cfg),
+            proposing(self.cfg),
         )
 
     def _log_summary_at_exit(self) -> None:

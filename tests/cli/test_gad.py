@@ -61,7 +61,14 @@ def test_training_resumes(trained: Trained, drafter: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--block-size 2", "--block-size auto", "--batch-size 1", "--draft-vocabulary 9"],
+    [
+        "",
+        "--block-size 2",
+        "--block-size auto",
+        "--batch-size 1",
+        "--draft-vocabulary 9",
+        "--draft-int8",
+    ],
 )
 def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, options: str) -> None:
     found = trained.generate("gad", "--drafter-path", drafter, *shlex.split(options))
@@ -81,6 +88,8 @@ def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     assert len(found.lines("H")) == 53
     with pytest.raises(ValueError, match="--draft-vocabulary needs a verifier"):
         trained.generate("nar", "--drafter-path", drafter, "--draft-vocabulary", "9")
+    with pytest.raises(ValueError, match="--draft-int8 needs a verifier"):
+        trained.generate("nar", "--drafter-path", drafter, "--draft-int8")
     steps = found.lines("I")
     for name, text in found.texts("H").items():
         tokens = len(text.split()) + 1

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding import int8
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
@@ -115,10 +117,26 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
         for block_size in (2, 3, 4):
             found = decoder.heads.others(features, block_size)
             torch.testing.assert_close(found, expected[:, 1:block_size])
-        proposed, among_few = decoder.propose(features, 4), decoder.propose(features, 4, types=9)
+        proposed, among_few = (
+            decoder.propose(features, 4),
+            decoder.propose(features, 4, Proposing(types=9)),
+        )
     logits = model.decoder.head_logits(features, range(1, 4))
     assert torch.equal(proposed, logits.argmax(-1))
     assert torch.equal(among_few, logits[..., :9].argmax(-1))
+
+
+@LAYOUTS
+@FIRST
+def test_proposals_in_8_bits_change_no_output(
+    layout: str, identity: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
+    model, sample = headed(layout, identity), make_batch(random_sources(4, 5))
+    for options in ({}, {"draft_vocabulary": 9}):
+        task = make_task("blockwise", draft_int8=True, **options)
+        assert_same(generate(task, [model], sample), stock([model], sample))
+        assert task.counters.drafted > 0
 
 
 @LAYOUTS

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
+from fairseq_aggdec.decoding import int8
 from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
-from fairseq_aggdec.decoding.draft import BlockDraft
+from fairseq_aggdec.decoding.draft import BlockDraft, Proposing
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters import loading
@@ -67,6 +68,7 @@ def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
     ) -> Any:
         monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
         names = ("block_size", "acceptance", "top_beta", "tolerance", "min_block_size")
+        names += ("draft_int8", "draft_vocabulary")
         chosen = {name: options.pop(name) for name in names if name in options}
         task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **chosen)
         return generate(task, verifiers, sample, prefix, **options)
@@ -81,6 +83,17 @@ def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -
     for seed in range(2):
         sample = make_batch(random_sources(seed, rows))
         assert_same(gad(model, [verifier], sample), stock([verifier], sample))
+
+
+@ALL
+def test_drafts_in_8_bits(
+    gad: Any, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
+    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(3, 5))
+    for size in (0, 9):
+        found = gad(drafter(**variant), [verifier], sample, draft_int8=True, draft_vocabulary=size)
+        assert_same(found, stock([verifier], sample))
 
 
 @pytest.mark.parametrize("block_size", ["1", "3", "auto"])
@@ -178,7 +191,9 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         for slots in (fast, plain):
             slots.keep_rows([2, 1])
         prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
-        found, expected = (slots.block_logits(prefixes, 4, types=7) for slots in (fast, plain))
+        found, expected = (
+            slots.block_logits(prefixes, 4, Proposing(types=7)) for slots in (fast, plain)
+        )
         assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
