@@ -7,7 +7,7 @@ two parts: the heads' own layer, which the layout and --head-hidden-dim decide, 
 through the vocabulary projection, which every layout pays. Models without --identity-first-head, such as those that are
 fine-tuned, also pass head 1 through the layer at all k positions of the window: that is the column 'head 1', which is
 not part of what is added. All are timed in turn, medians. The last columns are what is added with --draft-vocabulary at
-a quarter of the vocabulary, and with --draft-int8.
+a quarter of the vocabulary, with --draft-int8, and with both.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.int8 import linear
 from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.linear import some_outputs
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.evaluation import benchmark, machine
 from fairseq_aggdec.evaluation.sizes import SIZES, Size
@@ -54,6 +55,7 @@ COLUMNS = (
     "added to window k",
     "with a quarter of the vocabulary",
     "in 8 bits",
+    "both",
 )
 
 
@@ -66,7 +68,7 @@ class Cost:
         window_one, window_k: a call of the base model with one and with k tokens per row, its logits included.
         layer, vocabulary, quarter: what proposing takes: the heads' layer; the projection and its best types; the
             same over a quarter of the vocabulary.
-        layer_int8, vocabulary_int8: the first two in 8 bits.
+        layer_int8, vocabulary_int8, quarter_int8: the same in 8 bits.
         first: head 1 through the layer at every position of a window of k, where it is not the identity.
     """
 
@@ -85,6 +87,7 @@ class Cost:
     quarter: float
     layer_int8: float
     vocabulary_int8: float
+    quarter_int8: float
     first: float
 
     @property
@@ -99,6 +102,10 @@ class Cost:
     @property
     def added_in_int8(self) -> float:
         return (self.layer_int8 + self.vocabulary_int8) / self.window_k
+
+    @property
+    def added_by_quarter_in_int8(self) -> float:
+        return (self.layer_int8 + self.quarter_int8) / self.window_k
 
 
 # -- models
@@ -150,6 +157,8 @@ class Calls:
         self.decoder = CachedDecoder(decoder, pack=True)
         self.quarter = words // 4
         self.int8 = linear([decoder.output_projection], int8=True)
+        part = some_outputs(decoder.output_projection, slice(self.quarter))
+        self.quarter_int8 = linear([part], int8=True)
         states = torch.randn(SOURCE, rows, decoder.embed_dim, device=self.device)
         out: Any = {"encoder_out": [states], "encoder_padding_mask": []}
         self.decoder.start(out, rows, START + block_size)
@@ -178,6 +187,7 @@ class Calls:
                 self.decoder.draft_logits(self.proposals, Proposing(types=self.quarter))
             ),
             "vocabulary in 8 bits": lambda: first_largest(self.int8(self.proposals)),
+            "quarter in 8 bits": lambda: first_largest(self.quarter_int8(self.proposals)),
         }
 
     def layer(self, heads: BlockHeads, int8: bool = False) -> Callable[[], object]:
@@ -247,6 +257,7 @@ def measure(
             seconds["quarter"],
             seconds[f"{variant} in 8 bits"],
             seconds["vocabulary in 8 bits"],
+            seconds["quarter in 8 bits"],
             seconds[f"{variant}, head 1"],
         )
         for variant, (layout, units, count) in variants.items()
@@ -292,6 +303,7 @@ def row(cost: Cost) -> str:
         f"{100 * cost.added:.0f} %",
         f"{100 * cost.added_by_quarter:.0f} %",
         f"{100 * cost.added_in_int8:.0f} %",
+        f"{100 * cost.added_by_quarter_in_int8:.0f} %",
     )
     return "| " + " | ".join(cells) + " |"
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.linear import FastLinear, joined, joined_bias
+from fairseq_aggdec.decoding.linear import FastLinear, in_huge_pages, joined, joined_bias
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Product:
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str):
         self.scales = (weight.abs().amax(1) / LEVELS).clamp_(min=1e-12)  # (C_out,)
         levels = (weight / self.scales.unsqueeze(1)).round_().to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(levels, None)
+        self.packed = in_huge_pages(torch.ops.onednn.qlinear_prepack(levels, None))
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
         self.bias, self.activation = bias, activation
         self.product = torch.ops.onednn.qlinear_pointwise.default

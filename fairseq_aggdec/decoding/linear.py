@@ -82,7 +82,7 @@ class FastLinear:
         self.relu = relu
         self.packed: Tensor | None = None
         if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
-            self.packed = _packed(weight)
+            self.packed = in_huge_pages(torch.ops.mkldnn._reorder_linear_weight(weight))
             small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
             self.fewest = -(-small // weight.numel())  # rows
             self.post = "relu" if relu else "none"
@@ -140,10 +140,9 @@ def _missing_rows(x: Tensor) -> int:
     return -rows % (1 << rows.bit_length() - 3) if x.dtype is torch.bfloat16 else 0
 
 
-def _packed(weight: Tensor) -> Tensor:
-    """The weight as oneDNN wants it, in huge pages where the build of torch says where it is."""
+def in_huge_pages(packed: Tensor) -> Tensor:
+    """A weight as oneDNN laid it out, in huge pages where the build of torch says where it is."""
     operators = torch.ops.mkldnn
-    packed = operators._reorder_linear_weight(weight)
     if hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes"):
         use_huge_pages(operators.data_ptr(packed), operators._nbytes(packed))
     return packed
