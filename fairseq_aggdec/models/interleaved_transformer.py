@@ -288,7 +288,6 @@ def interleaved_architecture(args: Namespace) -> None:
     for name in ABLATIONS:
         setattr(args, name, getattr(args, name, False))
     if args.base_checkpoint and not hasattr(args, "decoder_layers"):
-        args.decoder_layers = (
-            None  # as many as the base has; fairseq's default would count as wanted
-        )
+        # As many as the base has; fairseq's default would count as wanted.
+        args.decoder_layers = None
     base_architecture(args)
