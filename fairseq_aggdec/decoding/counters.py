@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,6 +22,9 @@ class Counters:
         drafted, accepted: draft tokens proposed, and those that stood.
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token.
         seconds: wall clock by part.
+        wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
+            for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
+            needs a result.
     """
 
     sentences: int = 0
@@ -31,6 +34,7 @@ class Counters:
     accepted: int = 0
     emitted: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    wait: Callable[[], object] | None = None
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
@@ -39,6 +43,8 @@ class Counters:
         try:
             yield
         finally:
+            if self.wait is not None:
+                self.wait()
             self.seconds[part] += time.perf_counter() - start
 
     def add(self, verification: Verification) -> None:

@@ -6,7 +6,7 @@ slots.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -37,6 +37,7 @@ class NarDrafter:
 
     Attributes:
         encoder_seconds: wall clock of encoding for the drafter, summed over batches.
+        wait: called at the end of encoding, see :class:`~fairseq_aggdec.decoding.counters.Counters`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class NarDrafter:
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
+        self.wait: Callable[[], object] | None = None
         # A GPU reads the source for the drafter while it does for the verifier.
         self.starts_beside = not model.shares_encoder
 
@@ -66,7 +68,7 @@ class NarDrafter:
             self._begin()
 
     def draft(self, state: DecodeState) -> Draft:
-        self.began = time.perf_counter()
+        self.began, self.once = time.perf_counter(), self.encoder_seconds
         block_size = self.block_size.choose(len(state.rows))
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
@@ -99,7 +101,11 @@ class NarDrafter:
             time.perf_counter() - self.began
         )  # the device is idle: emitted tokens have reached the host
         self.block_size.observe(
-            len(state.rows), verification.drafted, verification.accepted, seconds
+            verification.drafted,
+            verification.accepted,
+            [len(tokens) for tokens in verification.emitted],
+            seconds,
+            once=self.encoder_seconds - self.once,
         )
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -115,6 +121,8 @@ class NarDrafter:
         self._refresh()
         began = time.perf_counter()
         encoder_out = self._encode(net_input)
+        if self.wait is not None:
+            self.wait()
         self.encoder_seconds += time.perf_counter() - began
         self.slots.begin(net_input["src_tokens"], encoder_out)
         if len(self.rows) < len(net_input["src_tokens"]):
