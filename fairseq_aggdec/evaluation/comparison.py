@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from fairseq_aggdec.decoding.counters import PARTS, Counters
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session
-from fairseq_aggdec.evaluation.timing import Measurement, System, different, measure
+from fairseq_aggdec.evaluation.timing import TURN, Measurement, System, different, measure
 
 COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence", "p50", "p95")
 DRAFTERS_ENCODER = "drafter's encoder"
@@ -69,7 +71,8 @@ class Line:
     Attributes:
         steps: iterations per sentence, decoder calls of a sentence for stock.
         differ: sentences that are not those of stock ``--beam 1`` on the same models; None where that is not compared.
-        parts: share of the time by module (Ge et al., Table 15), warm-up included; empty for stock.
+        parts: share of the time by module (Ge et al., Table 15), warm-up included; empty for stock. On a GPU measured
+            apart, every module waited for.
     """
 
     system: str
@@ -85,6 +88,28 @@ class Line:
     differ: int | None
     speedup: dict[str, float]
     parts: dict[str, float]
+
+
+def time_modules_apart(
+    systems: Sequence[tuple[System, Any]],
+    batches: Sequence[dict[str, Any]],
+    wait: Callable[[], object],
+) -> None:
+    """Counts the time by module anew, on some batches, with ``wait`` at the end of every module."""
+    for system, drafter in systems:
+        counters = system.counters
+        if counters is None:
+            continue
+        waiting = [part for part in (counters, drafter) if hasattr(part, "wait")]
+        for part in waiting:
+            part.wait = wait
+        counters.seconds = dict.fromkeys(PARTS, 0.0)
+        if hasattr(drafter, "encoder_seconds"):
+            drafter.encoder_seconds = 0.0
+        for sample in batches:
+            system.decode(sample)
+        for part in waiting:
+            part.wait = None
 
 
 def shares(counters: Counters | None, drafter: Any) -> dict[str, float]:
@@ -136,6 +161,8 @@ def compare(
     systems = [system for system, _ in built]
     batches = methods[0].session.batches(batch_size, limit)
     found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
+    if methods[0].session.cuda:
+        time_modules_apart(built, batches[:: -(-len(batches) // TURN)], torch.cuda.synchronize)
     oracles = {method.models: found[method.name] for method in methods if method.oracle}
     lines, signature = [], ""
     for method, (system, drafter) in zip(methods, built, strict=True):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from fairseq_aggdec.decoding.counters import PARTS, Counters
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.evaluation.comparison import time_modules_apart
+from fairseq_aggdec.evaluation.timing import System
 
 
 def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verification:
@@ -74,3 +79,33 @@ def test_counters_share_nothing() -> None:
     first.add(iteration([0], [0], [[5]]))
     assert second.tokens == 0
     assert not second.emitted
+
+
+def test_modules_are_timed_apart_with_what_they_gave_a_device() -> None:
+    """Work that is only given out returns at once; its part has its time where the end of it is waited for."""
+    counters, pending = Counters(), 0.0
+    drafter = SimpleNamespace(encoder_seconds=7.0, wait=None)
+
+    def wait() -> None:
+        nonlocal pending
+        counters.seconds["other"] += pending  # a second clock for the test
+        pending = 0.0
+
+    waits: list[tuple[bool, bool]] = []
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        nonlocal pending
+        with counters.clock("encoder"):
+            pending += sample["work"]
+        waits.append((counters.wait is wait, drafter.wait is wait))
+        return []
+
+    counters.seconds["encoder"] = 5.0
+    system = System("ours", decode, counters)
+    time_modules_apart(
+        [(system, drafter), (System("stock", decode), None)], [{"work": 2.0}] * 3, wait
+    )
+    assert counters.seconds["other"] == 6.0  # all of it was waited for within the clock
+    assert counters.seconds["encoder"] < 5.0 and drafter.encoder_seconds == 0.0  # counted anew
+    assert waits == [(True, True)] * 3  # stock has no parts
+    assert counters.wait is None and drafter.wait is None
