@@ -118,11 +118,18 @@ def refuse_pointless(cfg: DictConfig) -> None:
             raise DistillationError(f"{option} does not go with distillation")
     options = cfg.task
     learned = str(options.decoding) == "iad" or str(options.block_size) == "auto"
-    if learned and (str(options.acceptance) != "exact" or options.min_block_size > 1):
-        raise DistillationError(
-            "--acceptance and --min-block-size must be lossless where the length of drafts is learned on the way (iad, "
-            "--block-size auto): the outputs would depend on when the process was killed"
-        )
+    lossy = {
+        "--acceptance": str(options.acceptance) != "exact",
+        "--min-block-size": options.min_block_size > 1,
+        "--fp16": cfg.common.fp16,
+        "--bf16": getattr(cfg.common, "bf16", False),
+    }
+    for option, given in lossy.items():
+        if learned and given:
+            raise DistillationError(
+                f"{option} does not go with drafts whose length is learned on the way (iad, --block-size auto): the "
+                "outputs would depend on when the process was killed"
+            )
     if not cfg.common_eval.path:
         raise DistillationError("--path: name the teacher's checkpoint")
     for path in utils.split_paths(cfg.common_eval.path):

@@ -327,7 +327,8 @@ def check_drafter_args(args: Namespace) -> None:
 @register_model_architecture("nar_drafter", "nar_drafter")
 def nar_drafter(args: Namespace) -> None:
     """3+3 layers of width 256 unless told otherwise; positions, embedding scale and norms as in a stock Transformer."""
-    args.block_size = getattr(args, "block_size", None) or 10
+    if getattr(args, "block_size", None) is None:
+        args.block_size = 10
     args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
     args.prefix_attention = getattr(args, "prefix_attention", None) or BIDIRECTIONAL
     args.weight_init = getattr(args, "weight_init", None) or BERT

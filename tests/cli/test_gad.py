@@ -24,7 +24,7 @@ SHORT_TRAINING = [option for option in TRAINING if option != "--disable-validati
 
 
 def train_drafter(
-    trained: Trained, folder: Path, updates: int, verifier: Path | None = None
+    trained: Trained, folder: Path, updates: int, *more: str, verifier: Path | None = None
 ) -> Result:
     options = shlex.split(
         "--arch nar_drafter --block-size 4 --criterion glancing_loss --glancing-updates 300 "
@@ -37,7 +37,7 @@ def train_drafter(
     return run(
         train.cli_main,
         *[trained.data, *PLUGIN, *options, *SIZES, *SHORT_TRAINING],
-        *[*start, "--eval-acceptance", verifier or trained.checkpoint, "--save-dir", folder],
+        *[*start, "--eval-acceptance", verifier or trained.checkpoint, "--save-dir", folder, *more],
     )
 
 
@@ -57,6 +57,17 @@ def test_training_resumes(trained: Trained, drafter: Path) -> None:
     assert result.logged(r"Loaded checkpoint .*checkpoint_last\.pt")
     after = load_checkpoint(str(drafter.parent / "checkpoint_last.pt"))
     assert after["optimizer_history"][-1]["num_updates"] == 105
+
+
+@pytest.mark.parametrize(
+    "options", ["--amp", "--amp --prefix-attention causal --src-embedding-copy"]
+)
+def test_half_precision(trained: Trained, tmp_path: Path, stock: Result, options: str) -> None:
+    """Trained in half precision, validated against a verifier, it drafts for the verifier in fp32."""
+    result = train_drafter(trained, tmp_path, 3, *options.split())
+    assert result.logged(r"valid on 'valid' subset.*mean_accepted")
+    found = trained.generate("gad", "--drafter-path", tmp_path / "checkpoint_last.pt")
+    assert found.texts("H") == stock.texts("H")
 
 
 @pytest.mark.parametrize(

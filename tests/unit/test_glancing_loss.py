@@ -62,6 +62,31 @@ def test_two_halves_give_the_gradient_of_the_whole() -> None:
         torch.testing.assert_close(halves[name], gradient, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"prefix_attention": "causal", "src_embedding_copy": True}]
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_nearly_the_same_gradient(
+    dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    """As ``--fp16`` and ``--bf16`` have it, which fairseq trains on accelerators only: the whole model is cast."""
+    model, sample = drafter(update=7, **options).train(), sample_with_targets(8)
+    # What is revealed depends on what the first pass gets right, which rounding may change: nothing is.
+    free: dict[str, Any] = {"glancing_start": 0.0, "glancing_end": 0.0}
+    found = {}
+    for kind in (torch.float32, dtype):
+        model.to(kind).zero_grad()
+        loss, size, _ = criterion(**free)(model, sample)
+        assert loss.dtype == torch.float32
+        (loss / size).backward()
+        found[kind] = torch.cat(
+            [p.grad.float().flatten() for p in model.parameters() if p.grad is not None]
+        )
+    assert torch.isfinite(found[dtype]).all()
+    likeness = torch.cosine_similarity(found[dtype], found[torch.float32], dim=0)
+    assert likeness > 0.99
+
+
 def test_nothing_is_learned_past_the_end_or_where_it_was_revealed() -> None:
     model, sample = drafter(update=3).train(), sample_with_targets(8)
     lengths = (sample["target"] != PAD).sum(1)

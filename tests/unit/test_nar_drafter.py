@@ -305,6 +305,7 @@ def test_roles_and_data_are_checked_on_loading(verifier: str, tmp_path: Path) ->
     ("options", "message"),
     [
         ({"block_size": -1}, "--block-size -1"),
+        ({"block_size": 0}, "--block-size 0"),
         ({"no_token_positional_embeddings": True}, "--no-token-positional-embeddings"),
         ({"no_cross_attention": True}, "--no-cross-attention"),
         ({"adaptive_softmax_cutoff": "10"}, "--adaptive-softmax-cutoff"),
