@@ -70,19 +70,20 @@ def _layer_gap(layer: Any) -> str | None:
 class _Layer:
     """One decoder layer over the N tokens of a window."""
 
-    def __init__(self, layer: Any, pack: bool):
+    def __init__(self, layer: Any, pack: bool, int8: bool):
         own, cross = layer.self_attn, layer.encoder_attn
+        product = functools.partial(linear, pack=pack, int8=int8)
         self.own, self.pack = own, pack
         self.heads = own.num_heads
         self.pre_norm = bool(layer.normalize_before)
-        self.qkv = FastLinear([own.q_proj, own.k_proj, own.v_proj], pack=pack)
-        self.own_out = FastLinear([own.out_proj], pack=pack)
+        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
+        self.own_out = product([own.out_proj])
         self.own_norm = FastNorm(layer.self_attn_layer_norm)
-        self.cross_q = FastLinear([cross.q_proj], pack=pack)
-        self.cross_kv = FastLinear([cross.k_proj, cross.v_proj], pack=pack)
-        self.cross_out = FastLinear([cross.out_proj], pack=pack)
+        self.cross_q = product([cross.q_proj])
+        self.cross_kv = product([cross.k_proj, cross.v_proj])
+        self.cross_out = product([cross.out_proj])
         self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
-        self.feed_forward = FastFeedForward(layer, pack)
+        self.feed_forward = FastFeedForward(layer, product)
 
     @functools.cached_property
     def own_value(self) -> FastLinear:
@@ -149,11 +150,12 @@ class CachedDecoder:
     Args:
         decoder: a decoder for which :func:`decoder_gap` is None; its weights are read, never changed.
         pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
+        int8: compute the layers in 8 bits where that pays; for drafts only.
     """
 
-    def __init__(self, decoder: TransformerDecoderBase, pack: bool):
+    def __init__(self, decoder: TransformerDecoderBase, pack: bool, int8: bool = False):
         self.decoder, self.pack = decoder, pack
-        self.layers = [_Layer(layer, pack) for layer in decoder.layers]
+        self.layers = [_Layer(layer, pack, int8) for layer in decoder.layers]
         self.project_in = _optional_linear(decoder.project_in_dim, pack)
         self.project_out = _optional_linear(decoder.project_out_dim, pack)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)

@@ -1,5 +1,6 @@
 """The encoder of a stock fairseq Transformer with packed weights; any other encoder runs as it is."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ class _Layer:
         self.out = FastLinear([attention.out_proj], pack=pack)
         self.norm = FastNorm(layer.self_attn_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
-        self.feed_forward = FastFeedForward(layer, pack)
+        self.feed_forward = FastFeedForward(layer, functools.partial(FastLinear, pack=pack))
 
     def __call__(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
         batch, length, _ = x.shape

@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,12 +187,16 @@ class FastFeedForward:
     """The feed-forward block of a fairseq layer with its residual connection and norm (either placement).
 
     Dropout is left out: these blocks only ever run in evaluation mode.
+
+    Args:
+        layer: of an encoder or a decoder.
+        linear: makes a :class:`FastLinear`, or what is used like one, of modules and ``relu``.
     """
 
-    def __init__(self, layer: Any, pack: bool):
+    def __init__(self, layer: Any, linear: Callable[..., Any]):
         relu = layer.activation_fn in (F.relu, torch.relu)
-        self.expand = FastLinear([layer.fc1], relu=relu, pack=pack)
-        self.contract = FastLinear([layer.fc2], pack=pack)
+        self.expand = linear([layer.fc1], relu=relu)
+        self.contract = linear([layer.fc2])
         self.activation = None if relu else layer.activation_fn
         self.norm = FastNorm(layer.final_layer_norm)
         self.pre_norm = bool(layer.normalize_before)

@@ -138,7 +138,9 @@ class NarDrafter:
             FastEncoder(model.encoder, self.pack) if fast_encoder else StockEncoder(model.encoder)
         )
         fast_decoder = decoder_gap(model.decoder) is None
-        self.slots: Slots = CachedSlots(model, self.pack) if fast_decoder else LayerSlots(model)
+        self.slots: Slots = LayerSlots(model)
+        if fast_decoder:
+            self.slots = CachedSlots(model, self.pack, self.proposing.int8)
         self.watch = ParameterWatch(model)
 
     def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
@@ -229,8 +231,8 @@ class LayerSlots:
 class CachedSlots(CachedDecoder):
     """The cached decoder over mask slots; a causal prefix is read once and kept."""
 
-    def __init__(self, model: NarDrafterModel, pack: bool):
-        super().__init__(model.decoder, pack)
+    def __init__(self, model: NarDrafterModel, pack: bool, int8: bool = False):
+        super().__init__(model.decoder, pack, int8)
         self.model = model
         self.decoder: NarDecoder = model.decoder
 
