@@ -117,7 +117,8 @@ def refuse_pointless(cfg: DictConfig) -> None:
         if given:
             raise DistillationError(f"{option} does not go with distillation")
     options = cfg.task
-    learned = str(options.decoding) == "iad" or str(options.block_size) == "auto"
+    decoding = str(options.decoding)
+    learned = decoding == "iad" or (decoding == "gad" and str(options.block_size) == "auto")
     lossy = {
         "--acceptance": str(options.acceptance) != "exact",
         "--min-block-size": options.min_block_size > 1,

@@ -4,23 +4,36 @@ before (``--block-size auto``)."""
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-FORGET = 0.98  # weight of everything seen, per new observation: some fifty iterations count
-PRIOR = 0.5  # what a draft token's chance is believed to be before any was seen
-OUTLIER = 2.0  # an iteration counts as this many times longer than usual at most: the machine did something else
-ALLOWED = (
-    0.03  # of the time of greedy decoding, which drafting may lose in all for a number of sentences
-)
-REFRESH = 64  # iterations with a draft, after which the time without one is measured again
+# Weight of everything seen, per new observation: some fifty iterations count.
+FORGET = 0.98
+# What a draft token's chance is believed to be before any was seen.
+PRIOR = 0.5
+# An iteration counts as this many times longer than usual at most: the machine did something else.
+OUTLIER = 2.0
+# Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
+ALLOWED = 0.03
+# Iterations with a draft after which the time without one is measured again.
+REFRESH = 64
 
 
 class BlockSize(Protocol):
-    """Chooses k before an iteration and is told afterwards what it brought."""
+    """Chooses k before an iteration and is told afterwards what it brought.
+
+    Attributes:
+        learned: from the times it is told, which must be those of all the work of an iteration then.
+    """
+
+    learned: bool
+
+    def start(self, rows: int) -> None:
+        """Takes up a batch of so many sentences."""
 
     def choose(self, rows: int) -> int:
-        """Tokens to draft for each of ``rows`` sentences; 0 for none."""
+        """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
 
     def observe(
         self,
+        rows: Sequence[int],
         drafted: Sequence[int],
         accepted: Sequence[int],
         emitted: Sequence[int],
@@ -30,7 +43,8 @@ class BlockSize(Protocol):
         """What became of the last choice.
 
         Args:
-            drafted, accepted, emitted: tokens per row.
+            rows: which sentences of the batch are left.
+            drafted, accepted, emitted: tokens of each of them.
             seconds: wall clock of the iteration.
             once: the part of it that only the first draft of a batch takes.
         """
@@ -39,51 +53,57 @@ class BlockSize(Protocol):
 class FixedBlockSize:
     """Always the same k."""
 
+    learned = False
+
     def __init__(self, size: int):
         self.size = size
+
+    def start(self, rows: int) -> None:
+        pass
 
     def choose(self, rows: int) -> int:
         return self.size
 
-    def observe(
-        self,
-        drafted: Sequence[int],
-        accepted: Sequence[int],
-        emitted: Sequence[int],
-        seconds: float,
-        once: float = 0.0,
-    ) -> None:
+    def observe(self, *_: object, once: float = 0.0) -> None:
         pass
 
 
 class Decayed:
     """A mean in which old values fade."""
 
-    def __init__(self, value: float = 0.0, weight: float = 0.0):
-        self.sum, self.weight = value * weight, weight
+    def __init__(self) -> None:
+        self.sum = self.weight = 0.0
 
-    def add(self, value: float) -> None:
-        self.sum = FORGET * self.sum + value
-        self.weight = FORGET * self.weight + 1.0
+    def fade(self) -> None:
+        self.sum *= FORGET
+        self.weight *= FORGET
+
+    def add(self, total: float, count: float = 1.0) -> None:
+        """Adds ``count`` observations, their sum being ``total``."""
+        self.fade()
+        self.sum += total
+        self.weight += count
 
     @property
     def mean(self) -> float:
         return self.sum / self.weight
+
+    def mean_with(self, prior: float) -> float:
+        """The mean when ``prior`` is one observation more."""
+        return (self.sum + prior) / (self.weight + 1.0)
 
 
 class Times:
     """Seconds of an iteration without a draft, and of one with k drafted tokens as a line a + b k.
 
     Attributes:
-        lost: seconds that drafting took more than decoding one by one would have for the same tokens, since it last
-            was ahead.
-        greedy: seconds that decoding one by one would have taken for all tokens.
+        since: iterations with a draft since the last one without.
     """
 
     def __init__(self) -> None:
         self.plain = Decayed()
         self.k, self.kk, self.t, self.kt = (Decayed() for _ in range(4))
-        self.lost = self.greedy = 0.0
+        self.since = 0
 
     def add(self, size: int, seconds: float) -> float:
         """Remembers an iteration; returns ``seconds``, less where the machine did something else."""
@@ -91,7 +111,10 @@ class Times:
             seconds = min(seconds, OUTLIER * self.estimate(size))
         if size == 0:
             self.plain.add(seconds)
+            self.since = 0
             return seconds
+        self.plain.fade()  # what was measured long ago gives way to what is measured next
+        self.since += 1
         for mean, value in (
             (self.k, size),
             (self.kk, size * size),
@@ -113,97 +136,139 @@ class Times:
         # A shorter block never takes longer, and none is quicker than no draft, whatever noise makes of the line.
         return max(least, self.t.mean + max(0.0, slope) * (size - self.k.mean))
 
-    def book(self, size: int, emitted: float, seconds: float) -> None:
-        """Adds an iteration to :attr:`lost` and :attr:`greedy`.
 
-        Args:
-            emitted: tokens per sentence.
-        """
-        if self.plain.weight:
-            greedy = emitted * self.plain.mean
-            self.greedy += greedy
-            if size:
-                self.lost = max(0.0, self.lost + seconds - greedy)
+class Account:
+    """What drafting has lost against greedy decoding, settled batch by batch.
 
-    def affords(self, cost: float) -> bool:
-        """Whether drafting may lose ``cost`` seconds more."""
-        return self.lost + cost <= ALLOWED * self.greedy
+    Attributes:
+        lost: seconds that drafting took more than greedy decoding would have, since it was last ahead.
+        greedy: seconds that greedy decoding would have taken for everything.
+        tried: ``greedy`` when a draft that would probably not pay was last tried.
+    """
+
+    def __init__(self) -> None:
+        self.lost = self.greedy = self.tried = 0.0
+
+    def settle(self, spent: float, greedy: float) -> None:
+        self.lost = max(0.0, self.lost + spent - greedy)
+        self.greedy += greedy
+
+    @property
+    def solvent(self) -> bool:
+        return self.lost <= ALLOWED * self.greedy
+
+    def affords_a_try(self, loss: float) -> bool:
+        """Whether a draft may be tried that is believed to lose so many seconds: earned since the last one."""
+        return self.solvent and loss <= ALLOWED * (self.greedy - self.tried)
 
 
 class LearnedBlockSize:
     """The k with the most tokens per second, 0 included: then nothing is drafted and decoding is greedy.
 
-    The chance that the i-th drafted token stands and the time of an iteration are running means, the times apart for
-    every power of two of sentences. How long a draft takes where none was seen is guessed in proportion from more
-    sentences, or as if every token took an iteration. Where drafting is not believed to pay, or has lost time, it is
-    tried no more than :data:`ALLOWED` affords, so that decoding stays as close to the speed of ``greedy``.
+    It is chosen for a batch, anew whenever the sentences that are left are half as many. The chance that the i-th
+    drafted token stands and the time of an iteration are running means, the times apart for every power of two of
+    sentences. How long a draft takes where none was seen is guessed in proportion from more sentences, or as if every
+    token took an iteration.
+
+    What greedy decoding would have taken is known when a batch has ended. Where drafting is not believed to pay it is
+    tried once in a while; these tries, and drafts that were wrongly believed to pay, may lose :data:`ALLOWED` each, so
+    that decoding stays as close to the speed of ``greedy``.
 
     Args:
         largest: the largest k.
     """
 
+    learned = True
+
     def __init__(self, largest: int):
         self.sizes = sorted({*range(1, min(largest, 6) + 1), *range(8, largest + 1, 2), largest})
-        self.stands = [Decayed(PRIOR, 1.0) for _ in range(largest)]
+        self.stands = [Decayed() for _ in range(largest)]  # by place in the block: of those behind
+        # Tokens that stood which were </s>: nothing is gained behind it.
+        self.ends = Decayed()
         self.times: dict[int, Times] = {}
-        self.stood, self.ended = (
-            Decayed(),
-            Decayed(),
-        )  # accepted tokens of a row, and </s> among them
-        self.chosen = 0
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}
-        self.since = 0  # iterations since the last one without a draft
+        self.account = Account()
+        self.lengths: list[int] = []  # of the batch: tokens of each sentence
+        self.spent, self.drafting = 0.0, False
+        self.plan: dict[int, int] = {}  # what was decided for the batch
+        self.chosen = 0
+
+    def start(self, rows: int) -> None:
+        if self.lengths:
+            self.account.settle(self.spent, self._greedy() if self.drafting else self.spent)
+        self.lengths = [0] * rows
+        self.spent, self.drafting, self.plan = 0.0, False, {}
 
     def choose(self, rows: int) -> int:
-        times = self.times.setdefault(rows.bit_length(), Times())
-        self.since += 1
-        if times.plain.weight == 0 or self.since > REFRESH:
-            self.chosen = 0
-        else:
-            self.chosen = self._affordable(rows.bit_length(), times)
-        if self.chosen == 0:
-            self.since = 0
+        bucket = rows.bit_length()
+        if bucket in self.plan:
+            self.chosen = self.plan[bucket]
+            return self.chosen
+        times = self.times.setdefault(bucket, Times())
+        self.chosen = 0
+        if times.plain.weight:
+            self.chosen, self.plan[bucket] = self._decide(bucket, times)
         return self.chosen
 
     def observe(
         self,
+        rows: Sequence[int],
         drafted: Sequence[int],
         accepted: Sequence[int],
         emitted: Sequence[int],
         seconds: float,
         once: float = 0.0,
     ) -> None:
-        rows = len(emitted)
+        for row, gained in zip(rows, emitted, strict=True):
+            self.lengths[row] += gained
         size = self.chosen if any(drafted) else 0
-        # Where a sentence ends before the block does, the rest of the block brings nothing either.
-        for stood, gained in zip(accepted, emitted, strict=True):
-            for index in range(min(size, stood + 1)):
-                self.stands[index].add(index < stood)
-            if size:
-                self.stood.add(stood)
-                self.ended.add(gained == stood)
-        times = self.times[rows.bit_length()]
+        if size:
+            self.drafting = True
+            self._observe_draft(size, accepted, emitted)
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
-        else:
-            usual = times.add(size, seconds - once)
-            times.book(size, sum(emitted) / rows, usual + once)
+            return
+        times = self.times[len(rows).bit_length()]
+        self.spent += times.add(size, seconds - once) + once
 
-    def _affordable(self, bucket: int, times: Times) -> int:
-        """The best k for a number of sentences, 0 where a draft would lose more than may be lost."""
-        expected = self._expected()
+    def _observe_draft(self, size: int, accepted: Sequence[int], emitted: Sequence[int]) -> None:
+        for index, share in enumerate(self.stands):
+            # Where a sentence ends before the block does, the rest of the block brings nothing either.
+            reached = sum(stood >= index for stood in accepted) if index < size else 0
+            share.add(sum(stood > index for stood in accepted), reached)
+        ended = sum(gained == stood for stood, gained in zip(accepted, emitted, strict=True))
+        self.ends.add(ended, sum(accepted))
+
+    def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
+        """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
+        gains, seconds = self._gains(), self._seconds(bucket, times)
         sizes = self.sizes
         if times.k.weight == 1:  # a line needs two points
             sizes = [sizes[len(sizes) // 2]]
-        guess = self._guess(bucket, times)
-        seconds = {size: guess(size) for size in sizes}
-        best = max(sizes, key=lambda size: expected[size] / seconds[size])
-        loss = seconds[best] - expected[best] * times.plain.mean
-        return best if times.affords(max(0.0, loss)) else 0
+        best = max(sizes, key=lambda size: gains[size] / seconds(size))
+        loss = seconds(best) - gains[best] * times.plain.mean
+        if loss <= 0 and self.account.solvent:
+            return (best if times.since < REFRESH else 0), best
+        if loss > 0 and self.account.affords_a_try(loss):
+            self.account.tried = self.account.greedy
+            return best, 0
+        return 0, 0
 
-    def _guess(self, bucket: int, times: Times) -> Callable[[int], float]:
-        """Seconds of an iteration by its number of drafted tokens."""
+    def _gains(self) -> list[float]:
+        """Tokens that a row gains by a draft of 0, 1, ... k: those that stand, and one more but behind ``</s>``."""
+        goes_on = 1.0 - self.ends.mean_with(0.0)
+        gains, chance, stands = [1.0], 1.0, PRIOR
+        for share in self.stands:
+            stands = share.mean_with(
+                stands
+            )  # a place that was seldom reached is like the one before it
+            chance *= stands
+            gains.append(gains[-1] + chance * goes_on)
+        return gains
+
+    def _seconds(self, bucket: int, times: Times) -> Callable[[int], float]:
+        """Estimates the time of an iteration from its number of drafted tokens."""
         # A draft for fewer sentences takes less; one for more may take more than in proportion.
         seen = [b for b, other in self.times.items() if b >= bucket and other.k.weight]
         if not seen:
@@ -212,11 +277,16 @@ class LearnedBlockSize:
         scale = 1.0 if near is times else times.plain.mean / near.plain.mean
         return lambda size: scale * near.estimate(size)
 
-    def _expected(self) -> list[float]:
-        """Tokens that a row gains by a draft of 0, 1, ... k: those that stand, and one more but behind ``</s>``."""
-        ends = self.ended.mean / self.stood.mean if self.stood.weight and self.stood.mean else 0.0
-        gains, chance = [1.0], 1.0
-        for stands in self.stands:
-            chance *= stands.mean
-            gains.append(gains[-1] + chance * (1.0 - ends))
-        return gains
+    def _greedy(self) -> float:
+        """Seconds that the batch would have taken without drafts: one iteration per token of its longest sentence."""
+        known = {
+            bucket: times.plain.mean for bucket, times in self.times.items() if times.plain.weight
+        }
+        longest_first = sorted(self.lengths, reverse=True)
+        seconds = 0.0
+        for alive, (length, next_length) in enumerate(
+            zip(longest_first, [*longest_first[1:], 0], strict=True), start=1
+        ):
+            nearest = min(known, key=lambda bucket: abs(bucket - alive.bit_length()))
+            seconds += (length - next_length) * known[nearest]
+        return seconds

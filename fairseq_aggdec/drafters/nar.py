@@ -37,7 +37,8 @@ class NarDrafter:
 
     Attributes:
         encoder_seconds: wall clock of encoding for the drafter, summed over batches.
-        wait: called at the end of encoding, see :class:`~fairseq_aggdec.decoding.counters.Counters`.
+        wait: called before a draft and behind encoding, so that the time in between is that of what was done in it,
+            see :class:`~fairseq_aggdec.decoding.counters.Counters`; None but on a GPU where times are learned from.
     """
 
     def __init__(
@@ -54,12 +55,15 @@ class NarDrafter:
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
         self.wait: Callable[[], object] | None = None
-        # A GPU reads the source for the drafter while it does for the verifier.
-        self.starts_beside = not model.shares_encoder
+        if self.block_size.learned and next(model.parameters()).is_cuda:
+            self.wait = torch.cuda.synchronize
+        # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
+        self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
+        self.block_size.start(len(state.rows))
         self.verifier = verifier
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
@@ -68,6 +72,8 @@ class NarDrafter:
             self._begin()
 
     def draft(self, state: DecodeState) -> Draft:
+        if self.wait is not None:
+            self.wait()
         self.began, self.once = time.perf_counter(), self.encoder_seconds
         block_size = self.block_size.choose(len(state.rows))
         room = [
@@ -101,6 +107,7 @@ class NarDrafter:
             time.perf_counter() - self.began
         )  # the device is idle: emitted tokens have reached the host
         self.block_size.observe(
+            [row.index for row in state.rows],
             verification.drafted,
             verification.accepted,
             [len(tokens) for tokens in verification.emitted],

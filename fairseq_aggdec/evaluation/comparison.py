@@ -100,16 +100,16 @@ def time_modules_apart(
         counters = system.counters
         if counters is None:
             continue
-        waiting = [part for part in (counters, drafter) if hasattr(part, "wait")]
-        for part in waiting:
+        waiting = [(part, part.wait) for part in (counters, drafter) if hasattr(part, "wait")]
+        for part, _ in waiting:
             part.wait = wait
         counters.seconds = dict.fromkeys(PARTS, 0.0)
         if hasattr(drafter, "encoder_seconds"):
             drafter.encoder_seconds = 0.0
         for sample in batches:
             system.decode(sample)
-        for part in waiting:
-            part.wait = None
+        for part, before in waiting:
+            part.wait = before
 
 
 def shares(counters: Counters | None, drafter: Any) -> dict[str, float]:
@@ -161,11 +161,12 @@ def compare(
     systems = [system for system, _ in built]
     batches = methods[0].session.batches(batch_size, limit)
     found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
+    steps = [dict(method.steps) for method in methods]
     if methods[0].session.cuda:
         time_modules_apart(built, batches[:: -(-len(batches) // TURN)], torch.cuda.synchronize)
     oracles = {method.models: found[method.name] for method in methods if method.oracle}
     lines, signature = [], ""
-    for method, (system, drafter) in zip(methods, built, strict=True):
+    for method, (system, drafter), taken in zip(methods, built, steps, strict=True):
         one = found[method.name]
         value, signature = bleu(method.session, one.outputs)
         oracle = oracles.get(method.models)
@@ -180,7 +181,7 @@ def compare(
                 len(one.outputs),
                 one.tokens,
                 value,
-                sum(method.steps[sentence] for sentence in one.outputs) / len(one.outputs),
+                sum(taken[sentence] for sentence in one.outputs) / len(one.outputs),
                 one.total,
                 one.percentile(0.5),
                 one.percentile(0.95),

@@ -174,6 +174,25 @@ def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
 
 
 @ALL
+def test_slots_in_8_bits_say_nearly_the_same(
+    variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
+    model, net_input = drafter(**variant), make_batch(random_sources(5, 3))["net_input"]
+    with torch.inference_mode():
+        encoder_out = model.encoder(**net_input)
+        found = []
+        for slots in (CachedSlots(model, pack=True), CachedSlots(model, pack=True, int8=True)):
+            slots.begin(net_input["src_tokens"], encoder_out)
+            found.append(slots.block_logits([[5], [6, 7, 8], [9]], 4).log_softmax(-1))
+    if int8.int8_available():
+        assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
+        assert not torch.equal(*found)
+    exact, rounded = found
+    torch.testing.assert_close(rounded, exact, atol=0.2, rtol=0.0)
+
+
+@ALL
 def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> None:
     model = drafter(**variant)
     sample = make_batch(random_sources(5, 3))
