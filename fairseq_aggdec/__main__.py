@@ -31,26 +31,32 @@ class WithDefaults(argparse.HelpFormatter):
         )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PACKAGE}",
-        usage=f"fairseq-train|fairseq-generate DATA --user-dir {PACKAGE} --task NAME [options]",
-        description="Options that the plugin adds to those of fairseq.",
-        formatter_class=WithDefaults,
-        allow_abbrev=False,
-    )
+def help_text() -> str:
+    """The options of every task, architecture and criterion of the plugin, a section each.
+
+    An option that means the same in several of them stands in the first.
+    """
+    shown: set[tuple[str, str | None]] = set()
+    parts = [
+        f"usage: fairseq-train|fairseq-generate DATA --user-dir {PACKAGE} --task NAME [options]\n",
+        "Options that the plugin adds to those of fairseq.\n",
+    ]
     for kind, registry in (
         ("--task", TASK_REGISTRY),
         ("--arch", MODEL_REGISTRY),
         ("--criterion", CRITERION_REGISTRY),
     ):
         for name, registered in own(registry):
-            group = parser.add_argument_group(f"{kind} {name}")
+            formatter = WithDefaults(prog="")
+            formatter.start_section(f"{kind} {name}")
             for action in added_options(registered):
-                # An option of several classes stands with the first of them.
-                if not set(action.option_strings) & set(parser._option_string_actions):
-                    group._add_action(action)
-    return parser
+                key = action.option_strings[0], action.help
+                if key not in shown:
+                    formatter.add_argument(action)
+                    shown.add(key)
+            formatter.end_section()
+            parts.append(formatter.format_help())
+    return "\n".join(parts)
 
 
 def own(registry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -78,4 +84,4 @@ if __name__ == "__main__":
         raise SystemExit(
             f"error: python -m {PACKAGE} takes no arguments; it prints the options of the plugin"
         )
-    build_parser().print_help()
+    print(help_text(), end="")

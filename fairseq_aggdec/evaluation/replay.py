@@ -44,8 +44,7 @@ def prepare(
         size: one of :data:`SIZES`.
         records: what is to be replayed, done by the method itself: heads, for one, draft nothing at first.
         drafter: make a non-autoregressive drafter as well, for blocks as long as the longest recorded draft.
-        heads: the model gets per-head layers for such blocks, a quarter of its width each; head 1 is the identity, so
-            that it costs nobody anything who decodes without them.
+        heads: the model gets per-head layers for such blocks, four times its width each, all of them learned.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sizes = SIZES[size]
@@ -65,8 +64,8 @@ def prepare(
     checkpoint = folder / f"{size}.pt"
     longest = max((len(i.drafted) for record in records for i in record.iterations), default=0)
     if heads:
-        layers = ["--head-layout", "per-head", "--head-hidden-dim", str(sizes.dim // 4)]
-        layers += ["--identity-first-head", "--block-size", str(longest + 1)]
+        layers = ["--head-layout", "per-head", "--head-hidden-dim", str(4 * sizes.dim)]
+        layers += ["--block-size", str(longest + 1)]
         write_checkpoint(
             checkpoint, folder, "blockwise_transformer", *sizes.flags(), SHARED, *layers
         )

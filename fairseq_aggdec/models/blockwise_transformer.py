@@ -133,13 +133,16 @@ class BlockwiseTransformerModel(TransformerModel):
 def add_head_args(parser: ArgumentParser) -> None:
     """The options of block heads, for any architecture that has them."""
     parser.add_argument(
-        "--block-size", type=int, metavar="K", help="number of heads: tokens predicted at once"
+        "--block-size",
+        type=int,
+        metavar="K",
+        help="number of heads: tokens predicted at once (default: 8)",
     )
     parser.add_argument(
         "--head-layout",
         choices=[DENSE, PER_HEAD],
-        help="dense: every head reads the hidden units of all, as in the paper; per-head: its own only "
-        "(smaller, faster)",
+        help="dense: every head reads the hidden units of all, as in the paper (default); per-head: its own only, "
+        "smaller and faster",
     )
     parser.add_argument(
         "--head-hidden-dim",

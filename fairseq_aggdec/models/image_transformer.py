@@ -180,7 +180,7 @@ def add_span_arg(parser: ArgumentParser) -> None:
         "--attention-span",
         type=int,
         metavar="N",
-        help="positions before itself that a position of the decoder attends to",
+        help="positions before itself that a position of the decoder attends to (default: 64, of the paper's size 255)",
     )
 
 

@@ -199,8 +199,8 @@ class NarDrafterModel(TransformerModel):
         parser.add_argument(
             "--prefix-attention",
             choices=[BIDIRECTIONAL, CAUSAL],
-            help="bidirectional, as in the paper; causal: prefix positions see only what is left of them, so that "
-            "decoding keeps them from iteration to iteration",
+            help="bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so "
+            "that decoding keeps them from iteration to iteration",
         )
         parser.add_argument(
             "--weight-init",

@@ -25,6 +25,9 @@ def test_every_option_is_there_with_its_default() -> None:
         "--tolerance TOLERANCE --acceptance top-beta: log-probability behind the best, in nats (default: 1.0)"
         in words
     )
+    assert "tokens drafted at once, k (default: 10)" in words  # an option of two architectures
+    assert "tokens predicted at once (default: 8)" in words
+    assert found.stdout.count("  --drafter-path ") == 1  # an option of two tasks
     for heading in (
         "--task translation_aggdec:",
         "--arch lattice_transformer:",
