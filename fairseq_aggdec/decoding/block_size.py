@@ -11,9 +11,10 @@ PRIOR = 0.5
 # An iteration counts as this many times longer than usual at most: the machine did something else.
 OUTLIER = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
-ALLOWED = 0.03
-# Iterations with a draft after which the time without one is measured again.
-REFRESH = 64
+ALLOWED = 0.015
+# Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
+# one takes longer than the others.
+REFRESH = 256
 
 
 class BlockSize(Protocol):
@@ -242,6 +243,8 @@ class LearnedBlockSize:
 
     def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
         """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
+        if times.since >= REFRESH:
+            return 0, 0
         gains, seconds = self._gains(), self._seconds(bucket, times)
         sizes = self.sizes
         if times.k.weight == 1:  # a line needs two points
@@ -249,7 +252,7 @@ class LearnedBlockSize:
         best = max(sizes, key=lambda size: gains[size] / seconds(size))
         loss = seconds(best) - gains[best] * times.plain.mean
         if loss <= 0 and self.account.solvent:
-            return (best if times.since < REFRESH else 0), best
+            return best, best
         if loss > 0 and self.account.affords_a_try(loss):
             self.account.tried = self.account.greedy
             return best, 0

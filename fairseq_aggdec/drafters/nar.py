@@ -76,6 +76,8 @@ class NarDrafter:
             self.wait()
         self.began, self.once = time.perf_counter(), self.encoder_seconds
         block_size = self.block_size.choose(len(state.rows))
+        if block_size == 0:
+            return Draft([()] * len(state.rows))
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
         ]
@@ -103,6 +105,8 @@ class NarDrafter:
         return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
+        if not self.block_size.learned:
+            return
         seconds = (
             time.perf_counter() - self.began
         )  # the device is idle: emitted tokens have reached the host
