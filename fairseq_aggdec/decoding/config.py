@@ -61,7 +61,7 @@ class DecodingConfig(FairseqDataclass):
     draft_int8: bool = field(
         default=False,
         metadata={
-            "help": "gad, blockwise: on CPU in fp32, compute drafts in 8 bits where a weight is large: cheaper drafts, "
+            "help": "gad, blockwise: on CPU compute drafts in 8 bits where a weight is large: cheaper drafts, "
             "with exact acceptance the same output"
         },
     )

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 # Of a smaller weight the product takes less time than bringing its input to 8 bits.
 LARGE_WEIGHT = 2**19
 LEVELS, ZERO = 127, 128
+KINDS = (torch.float32, torch.bfloat16)
 
 
 @functools.cache
@@ -40,6 +41,7 @@ class _Product:
     """``activation(x W^T + b)``: one scale per output for the weight, one for all of x, chosen when it is seen."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str):
+        weight, bias = weight.float(), None if bias is None else bias.float()
         self.scales = (weight.abs().amax(1) / LEVELS).clamp_(min=1e-12)  # (C_out,)
         levels = (weight / self.scales.unsqueeze(1)).round_().to(torch.int8)
         self.packed = in_huge_pages(torch.ops.onednn.qlinear_prepack(levels, None))
@@ -58,7 +60,7 @@ class _Product:
 
 
 class Int8Linear:
-    """A :class:`FastLinear` in 8 bits: (N, C_in) -> (N, C_out), fp32 outside."""
+    """A :class:`FastLinear` in 8 bits: (N, C_in) -> (N, C_out) in the precision of its modules."""
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False):
         weight = joined([module.weight for module in modules])
@@ -66,7 +68,7 @@ class Int8Linear:
         self.product = _Product(weight, joined_bias(modules), "relu" if relu else "none")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.product(x)
+        return self.product(x.float()).to(x.dtype)
 
     def fill_up(self, x: Tensor) -> Tensor:
         return x
@@ -77,7 +79,7 @@ def linear(
 ) -> FastLinear | Int8Linear:
     """The layer in 8 bits where that was asked for, can be had and pays."""
     weights = [module.weight for module in modules]
-    plain = all(weight.dtype is torch.float32 and weight.device.type == "cpu" for weight in weights)
+    plain = all(weight.dtype in KINDS and weight.device.type == "cpu" for weight in weights)
     large = sum(weight.numel() for weight in weights) >= LARGE_WEIGHT
     if int8 and plain and large and int8_available():
         return Int8Linear(modules, relu)

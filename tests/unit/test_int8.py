@@ -17,10 +17,11 @@ needs_int8 = pytest.mark.skipif(not int8_available(), reason="this torch has no 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 7, 40])
-def test_close_to_the_layer(relu: bool, bias: bool, rows: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_close_to_the_layer(relu: bool, bias: bool, rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
-    modules = [nn.Linear(48, 40, bias=bias), nn.Linear(48, 24, bias=bias)]
-    x = torch.randn(rows, 48)
+    modules = [nn.Linear(48, units, bias=bias, dtype=dtype) for units in (40, 24)]
+    x = torch.randn(rows, 48, dtype=dtype)
     with torch.inference_mode():
         expected = torch.cat([module(x) for module in modules], -1)
         found = Int8Linear(modules, relu)(x)
@@ -43,14 +44,15 @@ def test_nothing_and_a_weight_of_zeros() -> None:
         )
 
 
-def test_only_large_weights_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_large_weights_of_known_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Linear(16, 8)
     assert isinstance(linear([module], int8=True), FastLinear)
     monkeypatch.setattr(int8, "LARGE_WEIGHT", 128)
     assert isinstance(linear([module], int8=False), FastLinear)
-    assert isinstance(linear([module.bfloat16()], int8=True), FastLinear)
+    assert isinstance(linear([module.half()], int8=True), FastLinear)
     expected = Int8Linear if int8_available() else FastLinear
-    assert isinstance(linear([module.float()], int8=True), expected)
+    for dtype in (torch.bfloat16, torch.float32):
+        assert isinstance(linear([module.to(dtype)], int8=True), expected)
 
 
 def test_without_the_operators_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
