@@ -12,6 +12,8 @@ PRIOR = 0.5
 OUTLIER = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
 ALLOWED = 0.015
+# How much faster than greedy decoding drafting must look: what is measured is not exact.
+MARGIN = 0.05
 # Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
 # one takes longer than the others.
 REFRESH = 256
@@ -251,9 +253,9 @@ class LearnedBlockSize:
             sizes = [sizes[len(sizes) // 2]]
         best = max(sizes, key=lambda size: gains[size] / seconds(size))
         loss = seconds(best) - gains[best] * times.plain.mean
-        if loss <= 0 and self.account.solvent:
+        if loss <= -MARGIN * seconds(best) and self.account.solvent:
             return best, best
-        if loss > 0 and self.account.affords_a_try(loss):
+        if self.account.affords_a_try(max(0.0, loss)):
             self.account.tried = self.account.greedy
             return best, 0
         return 0, 0
