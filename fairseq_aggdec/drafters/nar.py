@@ -270,7 +270,7 @@ class CachedSlots(CachedDecoder):
         for start, prefix in zip(starts, prefixes, strict=True):
             flat += prefix[start:]
             slots += range(len(flat), len(flat) + block_size)
-            flat += [self.decoder.mask_index] * block_size
+            flat += [self.decoder.padding_idx] * block_size
         new = [len(prefix) - start for prefix, start in zip(prefixes, starts, strict=True)]
         window = Window(
             torch.tensor(flat, device=self.device),
@@ -278,11 +278,14 @@ class CachedSlots(CachedDecoder):
             [length + block_size for length in new],
             block_starts=new if causal else [0] * len(new),
         )
-        # (B * k,), where the slots stand in the window
-        self.slots, self.block_size = torch.tensor(slots, device=self.device), block_size
+        # Where the slots stand in the window: B * k places, of one row the last ones.
+        self.places: Tensor | slice = slice(slots[0], None)
+        if len(prefixes) > 1:
+            self.places = torch.tensor(slots, device=self.device)
+        self.block_size = block_size
         if causal:
             self.cached = [len(prefix) for prefix in prefixes]
-        features = self.features(window)[self.slots]
+        features = self.features(window)[self.places]
         return self.draft_logits(features, proposing).unflatten(0, (-1, block_size))
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -296,11 +299,12 @@ class CachedSlots(CachedDecoder):
     def _embed(self, window: Window) -> Tensor:
         decoder = self.decoder
         table = self._position_table(window.end)
-        words = window.tokens.index_fill(0, self.slots, decoder.padding_idx)
-        x = F.embedding(words, decoder.embed_tokens.weight) * decoder.embed_scale
-        positions = table[window.positions[self.slots]].unflatten(0, (-1, self.block_size))
+        x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
+        positions = None
+        if decoder.copy_query is not None:  # (B, k, C)
+            positions = table[window.positions[self.places]].unflatten(0, (-1, self.block_size))
         slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
-        x[self.slots] = slots.expand_as(positions).flatten(0, 1)
+        x[self.places] = slots if positions is None else slots.flatten(0, 1)
         if self.project_in is not None:
             x = self.project_in(x)
         x = window.add_positions(x, table)

@@ -114,12 +114,12 @@ class NarDecoder(TransformerDecoder):
         return x
 
     def embed_slots(
-        self, positions: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None
+        self, positions: Tensor | None, encoder_out: dict[str, Any], source_keys: Tensor | None
     ) -> Tensor:
         """What mask slots read in place of a token's embedding, before positions are added.
 
         Args:
-            positions: (B, W, C) position embeddings of the slots.
+            positions: (B, W, C) position embeddings of the slots; only source copy reads them.
             encoder_out, source_keys: as for :meth:`slot_features`.
 
         Returns:
@@ -128,7 +128,7 @@ class NarDecoder(TransformerDecoder):
         mask = self.embed_scale * self.mask_embedding
         if self.copy_query is None:
             return mask
-        assert source_keys is not None
+        assert positions is not None and source_keys is not None
         scores = torch.bmm(self.copy_query(positions), source_keys.transpose(1, 2)).float()
         padding = encoder_out["encoder_padding_mask"]
         if len(padding) > 0:
