@@ -40,6 +40,13 @@ class GlancingLossConfig(FairseqDataclass):
             "a --block-size of the longest sentence is a plain non-autoregressive Transformer"
         },
     )
+    slot_decay: float = field(
+        default=1.0,
+        metadata={
+            "help": "weight of a slot's loss, as a share of the weight of the slot before it. A slot is of use only "
+            "when all before it are accepted: less than 1 learns the first slots better (1: all alike, as published)"
+        },
+    )
     glancing_start: float = field(
         default=0.5,
         metadata={"help": "share of the wrong tokens of a block that is revealed, at first"},
@@ -85,6 +92,8 @@ class GlancingLoss(FairseqCriterion):
                 raise ValueError(
                     f"--{name.replace('_', '-')} {getattr(cfg, name)}: a share is at least 0 and less than 1"
                 )
+        if not 0 < cfg.slot_decay <= 1:
+            raise ValueError(f"--slot-decay {cfg.slot_decay}: more than 0 and at most 1")
         self.probe = None
         if cfg.eval_acceptance:
             self.probe = AcceptanceProbe(cfg.eval_acceptance, cfg.eval_acceptance_sentences, task)
@@ -116,16 +125,19 @@ class GlancingLoss(FairseqCriterion):
         source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
         features = model(**source, prev_output_tokens=tokens, glance=glance)  # (B, k, C)
         learned = there if glance is None else glance.learned
+        places = torch.arange(block.size(1), device=block.device)
+        weights = (self.cfg.slot_decay**places).expand_as(block)  # (B, k)
         loss, logging["nll_loss"], predicted = projected_loss(
             decoder.output_layer,
             features,
             block.masked_fill(~learned, self.padding_idx),
             self.cfg.label_smoothing,
             self.padding_idx,
+            weights,
         )
         right = (predicted == block) & there if glance is None else glance.right
         ntokens = learned.sum()
-        sample_size = len(target) if self.cfg.sentence_avg else ntokens
+        sample_size = len(target) if self.cfg.sentence_avg else weights[learned].sum()
         logging |= {
             "loss": loss.detach(),
             "sample_size": sample_size,

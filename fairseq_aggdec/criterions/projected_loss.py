@@ -19,8 +19,8 @@ class ProjectedLoss(NamedTuple):
     """Sums over all targets in nats, and the most likely type of every prediction.
 
     Attributes:
-        loss: label-smoothed, scalar with gradients.
-        nll: scalar without.
+        loss: label-smoothed and weighted, scalar with gradients.
+        nll: neither, scalar without.
         predicted: int64 as the targets, padding where they have padding.
     """
 
@@ -30,7 +30,12 @@ class ProjectedLoss(NamedTuple):
 
 
 def projected_loss(
-    project: Callable[[Tensor], Tensor], features: Tensor, target: Tensor, epsilon: float, pad: int
+    project: Callable[[Tensor], Tensor],
+    features: Tensor,
+    target: Tensor,
+    epsilon: float,
+    pad: int,
+    weights: Tensor | None = None,
 ) -> ProjectedLoss:
     """Loss of predictions whose logits are ``project(features)``.
 
@@ -40,15 +45,20 @@ def projected_loss(
         target: (...) int64; ``pad`` where nothing is to be learned.
         epsilon: probability that label smoothing spreads over the other types.
         pad: padding index.
+        weights: of each target's loss, as ``target``, or None for 1.
     """
     there = target != pad
+    weighted = (torch.ones_like(target) if weights is None else weights)[there].float()
     loss = features[..., :0].float().sum()  # 0, and part of the graph even when there is no target
     nll = loss.detach()
     predicted = [target.new_empty(0)]
-    for rows, wanted in zip(features[there].split(ROWS), target[there].split(ROWS), strict=True):
-        log_probs = project(rows).float().log_softmax(-1)
-        losses = label_smoothed_nll_loss(log_probs, wanted.unsqueeze(1), epsilon)
-        loss, nll = loss + losses[0], nll + losses[1].detach()
+    parts = (of_all.split(ROWS) for of_all in (features[there], target[there], weighted))
+    for rows, wanted, weight in zip(*parts, strict=True):
+        log_probs = project(rows).float().log_softmax(-1)  # (N, V)
+        smoothed, plain = label_smoothed_nll_loss(
+            log_probs, wanted.unsqueeze(1), epsilon, reduce=False
+        )  # (N,) each
+        loss, nll = loss + weight @ smoothed, nll + plain.sum().detach()
         predicted.append(log_probs.detach().max(-1).indices)
     return ProjectedLoss(
         loss, nll, torch.full_like(target, pad).masked_scatter(there, torch.cat(predicted))

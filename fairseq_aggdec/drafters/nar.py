@@ -261,32 +261,33 @@ class CachedSlots(CachedDecoder):
         block_size: int,
         proposing: Proposing = AS_VERIFIED,
     ) -> Tensor:
-        causal = self.decoder.causal_prefix
+        decoder = self.decoder
+        masks = block_size - decoder.shift
+        opening = [decoder.dictionary.eos()] * decoder.shift
         starts = [
             min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
         ]
         flat: list[int] = []
-        slots: list[int] = []
+        ends: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
-            flat += prefix[start:]
-            slots += range(len(flat), len(flat) + block_size)
-            flat += [self.decoder.padding_idx] * block_size
-        new = [len(prefix) - start for prefix, start in zip(prefixes, starts, strict=True)]
-        window = Window(
-            torch.tensor(flat, device=self.device),
-            starts,
-            [length + block_size for length in new],
-            block_starts=new if causal else [0] * len(new),
-        )
-        # Where the slots stand in the window: B * k places, of one row the last ones.
-        self.places: Tensor | slice = slice(slots[0], None)
-        if len(prefixes) > 1:
-            self.places = torch.tensor(slots, device=self.device)
-        self.block_size = block_size
-        if causal:
+            flat += [*opening, *prefix][start:] + [decoder.padding_idx] * masks
+            ends.append(len(flat))
+        widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        block_starts = [0] * len(widths)
+        if decoder.causal_prefix:
             self.cached = [len(prefix) for prefix in prefixes]
+            block_starts = [width - block_size for width in widths]
+        window = Window(torch.tensor(flat, device=self.device), starts, widths, block_starts)
+        self.places, self.masks = self._last(block_size, ends), self._last(masks, ends)
         features = self.features(window)[self.places]
         return self.draft_logits(features, proposing).unflatten(0, (-1, block_size))
+
+    def _last(self, count: int, ends: Sequence[int]) -> Tensor | slice:
+        """The last ``count`` places of every row of a window whose rows end there."""
+        if len(ends) == 1:
+            return slice(ends[0] - count, ends[0])  # read without an index
+        rows = [range(end - count, end) for end in ends]
+        return torch.tensor(rows, dtype=torch.long, device=self.device).flatten()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)
@@ -301,10 +302,11 @@ class CachedSlots(CachedDecoder):
         table = self._position_table(window.end)
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
         positions = None
-        if decoder.copy_query is not None:  # (B, k, C)
-            positions = table[window.positions[self.places]].unflatten(0, (-1, self.block_size))
+        if decoder.copy_query is not None:
+            positions = table[window.positions[self.masks]]  # (B * masks, C)
+            positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
         slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
-        x[self.places] = slots if positions is None else slots.flatten(0, 1)
+        x[self.masks] = slots if positions is None else slots.flatten(0, 1)
         if self.project_in is not None:
             x = self.project_in(x)
         x = window.add_positions(x, table)

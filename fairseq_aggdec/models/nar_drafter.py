@@ -4,7 +4,8 @@ A Transformer whose decoder reads a prefix of the target and k mask slots and pr
 trained with ``--criterion glancing_loss`` and drafts through :class:`~fairseq_aggdec.drafters.nar.NarDrafter`.
 
 Where it differs from the official code: the mask has an embedding of its own instead of that of ``<unk>``, positions
-are added once instead of before every layer, and the encoder can be taken over from the verifier.
+are added once instead of before every layer, the encoder can be taken over from the verifier, and slots can predict
+the token after them, as a verifier's decoder does.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -32,6 +34,7 @@ from fairseq_aggdec.models.from_verifier import (
 
 BIDIRECTIONAL, CAUSAL = "bidirectional", "causal"
 BERT, STOCK = "bert", "stock"
+ITSELF, NEXT = "itself", "next"
 
 # Stock options that contradict what a drafter is, with the reason.
 REFUSED = {
@@ -51,6 +54,7 @@ class NarDecoder(TransformerDecoder):
     Attributes:
         block_size: k.
         mask_index: what stands for a mask slot in the input, one past the dictionary.
+        shift: 1 if a position predicts the token after it, 0 if the one in its own place.
         causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
@@ -65,6 +69,7 @@ class NarDecoder(TransformerDecoder):
         super().__init__(cfg, dictionary, embed_tokens)
         cfg.max_target_positions = self.max_target_positions = longest
         self.mask_index = len(dictionary)
+        self.shift = int(cfg.slot_predicts == NEXT)
         self.causal_prefix = cfg.prefix_attention == CAUSAL
         self.attention_heads = cfg.decoder.attention_heads
         width = embed_tokens.embedding_dim
@@ -84,17 +89,18 @@ class NarDecoder(TransformerDecoder):
         source_keys: Tensor | None,
         block_size: int,
     ) -> Tensor:
-        """What the last k positions say, (B, k, C), before the vocabulary projection (``output_layer``).
+        """What the slots say, (B, k, C), before the vocabulary projection (``output_layer``).
 
         Args:
-            prefix_and_slots: (B, P + k) int64: prefixes padded at the left, then the slots, each ``mask_index`` or
-                (glancing) the token that it reveals.
+            prefix_and_slots: (B, P + k) int64: prefixes without their ``</s>``, padded at the left, then the slots,
+                each ``mask_index`` or (glancing) the token that it reveals.
             encoder_out: fairseq's encoder output.
             source_keys: (B, S, C) of :meth:`NarDrafterModel.source_keys`.
             block_size: k, at most the attribute of this name.
         """
-        x = self._embed(prefix_and_slots, encoder_out, source_keys)  # (B, P + k, C)
-        padding = prefix_and_slots.eq(self.padding_idx)
+        tokens = self._shifted(prefix_and_slots) if self.shift else prefix_and_slots
+        x = self._embed(tokens, encoder_out, source_keys)  # (B, P + k, C)
+        padding = tokens.eq(self.padding_idx)
         hidden = self._hidden(padding, block_size) if self.causal_prefix else None
         x = x.transpose(0, 1)  # (P + k, B, C), as fairseq's layers have it
         memory_padding = encoder_out["encoder_padding_mask"]
@@ -112,6 +118,14 @@ class NarDecoder(TransformerDecoder):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         return x
+
+    def _shifted(self, prefix_and_slots: Tensor) -> Tensor:
+        """One place to the right, behind ``</s>``, as a verifier reads its output: (B, P + k), the last slot unread."""
+        padding = prefix_and_slots.eq(self.padding_idx).sum(
+            1, keepdim=True
+        )  # all of it at the left
+        tokens = F.pad(prefix_and_slots[:, :-1], (1, 0), value=self.padding_idx)
+        return tokens.scatter(1, padding, self.dictionary.eos())
 
     def embed_slots(
         self, positions: Tensor | None, encoder_out: dict[str, Any], source_keys: Tensor | None
@@ -201,6 +215,13 @@ class NarDrafterModel(TransformerModel):
             choices=[BIDIRECTIONAL, CAUSAL],
             help="bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so "
             "that decoding keeps them from iteration to iteration",
+        )
+        parser.add_argument(
+            "--slot-predicts",
+            choices=[ITSELF, NEXT],
+            help="itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's "
+            "decoder does: the last accepted token drafts the first and a mask each of the others, so that "
+            "--init-decoder-from begins with what the verifier knows",
         )
         parser.add_argument(
             "--weight-init",
@@ -331,6 +352,7 @@ def nar_drafter(args: Namespace) -> None:
         args.block_size = 10
     args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
     args.prefix_attention = getattr(args, "prefix_attention", None) or BIDIRECTIONAL
+    args.slot_predicts = getattr(args, "slot_predicts", None) or ITSELF
     args.weight_init = getattr(args, "weight_init", None) or BERT
     args.init_encoder_from = getattr(args, "init_encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", None)

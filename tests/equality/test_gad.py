@@ -46,6 +46,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal": {"prefix_attention": "causal"},
     "source copy": {"src_embedding_copy": True, "decoder_learned_pos": True},
     "source copy, causal": {"src_embedding_copy": True, "prefix_attention": "causal"},
+    "next": {"slot_predicts": "next"},
+    "next, source copy, causal": {
+        "slot_predicts": "next",
+        "src_embedding_copy": True,
+        "prefix_attention": "causal",
+    },
     "embedding norm": {"layernorm_embedding": True, "decoder_normalize_before": True},
 }
 ALL = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

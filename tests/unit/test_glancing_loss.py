@@ -37,12 +37,14 @@ def sample_with_targets(count: int, first: int = 0) -> dict[str, Any]:
     return sample
 
 
-def gradients(model: Any, samples: list[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], float]:
+def gradients(
+    model: Any, samples: list[dict[str, Any]], **options: Any
+) -> tuple[dict[str, torch.Tensor], float]:
     """Of the sum over ``samples``, divided by the sum of their sizes, as ``--update-freq`` and several GPUs do."""
     model.zero_grad()
     size = 0.0
     for sample in samples:
-        loss, sample_size, _ = criterion(label_smoothing=0.1)(model, sample)
+        loss, sample_size, _ = criterion(label_smoothing=0.1, **options)(model, sample)
         loss.backward()
         size += float(sample_size)
     return {
@@ -52,11 +54,13 @@ def gradients(model: Any, samples: list[dict[str, Any]]) -> tuple[dict[str, torc
     }, size
 
 
-def test_two_halves_give_the_gradient_of_the_whole() -> None:
+@pytest.mark.parametrize("slot_decay", [1.0, 0.7])
+def test_two_halves_give_the_gradient_of_the_whole(slot_decay: float) -> None:
     model = drafter(update=7).train()
-    whole, size = gradients(model, [sample_with_targets(8)])
-    halves, both = gradients(model, [sample_with_targets(3), sample_with_targets(5, first=3)])
-    assert size == both
+    whole, size = gradients(model, [sample_with_targets(8)], slot_decay=slot_decay)
+    parts = [sample_with_targets(3), sample_with_targets(5, first=3)]
+    halves, both = gradients(model, parts, slot_decay=slot_decay)
+    assert size == pytest.approx(both)
     assert whole.keys() == halves.keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(halves[name], gradient, atol=1e-6, rtol=1e-4)
@@ -98,6 +102,22 @@ def test_nothing_is_learned_past_the_end_or_where_it_was_revealed() -> None:
     assert half["slots"] == there
     assert torch.equal(half["right"], free["right"])  # of the first pass, which sees no target
     assert 0 < there - int(size) <= (there - int(half["right"])) // 2
+
+
+def test_later_slots_weigh_less() -> None:
+    """The loss is the weighted mean of what each slot has alone, its size the sum of the weights."""
+    model, sample = drafter(update=3).eval(), sample_with_targets(8)
+    even, plain = criterion()(model, sample)[:2]
+    loss, size = criterion(slot_decay=0.5)(model, sample)[:2]
+    lengths = (sample["target"] != PAD).sum(1)
+    slots = (lengths - draw_prefix_lengths(lengths, sample["id"], 1, -1)).clamp(max=BLOCK)
+    assert float(size) == pytest.approx(sum(2 - 0.5 ** (int(n) - 1) for n in slots))
+    assert int(plain) == int(slots.sum())
+    assert loss < even
+    first = criterion(slot_decay=1e-6)(model, sample)  # as good as the first slot alone
+    assert float(first[1]) == pytest.approx(len(slots), rel=1e-4)
+    with pytest.raises(ValueError, match="--slot-decay 0"):
+        criterion(slot_decay=0.0)
 
 
 def test_without_prefixes_every_block_is_the_beginning() -> None:

@@ -22,6 +22,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal": {"prefix_attention": "causal"},
     "source copy": {"src_embedding_copy": True, "decoder_learned_pos": True},
     "pre-norm": {"decoder_normalize_before": True, "prefix_attention": "causal"},
+    "next": {"slot_predicts": "next"},
+    "next, causal, source copy": {
+        "slot_predicts": "next",
+        "prefix_attention": "causal",
+        "src_embedding_copy": True,
+    },
 }
 ALL = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -42,15 +48,18 @@ def logits(model: Any, sample: dict[str, Any], tokens: Tensor) -> Tensor:
     return found
 
 
-def sees(query: int, key: int, prefix: int, causal: bool) -> bool:
-    return not causal or query >= prefix or key <= query
+def sees(query: int, key: int, first: int, causal: bool) -> bool:
+    """``first``: the position that predicts the first token of the block."""
+    return not causal or query >= first or key <= query
 
 
 def slow_logits(model: Any, source: list[int], prefix: list[int]) -> Tensor:
     """One row, one layer at a time, with what each position sees written out: (k, V)."""
     decoder, sample = model.decoder, make_batch([source])
     encoder_out = model.encoder(**sample["net_input"])
-    length = len(prefix) + BLOCK
+    if decoder.shift:
+        prefix = [EOS, *prefix]
+    length = len(prefix) + BLOCK - decoder.shift
     positions = decoder.embed_positions(torch.full((1, length), UNK))
     x = positions.clone()
     for place in range(length):
@@ -66,7 +75,7 @@ def slow_logits(model: Any, source: list[int], prefix: list[int]) -> Tensor:
     mask = torch.zeros(length, length)
     for query in range(length):
         for key in range(length):
-            if not sees(query, key, len(prefix), decoder.causal_prefix):
+            if not sees(query, key, length - BLOCK, decoder.causal_prefix):
                 mask[query, key] = -torch.inf
     x = x.transpose(0, 1)
     for layer in decoder.layers:
@@ -86,6 +95,23 @@ def test_ragged_rows_against_one_slow_row_at_a_time(options: dict[str, Any]) -> 
     with torch.no_grad():
         expected = [slow_logits(model, *row) for row in zip(sources, prefixes, strict=True)]
     torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=1e-5)
+
+
+def test_a_slot_that_predicts_the_next_token_begins_as_the_verifier(tmp_path: Path) -> None:
+    """A block of one token after a causal prefix is what the verifier says itself."""
+    model, args = build("transformer")
+    path = save((model, args), tmp_path / "verifier.pt")
+    begin = {"init_decoder_from": path, "init_encoder_from": path}
+    options = {"slot_predicts": "next", "prefix_attention": "causal", "activation_fn": "relu"}
+    drafter, _ = build("nar_drafter", block_size=1, **begin, **options)
+    sample, prefixes = make_batch(random_sources(3, 3)), [[], [5], [6, 7, 8]]
+    found = logits(drafter, sample, inputs(prefixes, [drafter.decoder.mask_index]))[:, 0]
+    for row, prefix in enumerate(prefixes):
+        alone = {name: part[row : row + 1] for name, part in sample["net_input"].items()}
+        alone["prev_output_tokens"] = torch.tensor([[EOS, *prefix]])
+        with torch.no_grad():
+            expected = model(**alone)[0][0, -1]
+        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_padding_of_the_source_is_not_copied() -> None:

@@ -30,6 +30,23 @@ def test_against_all_logits_at_once(count: int) -> None:
     assert torch.equal(found.predicted, logits.argmax(-1).masked_fill(target == PAD, PAD))
 
 
+def test_weights_are_those_of_the_sum_and_leave_the_likelihood_alone() -> None:
+    torch.manual_seed(3)
+    projection, features = torch.nn.Linear(6, 9), torch.randn(2, 5, 6)
+    target = torch.randint(2, 9, (2, 5)).masked_fill(torch.rand(2, 5) < 0.3, PAD)
+    weights = torch.rand(2, 5)
+    expected = torch.zeros(())
+    for feature, wanted, weight in zip(
+        features.flatten(0, 1), target.flatten(), weights.flatten(), strict=True
+    ):
+        if wanted != PAD:
+            one = projected_loss(projection, feature[None], wanted[None], 0.1, PAD)
+            expected = expected + weight * one.loss
+    found = projected_loss(projection, features, target, 0.1, PAD, weights)
+    torch.testing.assert_close(found.loss, expected)
+    assert torch.equal(found.nll, projected_loss(projection, features, target, 0.1, PAD).nll)
+
+
 def test_what_has_no_target_is_not_projected() -> None:
     seen = []
 
