@@ -12,6 +12,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_aggdec.models.slot_chain import CANDIDATES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 WORDS = 36
@@ -179,3 +180,20 @@ def trained_copier(
         optimizer.step()
         schedule.step()
     return task, model.eval()
+
+
+def slow_chain(
+    decoder: Any, features: Tensor, logits: Tensor, last: int
+) -> tuple[list[int], Tensor]:
+    """One slot after the other: the block that a chain puts together, and the logits of every slot in it.
+
+    Features (k, C) and logits (k, V) are those of the slots alone, in one row.
+    """
+    chosen, told = [], []
+    for feature, alone in zip(features, logits, strict=True):
+        before = torch.tensor([[[chosen[-1] if chosen else last]]])
+        heard = decoder.output_layer(decoder.chained(feature[None, None], before)[0, 0, 0])
+        candidates = alone.topk(min(CANDIDATES, len(alone))).indices.tolist()
+        chosen.append(max(candidates, key=lambda token: float(heard[token])))
+        told.append(heard)
+    return chosen, torch.stack(told)

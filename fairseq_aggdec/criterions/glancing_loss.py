@@ -5,6 +5,7 @@ gradients shows how much of the block the drafter gets wrong; a share of that is
 learns the rest (glancing, Qian et al., 2021).
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch import Tensor
 from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
+from fairseq_aggdec.models.slot_chain import tokens_before
 
 PREFIXES = ChoiceEnum(["drawn", "none"])
 VALIDATION = -1  # in place of the number of the update: the same prefixes every time
@@ -127,14 +129,20 @@ class GlancingLoss(FairseqCriterion):
         learned = there if glance is None else glance.learned
         places = torch.arange(block.size(1), device=block.device)
         weights = (self.cfg.slot_decay**places).expand_as(block)  # (B, k)
-        loss, logging["nll_loss"], predicted = projected_loss(
+        learning = functools.partial(
+            projected_loss,
             decoder.output_layer,
-            features,
-            block.masked_fill(~learned, self.padding_idx),
-            self.cfg.label_smoothing,
-            self.padding_idx,
-            weights,
+            target=block.masked_fill(~learned, self.padding_idx),
+            epsilon=self.cfg.label_smoothing,
+            pad=self.padding_idx,
+            weights=weights,
         )
+        loss, logging["nll_loss"], predicted = learning(features)
+        if decoder.chain is not None:
+            # Slots alone choose the candidates and have to be good as well.
+            told = decoder.chained(features, self._before(tokens, block).unsqueeze(2)).squeeze(2)
+            chained, logging["nll_loss"], predicted = learning(told)
+            loss = (loss + chained) / 2
         right = (predicted == block) & there if glance is None else glance.right
         ntokens = learned.sum()
         sample_size = len(target) if self.cfg.sentence_avg else weights[learned].sum()
@@ -149,6 +157,16 @@ class GlancingLoss(FairseqCriterion):
             logging["matched"] = right.cumprod(1).sum()
             logging |= self._probe(model, sample)
         return loss, sample_size, logging
+
+    def _before(self, tokens: Tensor, block: Tensor) -> Tensor:
+        """The true tokens before the slots (B, k), of input (B, P + k) and block (B, k)."""
+        slots, eos = block.size(1), self.task.target_dictionary.eos()
+        last = (
+            tokens[:, -slots - 1]
+            if tokens.size(1) > slots
+            else tokens.new_full((len(tokens),), eos)
+        )
+        return tokens_before(last.masked_fill(last == self.padding_idx, eos), block)
 
     def ratio(self, update: int) -> float:
         """Share of the distance that is revealed at an update: linear from start to end, then constant.

@@ -24,6 +24,7 @@ from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
+from fairseq_aggdec.models.slot_chain import chosen_along_chain, tokens_before
 
 
 class NarDrafter:
@@ -83,8 +84,7 @@ class NarDrafter:
         ]
         if not any(room):
             return Draft([()] * len(room))
-        logits = self.logits(state, block_size)  # (B, k, V)
-        block = first_largest(logits.flatten(0, 1)).view(-1, block_size)
+        block = self._block(state, block_size)
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)
@@ -95,11 +95,38 @@ class NarDrafter:
             drafts.append(tokens[:most])
         return Draft(drafts)
 
+    def _block(self, state: DecodeState, block_size: int) -> Tensor:
+        """(B, k) int64, the most likely tokens."""
+        if self.model.decoder.chain is not None:
+            return self._chained(state, block_size)[1]
+        logits = self.logits(state, block_size)
+        return first_largest(logits.flatten(0, 1)).view(-1, block_size)
+
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
-        """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed."""
+        """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
+
+        With a chain: of each slot after the token that the chain chooses before it.
+        """
+        decoder = self.model.decoder
+        if decoder.chain is None:
+            features = self._features(state, block_size)
+        else:
+            features, block = self._chained(state, block_size)
+            before = tokens_before(_last_tokens(state), block).unsqueeze(2)
+            features = decoder.chained(features, before).squeeze(2)
+        return self.slots.slot_logits(features, self.proposing)
+
+    def _chained(self, state: DecodeState, block_size: int) -> tuple[Tensor, Tensor]:
+        """Features (B, k, C) of the slots and the block (B, k) that the chain puts together."""
+        features = self._features(state, block_size)
+        logits = self.slots.slot_logits(features, self.proposing)
+        last = _last_tokens(state)
+        return features, chosen_along_chain(self.model.decoder, features, logits, last)
+
+    def _features(self, state: DecodeState, block_size: int) -> Tensor:
         self._begin()
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
-        return self.slots.block_logits(prefixes, block_size, self.proposing)
+        return self.slots.block_features(prefixes, block_size)
 
     def _fits(self, row: Row) -> bool:
         return self.readable and row.position <= self.longest
@@ -165,6 +192,11 @@ class NarDrafter:
         return member.encoder_out
 
 
+def _last_tokens(state: DecodeState) -> Tensor:
+    """(B,) int64, what each row has committed last."""
+    return torch.tensor([row.tokens[-1] for row in state.rows], device=state.device)
+
+
 def check_shared_encoder(drafter: Any, verifier: Any) -> None:
     """Raises ``ValueError`` unless the verifier has the encoder that the drafter was trained on.
 
@@ -188,17 +220,14 @@ class Slots(Protocol):
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
 
-    def block_logits(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        block_size: int,
-        proposing: Proposing = AS_VERIFIED,
-    ) -> Tensor:
-        """Logits (B, k, M) of the k = ``block_size`` tokens that follow the prefixes, over the first types of the
-        dictionary or all.
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        """Features (B, k, C) of the k = ``block_size`` slots that follow the prefixes.
 
         The prefixes are those of the call before and what was committed since, or empty.
         """
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        """(B, k, C) -> (B, k, M), over the first types of the dictionary or all."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows, in this order."""
@@ -215,12 +244,7 @@ class LayerSlots:
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
 
-    def block_logits(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        block_size: int,
-        proposing: Proposing = AS_VERIFIED,
-    ) -> Tensor:
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
         decoder: NarDecoder = self.model.decoder
         width = max(map(len, prefixes))
         slots = [decoder.mask_index] * block_size
@@ -228,8 +252,10 @@ class LayerSlots:
             [decoder.padding_idx] * (width - len(prefix)) + [*prefix, *slots] for prefix in prefixes
         ]
         tokens = torch.tensor(rows, device=self.device)
-        features = decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
-        logits: Tensor = decoder.output_layer(features)
+        return decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        logits: Tensor = self.model.decoder.output_layer(features)
         return logits[..., : proposing.types or None]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -255,12 +281,7 @@ class CachedSlots(CachedDecoder):
         self.cached = [0] * rows  # prefix tokens whose keys and values stand in the cache
         self.device = src_tokens.device
 
-    def block_logits(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        block_size: int,
-        proposing: Proposing = AS_VERIFIED,
-    ) -> Tensor:
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
         decoder = self.decoder
         masks = block_size - decoder.shift
         opening = [decoder.dictionary.eos()] * decoder.shift
@@ -278,9 +299,11 @@ class CachedSlots(CachedDecoder):
             self.cached = [len(prefix) for prefix in prefixes]
             block_starts = [width - block_size for width in widths]
         window = Window(torch.tensor(flat, device=self.device), starts, widths, block_starts)
-        self.places, self.masks = self._last(block_size, ends), self._last(masks, ends)
-        features = self.features(window)[self.places]
-        return self.draft_logits(features, proposing).unflatten(0, (-1, block_size))
+        places, self.masks = self._last(block_size, ends), self._last(masks, ends)
+        return self.features(window)[places].unflatten(0, (-1, block_size))
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        return self.draft_logits(features.flatten(0, 1), proposing).unflatten(0, features.shape[:2])
 
     def _last(self, count: int, ends: Sequence[int]) -> Tensor | slice:
         """The last ``count`` places of every row of a window whose rows end there."""

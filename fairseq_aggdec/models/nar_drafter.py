@@ -31,6 +31,7 @@ from fairseq_aggdec.models.from_verifier import (
     load_encoder,
     take_encoder_options,
 )
+from fairseq_aggdec.models.slot_chain import SlotChain
 
 BIDIRECTIONAL, CAUSAL = "bidirectional", "causal"
 BERT, STOCK = "bert", "stock"
@@ -58,6 +59,7 @@ class NarDecoder(TransformerDecoder):
         causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
+        chain: tells slots the token before them, None without it.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
@@ -77,6 +79,7 @@ class NarDecoder(TransformerDecoder):
         self.copy_query = None
         if cfg.src_embedding_copy:
             self.copy_query = nn.Linear(self.embed_dim, width, bias=False)
+        self.chain = SlotChain(self.output_embed_dim, width) if cfg.slot_chain else None
 
     def max_positions(self) -> int:
         """Length of the longest target; the slots of a block have positions beyond it."""
@@ -150,6 +153,12 @@ class NarDecoder(TransformerDecoder):
         weights = scores.softmax(-1).type_as(source_keys)  # (B, W, S)
         return mask + torch.bmm(weights, encoder_out["encoder_embedding"][0])
 
+    def chained(self, features: Tensor, before: Tensor) -> Tensor:
+        """Features (B, k, C) of slots, each told M tokens (B, k, M) that may stand before it: (B, k, M, C)."""
+        assert self.chain is not None
+        told: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
+        return told
+
     def _embed(
         self, tokens: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None
     ) -> Tensor:
@@ -222,6 +231,11 @@ class NarDrafterModel(TransformerModel):
             help="itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's "
             "decoder does: the last accepted token drafts the first and a mask each of the others, so that "
             "--init-decoder-from begins with what the verifier knows",
+        )
+        parser.add_argument(
+            "--slot-chain",
+            action="store_true",
+            help="the slots of a block are told which token was chosen before them, after all layers",
         )
         parser.add_argument(
             "--weight-init",
@@ -353,6 +367,7 @@ def nar_drafter(args: Namespace) -> None:
     args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
     args.prefix_attention = getattr(args, "prefix_attention", None) or BIDIRECTIONAL
     args.slot_predicts = getattr(args, "slot_predicts", None) or ITSELF
+    args.slot_chain = getattr(args, "slot_chain", False)
     args.weight_init = getattr(args, "weight_init", None) or BERT
     args.init_encoder_from = getattr(args, "init_encoder_from", None)
     args.share_verifier_encoder = getattr(args, "share_verifier_encoder", None)

@@ -8,7 +8,8 @@
 # Environment: VERIFIER (a checkpoint, to train none; WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE
 # (800), SAMPLED (1: the drafter learns from twice as many sentences, half of them sampled by the model of the other direction;
 # 0), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
-# verifier with the verifier's encoder), RUN (drafter), OUTPUT (docs/results/gad-multi30k), and what multi30k_common.sh lists.
+# verifier with the verifier's encoder), RUN (drafter), DRAFTERS (those in the table, by the names of their RUN: all), OUTPUT
+# (docs/results/gad-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -43,6 +44,7 @@ SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" -
 for folder in "$WORK"/drafter*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"
+    [[ " ${DRAFTERS:-$name} " == *" $name "* ]] || continue
     SYSTEMS+=(--system "$name alone=--decoding nar $options")
     SYSTEMS+=(--system "GAD, $name=--decoding gad $options")
     SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta --top-beta 3 --tolerance 1.0 $options")

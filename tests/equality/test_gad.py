@@ -36,6 +36,7 @@ from tests.support import (
     make_model,
     make_task,
     random_sources,
+    slow_chain,
     stock,
     trained_copier,
 )
@@ -52,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "src_embedding_copy": True,
         "prefix_attention": "causal",
     },
+    "chain": {"slot_chain": True},
     "embedding norm": {"layernorm_embedding": True, "decoder_normalize_before": True},
 }
 ALL = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -179,6 +181,12 @@ def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
     assert_same(found, stock([verifier], sample))
 
 
+def block_logits(slots: Any, prefixes: list[list[int]], block_size: int, types: int = 0) -> Tensor:
+    features = slots.block_features(prefixes, block_size)
+    found: Tensor = slots.slot_logits(features, Proposing(types=types))
+    return found
+
+
 @ALL
 def test_slots_in_8_bits_say_nearly_the_same(
     variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -190,7 +198,7 @@ def test_slots_in_8_bits_say_nearly_the_same(
         found = []
         for slots in (CachedSlots(model, pack=True), CachedSlots(model, pack=True, int8=True)):
             slots.begin(net_input["src_tokens"], encoder_out)
-            found.append(slots.block_logits([[5], [6, 7, 8], [9]], 4).log_softmax(-1))
+            found.append(block_logits(slots, [[5], [6, 7, 8], [9]], 4).log_softmax(-1))
     if int8.int8_available():
         assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
         assert not torch.equal(*found)
@@ -211,14 +219,12 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         prefixes: list[list[int]] = [[], [], []]
         for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3, 3]], 2)):
             prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
-            found, expected = (slots.block_logits(prefixes, size) for slots in (fast, plain))
+            found, expected = (block_logits(slots, prefixes, size) for slots in (fast, plain))
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
         for slots in (fast, plain):
             slots.keep_rows([2, 1])
         prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
-        found, expected = (
-            slots.block_logits(prefixes, 4, Proposing(types=7)) for slots in (fast, plain)
-        )
+        found, expected = (block_logits(slots, prefixes, 4, types=7) for slots in (fast, plain))
         assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -268,7 +274,11 @@ def plain_nar(
         tokens = torch.tensor([[*output, *[mask] * model.decoder.block_size]])
         with torch.no_grad():
             features = model(**sample["net_input"], prev_output_tokens=tokens)
-            logits = model.decoder.output_layer(features)[0] / temperature
+            logits = model.decoder.output_layer(features)[0]
+            if model.decoder.chain is not None:
+                last = output[-1] if output else EOS
+                logits = slow_chain(model.decoder, features[0], logits, last)[1]
+            logits = logits / temperature
         log_probs, first = logits.log_softmax(-1), len(output)
         for slot in range(model.decoder.block_size):
             place, free = first + slot, logits[slot].clone()

@@ -67,7 +67,8 @@ def test_two_halves_give_the_gradient_of_the_whole(slot_decay: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"prefix_attention": "causal", "src_embedding_copy": True}]
+    "options",
+    [{}, {"prefix_attention": "causal", "src_embedding_copy": True}, {"slot_chain": True}],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gives_nearly_the_same_gradient(
@@ -118,6 +119,31 @@ def test_later_slots_weigh_less() -> None:
     assert float(first[1]) == pytest.approx(len(slots), rel=1e-4)
     with pytest.raises(ValueError, match="--slot-decay 0"):
         criterion(slot_decay=0.0)
+
+
+@pytest.mark.parametrize("prefixes", ["drawn", "none"])
+def test_a_chain_learns_after_the_true_token_and_slots_alone_as_well(prefixes: str) -> None:
+    model, sample = drafter(update=3, slot_chain=True).eval(), sample_with_targets(8)
+    decoder = model.decoder
+    heard: list[torch.Tensor] = []
+    chained = decoder.chained
+    decoder.chained = lambda features, before: heard.append(before) or chained(features, before)
+    loss, size, logging = criterion(prefixes=prefixes)(model, sample)
+    chain, decoder.chain = decoder.chain, None
+    alone, same_size, plain = criterion(prefixes=prefixes)(model, sample)
+    assert size == same_size
+    both = (float(plain["nll_loss"]) + float(logging["nll_loss"])) / 2
+    assert loss.item() == pytest.approx(both)
+    assert loss.item() != pytest.approx(alone.item())
+    lengths = (sample["target"] != PAD).sum(1).tolist()
+    drawn = draw_prefix_lengths(torch.tensor(lengths), sample["id"], 1, -1).tolist()
+    for target, length, prefix, before in zip(
+        sample["target"].tolist(), lengths, drawn, heard[0].squeeze(2).tolist(), strict=True
+    ):
+        first = prefix if prefixes == "drawn" else 0
+        count = min(BLOCK, length - first)
+        assert before[:count] == [EOS, *target][first : first + count]
+    decoder.chain = chain
 
 
 def test_without_prefixes_every_block_is_the_beginning() -> None:
