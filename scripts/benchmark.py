@@ -7,7 +7,8 @@ Plots of the first thread count are written beside the tables.
 
     --record FILE     decodes with IAD, or as --decoding says, and writes what it did, draft by draft
     --replay FILE     instead of DATA and --path: a model of --size with random weights, forced to do what was recorded;
-                      with --systems gad a drafter of that size runs as well, with --systems blockwise heads do
+                      with --systems gad a drafter of that size runs as well, with options of fairseq-train that
+                      --drafter-flags="..." names; with --systems blockwise heads do
     --step-cost       instead: time of one decoder call against the number of tokens it reads
     --overhead        instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
     --memory          instead: peak memory of stock beam 1 and of IAD with and without packed weights
@@ -15,6 +16,7 @@ Plots of the first thread count are written beside the tables.
 
 import argparse
 import logging
+import shlex
 import sys
 import tempfile
 from dataclasses import asdict
@@ -52,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--record", type=Path, metavar="FILE")
     group.add_argument("--replay", type=Path, metavar="FILE")
     group.add_argument("--size", choices=list(SIZES), default="base")
+    group.add_argument("--drafter-flags", type=shlex.split, default=[], metavar="FLAGS")
     group.add_argument("--step-cost", action="store_true")
     group.add_argument("--overhead", action="store_true")
     group.add_argument("--memory", action="store_true")
@@ -238,6 +241,7 @@ def main(arguments: list[str]) -> None:
     early.add_argument("--size", default="base")
     early.add_argument("--limit", type=int)
     early.add_argument("--systems", nargs="+", default=DEFAULT_SYSTEMS)
+    early.add_argument("--drafter-flags", type=shlex.split, default=[])
     known, _ = early.parse_known_args(arguments)
     if known.replay is None:
         Bench(arguments).run()
@@ -246,8 +250,9 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"error: --size {known.size}: choose from {', '.join(SIZES)}")
     records = benchmark.spread(recording.load(known.replay), known.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        needed = {"drafter": "gad" in known.systems, "heads": "blockwise" in known.systems}
-        prepared = replay.prepare(Path(folder), known.size, records, **needed)
+        drafter = known.drafter_flags if "gad" in known.systems else None
+        heads = "blockwise" in known.systems
+        prepared = replay.prepare(Path(folder), known.size, records, drafter, heads)
         Bench([*prepared, *arguments], records).run()
 
 

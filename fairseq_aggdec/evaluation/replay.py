@@ -34,7 +34,7 @@ def prepare(
     folder: Path,
     size: str,
     records: Sequence[Record],
-    drafter: bool = False,
+    drafter: Sequence[str] | None = None,
     heads: bool = False,
 ) -> list[str]:
     """Writes dictionaries, sources and random checkpoints; returns the arguments by which fairseq finds them.
@@ -43,7 +43,8 @@ def prepare(
         folder: is made.
         size: one of :data:`SIZES`.
         records: what is to be replayed, done by the method itself: heads, for one, draft nothing at first.
-        drafter: make a non-autoregressive drafter as well, for blocks as long as the longest recorded draft.
+        drafter: make a non-autoregressive drafter as well, with these options, for blocks as long as the longest
+            recorded draft; None for no drafter.
         heads: the model gets per-head layers for such blocks, four times its width each, all of them learned.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,12 +73,12 @@ def prepare(
     else:
         write_checkpoint(checkpoint, folder, "transformer", *sizes.flags(), SHARED)
     arguments = data_arguments(folder, checkpoint)
-    if drafter:
+    if drafter is not None:
         path = folder / f"{size}-drafter.pt"
         arch = DRAFTERS.get(size, "nar_drafter")
         shared = ("--share-verifier-encoder", str(checkpoint), "--share-decoder-input-output-embed")
         block = ("--block-size", str(max(1, longest)))
-        write_checkpoint(path, folder, arch, *sizes.flags(), *shared, *block)
+        write_checkpoint(path, folder, arch, *sizes.flags(), *shared, *block, *drafter)
         arguments += ["--drafter-path", str(path)]
     return arguments
 

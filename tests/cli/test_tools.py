@@ -198,10 +198,14 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
     benchmark = script("benchmark")
     benchmark.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
     more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
+    more.append("--drafter-flags=--prefix-attention causal --slot-chain")
     with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
         benchmark.main(["--replay", str(recorded), *more, "--output", str(output)])
     rounds = sum(len(record.iterations) for record in load(recorded))
     assert drafting.call_count >= rounds
+    if kind is NarDrafter:
+        decoder = drafting.call_args.args[0].model.decoder
+        assert decoder.causal_prefix and decoder.chain is not None
     _, replayed = json.loads(output.with_suffix(".json").read_text())["results"]
     assert replayed["differ_from_beam1"] == 0
     assert replayed["mean_accepted"] == pytest.approx(replayed["tokens"] / rounds)
