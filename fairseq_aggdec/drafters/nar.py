@@ -23,8 +23,9 @@ from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
-from fairseq_aggdec.models.slot_chain import chosen_along_chain, tokens_before
+from fairseq_aggdec.models.slot_chain import tokens_before
 
 
 class NarDrafter:
@@ -97,34 +98,34 @@ class NarDrafter:
 
     def _block(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k) int64, the most likely tokens."""
-        if self.model.decoder.chain is not None:
-            return self._chained(state, block_size)[1]
-        logits = self.logits(state, block_size)
-        return first_largest(logits.flatten(0, 1)).view(-1, block_size)
+        self._begin()
+        if self.chain is not None:
+            return self._chained(self.chain, state, block_size)[1]
+        return first_largest(self.logits(state, block_size).flatten(0, 1)).view(-1, block_size)
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
 
         With a chain: of each slot after the token that the chain chooses before it.
         """
-        decoder = self.model.decoder
-        if decoder.chain is None:
+        self._begin()
+        if self.chain is None:
             features = self._features(state, block_size)
         else:
-            features, block = self._chained(state, block_size)
-            before = tokens_before(_last_tokens(state), block).unsqueeze(2)
-            features = decoder.chained(features, before).squeeze(2)
+            features, block = self._chained(self.chain, state, block_size)
+            before = tokens_before(_last_tokens(state), block)
+            features = self.chain.told(features, before.unsqueeze(2)).squeeze(2)
         return self.slots.slot_logits(features, self.proposing)
 
-    def _chained(self, state: DecodeState, block_size: int) -> tuple[Tensor, Tensor]:
-        """Features (B, k, C) of the slots and the block (B, k) that the chain puts together."""
+    def _chained(
+        self, chain: FastChain, state: DecodeState, block_size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Features (B, k, C) of the slots alone and the block (B, k) that the chain makes of them."""
         features = self._features(state, block_size)
         logits = self.slots.slot_logits(features, self.proposing)
-        last = _last_tokens(state)
-        return features, chosen_along_chain(self.model.decoder, features, logits, last)
+        return features, chain.choose(features, logits, _last_tokens(state))
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
-        self._begin()
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
         return self.slots.block_features(prefixes, block_size)
 
@@ -179,6 +180,9 @@ class NarDrafter:
         self.slots: Slots = LayerSlots(model)
         if fast_decoder:
             self.slots = CachedSlots(model, self.pack, self.proposing.int8)
+        self.chain: FastChain | None = None
+        if model.decoder.chain is not None:
+            self.chain = FastChain(model.decoder, self.pack)
         self.watch = ParameterWatch(model)
 
     def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
