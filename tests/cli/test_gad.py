@@ -60,7 +60,12 @@ def test_training_resumes(trained: Trained, drafter: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["--amp", "--amp --prefix-attention causal --src-embedding-copy"]
+    "options",
+    [
+        "--amp",
+        "--amp --prefix-attention causal --src-embedding-copy",
+        "--amp --slot-predicts next --slot-chain --slot-decay 0.8",
+    ],
 )
 def test_half_precision(trained: Trained, tmp_path: Path, stock: Result, options: str) -> None:
     """Trained in half precision, validated against a verifier, it drafts for the verifier in fp32."""

@@ -54,9 +54,9 @@ def gradients(
     }, size
 
 
-@pytest.mark.parametrize("slot_decay", [1.0, 0.7])
-def test_two_halves_give_the_gradient_of_the_whole(slot_decay: float) -> None:
-    model = drafter(update=7).train()
+@pytest.mark.parametrize(("slot_decay", "chain"), [(1.0, False), (0.7, True)])
+def test_two_halves_give_the_gradient_of_the_whole(slot_decay: float, chain: bool) -> None:
+    model = drafter(update=7, slot_chain=chain).train()
     whole, size = gradients(model, [sample_with_targets(8)], slot_decay=slot_decay)
     parts = [sample_with_targets(3), sample_with_targets(5, first=3)]
     halves, both = gradients(model, parts, slot_decay=slot_decay)
