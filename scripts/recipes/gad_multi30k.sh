@@ -8,7 +8,8 @@
 # Environment: VERIFIER (a checkpoint, to train none; WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE
 # (800), SAMPLED (1: the drafter learns from twice as many sentences, half of them sampled by the model of the other direction;
 # 0), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
-# verifier with the verifier's encoder), RUN (drafter), DRAFTERS (those in the table, by the names of their RUN: all), OUTPUT
+# verifier with the verifier's encoder, predicts what comes next along a chain and keeps its prefix; the paper's drafter has
+# neither and another loss: FLAGS="--slot-decay 1 --dropout 0.1" with it), RUN (drafter), DRAFTERS (those in the table, by the names of their RUN: all), OUTPUT
 # (docs/results/gad-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
@@ -24,7 +25,8 @@ train() {
     # shellcheck disable=SC2086
     "$BIN/fairseq-train" "$GUESSED" --upsample-primary 1 --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS $PRECISION_FLAGS \
         --seed "$SEED" --arch nar_drafter $MODEL_FLAGS --decoder-layers "$LAYERS" --block-size "$BLOCK_SIZE" $DRAFTER_FLAGS \
-        --activation-fn relu --dropout 0.1 --criterion glancing_loss --label-smoothing 0.1 --eval-acceptance "$VERIFIER" \
+        --activation-fn relu --dropout 0 --criterion glancing_loss --label-smoothing 0.1 --slot-decay 0.8 \
+        --eval-acceptance "$VERIFIER" \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "$LR" \
         --lr-scheduler polynomial_decay --warmup-updates 400 --total-num-update "$MAX_UPDATE" --max-update "$MAX_UPDATE" \
         --max-tokens 4000 --required-batch-size-multiple 1 --num-workers 0 \
@@ -35,7 +37,8 @@ train() {
 }
 
 need_verifier
-DRAFTER_FLAGS=${DRAFTER_FLAGS:---share-verifier-encoder $VERIFIER --init-decoder-from $VERIFIER --share-decoder-input-output-embed}
+DRAFTER_FLAGS=${DRAFTER_FLAGS:---share-verifier-encoder $VERIFIER --init-decoder-from $VERIFIER
+    --share-decoder-input-output-embed --slot-predicts next --prefix-attention causal --slot-chain}
 resume "$RUN-$PAIR" train
 
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
