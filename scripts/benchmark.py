@@ -243,6 +243,10 @@ def main(arguments: list[str]) -> None:
     early.add_argument("--systems", nargs="+", default=DEFAULT_SYSTEMS)
     early.add_argument("--drafter-flags", type=shlex.split, default=[])
     known, _ = early.parse_known_args(arguments)
+    if known.drafter_flags and (known.replay is None or "gad" not in known.systems):
+        raise SystemExit(
+            "error: --drafter-flags is for --replay with --systems gad, which makes a drafter"
+        )
     if known.replay is None:
         Bench(arguments).run()
         return

@@ -191,8 +191,8 @@ def slow_chain(
     """
     chosen, told = [], []
     for feature, alone in zip(features, logits, strict=True):
-        before = torch.tensor([[[chosen[-1] if chosen else last]]])
-        heard = decoder.output_layer(decoder.chained(feature[None, None], before)[0, 0, 0])
+        before = torch.tensor([[chosen[-1] if chosen else last]])
+        heard = decoder.output_layer(decoder.chained(feature[None, None], before)[0, 0])
         candidates = alone.topk(min(CANDIDATES, len(alone))).indices.tolist()
         chosen.append(max(candidates, key=lambda token: float(heard[token])))
         told.append(heard)

@@ -82,6 +82,9 @@ class GlancingLoss(FairseqCriterion):
     Validation counts the same blocks with the same prefixes every time and reveals nothing. It reports the drafter's
     ``matched`` tokens (how many of a block equal the reference up to the first that does not) and, with
     ``--eval-acceptance``, ``mean_accepted``.
+
+    With ``--slot-chain`` the loss is the mean of that of the slots alone and that of the slots told the true tokens
+    before them, of which ``nll_loss``, ``matched`` and validation's ``accuracy`` speak.
     """
 
     cfg: GlancingLossConfig
@@ -122,7 +125,7 @@ class GlancingLoss(FairseqCriterion):
         if model.training:
             ratio = self.ratio(update)
             keys = ids, self.cfg.seed, update
-            glance = Glance(decoder.output_layer, tokens, block, there, ratio, keys)
+            glance = Glance(decoder.output_layer, tokens, block, there, decoder.shift, ratio, keys)
             logging |= {"glancing_ratio": ratio, "batches": 1}
         source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
         features = model(**source, prev_output_tokens=tokens, glance=glance)  # (B, k, C)
@@ -140,7 +143,7 @@ class GlancingLoss(FairseqCriterion):
         loss, logging["nll_loss"], predicted = learning(features)
         if decoder.chain is not None:
             # Slots alone choose the candidates and have to be good as well.
-            told = decoder.chained(features, self._before(tokens, block).unsqueeze(2)).squeeze(2)
+            told = decoder.chained(features, self._before(tokens, block))
             chained, logging["nll_loss"], predicted = learning(told)
             loss = (loss + chained) / 2
         right = (predicted == block) & there if glance is None else glance.right
@@ -224,6 +227,7 @@ class Glance:
         tokens: (B, P + k) input of the first pass.
         block: (B, k) targets.
         there: (B, k) bool, slots that have a target.
+        shift: how many slots at the end are not read, so that there is no use in revealing them.
         ratio: of the wrong tokens that is revealed.
         keys: ids, seed and update for :func:`choose_revealed`.
 
@@ -241,12 +245,13 @@ class Glance:
         tokens: Tensor,
         block: Tensor,
         there: Tensor,
+        shift: int,
         ratio: float,
         keys: tuple[Tensor, int, int],
     ):
         self.output_layer = output_layer
         self.tokens, self.block, self.there = tokens, block, there
-        self.ratio, self.keys = ratio, keys
+        self.shift, self.ratio, self.keys = shift, ratio, keys
 
     def __call__(self, features: Tensor) -> Tensor:
         """Features of the slots (B, k, C) -> (B, P + k)."""
@@ -254,7 +259,10 @@ class Glance:
         predicted = self.output_layer(features[there]).max(-1).indices
         self.right = torch.zeros_like(there).masked_scatter_(there, predicted == self.block[there])
         distance = (self.there & ~self.right).sum(1)
-        revealed = choose_revealed(distance, self.there, self.ratio, *self.keys)
+        read = there & (
+            torch.arange(there.size(1), device=there.device) < there.size(1) - self.shift
+        )
+        revealed = choose_revealed(distance, read, self.ratio, *self.keys)
         self.learned = self.there & ~revealed
         prefix, slots = self.tokens.split(
             [self.tokens.size(1) - len(revealed[0]), len(revealed[0])], 1

@@ -58,7 +58,7 @@ def projected_loss(
         smoothed, plain = label_smoothed_nll_loss(
             log_probs, wanted.unsqueeze(1), epsilon, reduce=False
         )  # (N,) each
-        loss, nll = loss + weight @ smoothed, nll + plain.sum().detach()
+        loss, nll = loss + (weight * smoothed).sum(), nll + plain.sum().detach()
         predicted.append(log_probs.detach().max(-1).indices)
     return ProjectedLoss(
         loss, nll, torch.full_like(target, pad).masked_scatter(there, torch.cat(predicted))

@@ -20,14 +20,14 @@ class FastChain:
 
     Args:
         decoder: has a chain.
-        pack: lay the weights out for few rows on CPU.
+        pack: lay the weights out for few rows on CPU. (What a slot hears of every token, V x C, is kept in any case.)
     """
 
     @torch.no_grad()
     def __init__(self, decoder: NarDecoder, pack: bool):
         assert decoder.chain is not None
         embedded = decoder.embed_scale * decoder.embed_tokens.weight
-        self.heard = decoder.chain.read_token(embedded)  # (V, C): what a slot hears of every token
+        self.heard = decoder.chain.read_token(embedded)  # (V, C)
         self.read_slot = FastLinear([decoder.chain.read_slot], pack=pack)
         self.write = FastLinear([decoder.chain.write], pack=pack)
         self.projection = decoder.output_projection

@@ -21,7 +21,8 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     """Every token that the drafter proposes stands, up to its ``</s>``; scores are the drafter's.
 
     The generation options hold as for the verifier, but for ``--no-repeat-ngram-size`` within a block, whose tokens are
-    chosen at once.
+    chosen at once. A chain (``--slot-chain``) goes on from the tokens that it chooses itself, before the options have
+    changed any.
     """
 
     drafter: NarDrafter

@@ -2,7 +2,7 @@
 
 The drafter reads the committed tokens of a row and k mask slots. With bidirectional prefix attention its window is all
 of that, anew in every iteration; with causal prefix attention it is what was committed since the last one, and the
-slots.
+slots (with slots that predict the token after them, the last committed token is one of these and read again).
 """
 
 import time
@@ -100,7 +100,7 @@ class NarDrafter:
         """(B, k) int64, the most likely tokens."""
         self._begin()
         if self.chain is not None:
-            return self._chained(self.chain, state, block_size)[1]
+            return self._chained(self.chain, state, block_size)[2]
         return first_largest(self.logits(state, block_size).flatten(0, 1)).view(-1, block_size)
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
@@ -112,18 +112,20 @@ class NarDrafter:
         if self.chain is None:
             features = self._features(state, block_size)
         else:
-            features, block = self._chained(self.chain, state, block_size)
-            before = tokens_before(_last_tokens(state), block)
+            features, last, block = self._chained(self.chain, state, block_size)
+            before = tokens_before(last, block)
             features = self.chain.told(features, before.unsqueeze(2)).squeeze(2)
         return self.slots.slot_logits(features, self.proposing)
 
     def _chained(
         self, chain: FastChain, state: DecodeState, block_size: int
-    ) -> tuple[Tensor, Tensor]:
-        """Features (B, k, C) of the slots alone and the block (B, k) that the chain makes of them."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Features (B, k, C) of the slots alone, last tokens (B,) and the block (B, k) that the chain makes of them."""
+        # First: a copy to a device waits for the work that is there.
+        last = torch.tensor([row.tokens[-1] for row in state.rows], device=state.device)
         features = self._features(state, block_size)
         logits = self.slots.slot_logits(features, self.proposing)
-        return features, chain.choose(features, logits, _last_tokens(state))
+        return features, last, chain.choose(features, logits, last)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
@@ -194,11 +196,6 @@ class NarDrafter:
             check_shared_encoder(self.model, member.model)
             self.verifier_model = member.model
         return member.encoder_out
-
-
-def _last_tokens(state: DecodeState) -> Tensor:
-    """(B,) int64, what each row has committed last."""
-    return torch.tensor([row.tokens[-1] for row in state.rows], device=state.device)
 
 
 def check_shared_encoder(drafter: Any, verifier: Any) -> None:
@@ -282,7 +279,7 @@ class CachedSlots(CachedDecoder):
         self.start(encoder_out, rows, length + self.decoder.block_size)
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.encoder_out = encoder_out
-        self.cached = [0] * rows  # prefix tokens whose keys and values stand in the cache
+        self.cached = [0] * rows  # tokens whose keys and values stand in the cache for good
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
@@ -295,6 +292,7 @@ class CachedSlots(CachedDecoder):
         flat: list[int] = []
         ends: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
+            # Padding where masks stand, which have no row in the table of embeddings.
             flat += [*opening, *prefix][start:] + [decoder.padding_idx] * masks
             ends.append(len(flat))
         widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

@@ -59,7 +59,7 @@ class NarDecoder(TransformerDecoder):
         causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
-        chain: tells slots the token before them, None without it.
+        chain: tells slots the tokens before them, None without it.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
@@ -154,7 +154,7 @@ class NarDecoder(TransformerDecoder):
         return mask + torch.bmm(weights, encoder_out["encoder_embedding"][0])
 
     def chained(self, features: Tensor, before: Tensor) -> Tensor:
-        """Features (B, k, C) of slots, each told M tokens (B, k, M) that may stand before it: (B, k, M, C)."""
+        """Features (B, k, C) of slots that are told the tokens before them (B, k): (B, k, C)."""
         assert self.chain is not None
         told: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
         return told

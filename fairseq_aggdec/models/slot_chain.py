@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class SlotChain(nn.Module):
-    """Features of a slot and the token before it in, features of the slot out.
+    """Features of slots and embeddings of the tokens before them in, features of the slots out.
 
     Args:
         width: C, of features.
@@ -25,9 +25,9 @@ class SlotChain(nn.Module):
         self.write = nn.Linear(width, width)
 
     def forward(self, features: Tensor, before: Tensor) -> Tensor:
-        """(..., k, C) and embeddings (..., k, M, E) of M tokens before each slot -> (..., k, M, C)."""
-        heard = self.read_slot(features).unsqueeze(-2) + self.read_token(before)
-        told: Tensor = features.unsqueeze(-2) + self.write(heard.relu())
+        """(..., C) and (..., E) -> (..., C)."""
+        heard = self.read_slot(features) + self.read_token(before)
+        told: Tensor = features + self.write(heard.relu())
         return told
 
 

@@ -8,9 +8,9 @@
 # Environment: VERIFIER (a checkpoint, to train none; WORK/verifier-greedy-PAIR is then its, or not there yet), VERIFIER_UPDATE
 # (800), SAMPLED (1: the drafter learns from twice as many sentences, half of them sampled by the model of the other direction;
 # 0), BLOCK_SIZE (10), MAX_UPDATE (5000), LAYERS (3, of the drafter's decoder), LR (0.001), DRAFTER_FLAGS (it begins as the
-# verifier with the verifier's encoder, predicts what comes next along a chain and keeps its prefix; the paper's drafter has
-# neither and another loss: FLAGS="--slot-decay 1 --dropout 0.1" with it), RUN (drafter), DRAFTERS (those in the table, by the names of their RUN: all), OUTPUT
-# (docs/results/gad-multi30k), and what multi30k_common.sh lists.
+# verifier with the verifier's encoder and --slot-predicts next --prefix-attention causal --slot-chain; for a drafter as in
+# the paper leave these out and add FLAGS="--slot-decay 1 --dropout 0.1"), RUN (drafter), DRAFTERS (those in the table, by the
+# names of their RUN: all), OUTPUT (docs/results/gad-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base

@@ -198,7 +198,12 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
     benchmark = script("benchmark")
     benchmark.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
     more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
-    more.append("--drafter-flags=--prefix-attention causal --slot-chain")
+    flags = "--drafter-flags=--prefix-attention causal --slot-chain"
+    if kind is NarDrafter:
+        more.append(flags)
+    else:
+        with pytest.raises(SystemExit, match="--drafter-flags is for --replay with --systems gad"):
+            benchmark.main(["--replay", str(recorded), *more, flags])
     with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
         benchmark.main(["--replay", str(recorded), *more, "--output", str(output)])
     rounds = sum(len(record.iterations) for record in load(recorded))

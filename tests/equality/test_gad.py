@@ -53,6 +53,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "src_embedding_copy": True,
         "prefix_attention": "causal",
     },
+    "next, chain, causal": {
+        "slot_predicts": "next",
+        "slot_chain": True,
+        "prefix_attention": "causal",
+    },
     "chain": {"slot_chain": True},
     "embedding norm": {"layernorm_embedding": True, "decoder_normalize_before": True},
 }

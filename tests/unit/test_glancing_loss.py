@@ -106,17 +106,26 @@ def test_nothing_is_learned_past_the_end_or_where_it_was_revealed() -> None:
 
 
 def test_later_slots_weigh_less() -> None:
-    """The loss is the weighted mean of what each slot has alone, its size the sum of the weights."""
+    """The size is the sum of the weights; the most extreme ones leave the loss of the first slots."""
     model, sample = drafter(update=3).eval(), sample_with_targets(8)
-    even, plain = criterion()(model, sample)[:2]
-    loss, size = criterion(slot_decay=0.5)(model, sample)[:2]
+    plain = criterion()(model, sample)[1]
+    size = criterion(slot_decay=0.5)(model, sample)[1]
     lengths = (sample["target"] != PAD).sum(1)
     slots = (lengths - draw_prefix_lengths(lengths, sample["id"], 1, -1)).clamp(max=BLOCK)
     assert float(size) == pytest.approx(sum(2 - 0.5 ** (int(n) - 1) for n in slots))
     assert int(plain) == int(slots.sum())
-    assert loss < even
-    first = criterion(slot_decay=1e-6)(model, sample)  # as good as the first slot alone
-    assert float(first[1]) == pytest.approx(len(slots), rel=1e-4)
+    found, count, _ = criterion(slot_decay=1e-6)(model, sample)
+    assert float(count) == pytest.approx(len(slots), rel=1e-4)
+    tokens, block = cut_blocks(
+        sample["target"],
+        draw_prefix_lengths(lengths, sample["id"], 1, -1),
+        *(BLOCK, PAD, model.decoder.mask_index),
+    )
+    source = {name: sample["net_input"][name] for name in ("src_tokens", "src_lengths")}
+    features = model(**source, prev_output_tokens=tokens)
+    chances = model.decoder.output_layer(features[:, 0]).log_softmax(-1)
+    expected = -chances.gather(1, block[:, :1]).sum()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-3)
     with pytest.raises(ValueError, match="--slot-decay 0"):
         criterion(slot_decay=0.0)
 
@@ -138,7 +147,7 @@ def test_a_chain_learns_after_the_true_token_and_slots_alone_as_well(prefixes: s
     lengths = (sample["target"] != PAD).sum(1).tolist()
     drawn = draw_prefix_lengths(torch.tensor(lengths), sample["id"], 1, -1).tolist()
     for target, length, prefix, before in zip(
-        sample["target"].tolist(), lengths, drawn, heard[0].squeeze(2).tolist(), strict=True
+        sample["target"].tolist(), lengths, drawn, heard[0].tolist(), strict=True
     ):
         first = prefix if prefixes == "drawn" else 0
         count = min(BLOCK, length - first)
@@ -185,6 +194,24 @@ def test_revealed_tokens_are_read_by_the_second_pass() -> None:
     assert shown.any()
     assert torch.equal(slots[shown], block[shown])
     assert torch.equal(second[:, :-BLOCK], tokens[:, :-BLOCK])
+
+
+def test_a_slot_that_nobody_reads_is_not_revealed() -> None:
+    """Slots that predict the token after them read all masks but the last."""
+    sample = sample_with_targets(8)
+    for predicts in ("itself", "next"):
+        learned = torch.zeros(BLOCK, dtype=torch.long)
+        for update in range(20):
+            model = drafter(update=update, slot_predicts=predicts).train()
+            seen: list[torch.Tensor] = []
+            slot_features = model.decoder.slot_features
+            model.decoder.slot_features = lambda tokens, *rest: (
+                seen.append(tokens) or slot_features(tokens, *rest)  # noqa: B023
+            )
+            criterion(glancing_start=0.9, glancing_end=0.9)(model, sample)
+            learned += (seen[1][:, -BLOCK:] != model.decoder.mask_index).sum(0)
+        assert bool(learned[-1]) == (predicts == "itself")
+        assert learned[:-1].all()
 
 
 def test_the_share_that_is_revealed_falls_linearly() -> None:

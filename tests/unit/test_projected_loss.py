@@ -65,3 +65,13 @@ def test_nothing_to_learn_is_still_differentiable() -> None:
     ).loss.backward()
     assert features.grad is not None
     assert not features.grad.any()
+
+
+def test_sums_are_exact_under_autocast() -> None:
+    torch.manual_seed(3)
+    projection, features = torch.nn.Linear(6, 9), torch.randn(700, 6)
+    target = torch.randint(2, 9, (700,))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = projected_loss(projection, features, target, 0.0, PAD)
+    assert found.loss.dtype == torch.float32
+    torch.testing.assert_close(found.loss, found.nll, rtol=1e-6, atol=0)
