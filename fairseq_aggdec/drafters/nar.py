@@ -185,7 +185,8 @@ class NarDrafter:
         self.chain: FastChain | None = None
         if model.decoder.chain is not None:
             self.chain = FastChain(model.decoder, self.pack)
-        self.watch = ParameterWatch(model)
+        # A frozen encoder does not change but with the decoder, when the model is moved.
+        self.watch = ParameterWatch(model.decoder if model.shares_encoder else model)
 
     def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
