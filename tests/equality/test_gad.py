@@ -23,7 +23,8 @@ from fairseq_aggdec.decoding.draft import BlockDraft, Proposing
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters import loading
-from fairseq_aggdec.drafters.nar import CachedSlots, LayerSlots, NarDrafter
+from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (

@@ -1,0 +1,145 @@
+"""A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
+
+
+class Slots(Protocol):
+    """Runs a drafter's decoder over prefixes and mask slots."""
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
+        """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
+
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        """Features (B, k, C) of the k = ``block_size`` slots that follow the prefixes.
+
+        The prefixes are those of the call before and what was committed since, or empty.
+        """
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        """(B, k, C) -> (B, k, M), over the first types of the dictionary or all."""
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows, in this order."""
+
+
+class LayerSlots:
+    """Any drafter through its own layers, by recomputing everything: slow and plain."""
+
+    def __init__(self, model: NarDrafterModel):
+        self.model = model
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
+        self.encoder_out = encoder_out
+        self.source_keys = self.model.source_keys(src_tokens, encoder_out)
+        self.device = src_tokens.device
+
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        decoder: NarDecoder = self.model.decoder
+        width = max(map(len, prefixes))
+        slots = [decoder.mask_index] * block_size
+        rows = [
+            [decoder.padding_idx] * (width - len(prefix)) + [*prefix, *slots] for prefix in prefixes
+        ]
+        tokens = torch.tensor(rows, device=self.device)
+        return decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        logits: Tensor = self.model.decoder.output_layer(features)
+        return logits[..., : proposing.types or None]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        order = torch.tensor(rows, device=self.device)
+        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+        if self.source_keys is not None:
+            self.source_keys = self.source_keys[order]
+
+
+class CachedSlots(CachedDecoder):
+    """The cached decoder over mask slots; a causal prefix is read once and kept."""
+
+    def __init__(self, model: NarDrafterModel, pack: bool, int8: bool = False):
+        super().__init__(model.decoder, pack, int8)
+        self.model = model
+        self.decoder: NarDecoder = model.decoder
+
+    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
+        rows, length = src_tokens.shape
+        self.start(encoder_out, rows, length + self.decoder.block_size)
+        self.source_keys = self.model.source_keys(src_tokens, encoder_out)
+        self.encoder_out = encoder_out
+        self.cached = [0] * rows  # tokens whose keys and values stand in the cache for good
+        self.device = src_tokens.device
+
+    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        decoder = self.decoder
+        masks = block_size - decoder.shift
+        opening = [decoder.dictionary.eos()] * decoder.shift
+        starts = [
+            min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
+        ]
+        flat: list[int] = []
+        ends: list[int] = []
+        for start, prefix in zip(starts, prefixes, strict=True):
+            # Padding where masks stand, which have no row in the table of embeddings.
+            flat += [*opening, *prefix][start:] + [decoder.padding_idx] * masks
+            ends.append(len(flat))
+        widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        block_starts = [0] * len(widths)
+        if decoder.causal_prefix:
+            self.cached = [len(prefix) for prefix in prefixes]
+            block_starts = [width - block_size for width in widths]
+        window = Window(torch.tensor(flat, device=self.device), starts, widths, block_starts)
+        places, self.masks = self._last(block_size, ends), self._last(masks, ends)
+        return self.features(window)[places].unflatten(0, (-1, block_size))
+
+    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        return self.draft_logits(features.flatten(0, 1), proposing).unflatten(0, features.shape[:2])
+
+    def _last(self, count: int, ends: Sequence[int]) -> Tensor | slice:
+        """The last ``count`` places of every row of a window whose rows end there."""
+        if len(ends) == 1:
+            return slice(ends[0] - count, ends[0])  # read without an index
+        rows = [range(end - count, end) for end in ends]
+        return torch.tensor(rows, dtype=torch.long, device=self.device).flatten()
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        super().keep_rows(rows)
+        self.cached = [self.cached[row] for row in rows]
+        if self.source_keys is not None:
+            order = torch.tensor(rows, device=self.device)
+            self.source_keys = self.source_keys[order]
+            self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+
+    def _embed(self, window: Window) -> Tensor:
+        decoder = self.decoder
+        table = self._position_table(window.end)
+        x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
+        positions = None
+        if decoder.copy_query is not None:
+            positions = table[window.positions[self.masks]]  # (B * masks, C)
+            positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
+        slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
+        x[self.masks] = slots if positions is None else slots.flatten(0, 1)
+        if self.project_in is not None:
+            x = self.project_in(x)
+        x = window.add_positions(x, table)
+        return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _position_table(self, positions: int) -> Tensor:
+        # The slots after the longest prefix have positions beyond those of targets.
+        if self.position_table is None:
+            size = self.decoder.max_positions() + self.decoder.block_size
+            dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
+            self.position_table = self.decoder.embed_positions(dummy)[0].detach()
+        return self.position_table
