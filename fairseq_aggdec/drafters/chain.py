@@ -52,9 +52,20 @@ class FastChain:
         if self.projection.bias is not None:
             scores = scores + self.projection.bias[best].unsqueeze(-2)
         choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
-        place = choices.new_zeros(len(choices), 1)
-        chosen = []
-        for choice, tokens in zip(choices.unbind(1), best.unbind(1), strict=True):
-            place = choice.gather(1, place)
-            chosen.append(tokens.gather(1, place))
-        return torch.cat(chosen, dim=1)
+        return best.gather(2, follow(choices)[..., :1]).squeeze(
+            2
+        )  # before the first slot all are the same
+
+
+def follow(choices: Tensor) -> Tensor:
+    """Where one gets to from every beginning, in as many steps as doublings of the length: (B, k, M) int64.
+
+    Args:
+        choices: (B, k, M) int64, the place among M that follows each of M places.
+    """
+    length = 1  # of the way that every entry stands for
+    while length < choices.size(1):
+        longer = choices[:, length:].gather(2, choices[:, :-length])
+        choices = torch.cat([choices[:, :length], longer], dim=1)
+        length *= 2
+    return choices

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain
+from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain, follow
 from fairseq_aggdec.models.slot_chain import tokens_before
 from tests.support import make_model, make_task, slow_chain
 
@@ -44,6 +44,18 @@ def test_a_chain_that_says_nothing_leaves_what_is_most_likely(decoder: Any) -> N
     logits = decoder.output_layer(features)
     found = FastChain(decoder, pack=False).choose(features, logits, torch.tensor([4, 5, 6]))
     assert torch.equal(found, logits.argmax(-1))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8, 11])
+def test_following_against_one_step_after_the_other(slots: int) -> None:
+    torch.manual_seed(slots)
+    choices = torch.randint(0, 4, (3, slots, 4))
+    for row, found in zip(choices.tolist(), follow(choices).tolist(), strict=True):
+        for beginning in range(4):
+            place = beginning
+            for slot, after in enumerate(row):
+                place = after[place]
+                assert found[slot][beginning] == place
 
 
 def test_before_every_slot_stands_the_one_before_it() -> None:
