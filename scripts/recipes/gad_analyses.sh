@@ -14,8 +14,8 @@
 #
 # A table that is there already is kept: delete its .json (the .html of traces) to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter),
-# VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), TABLE_FLAGS (more for scripts/compare.py),
-# DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-multi30k).
+# VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), BETAS (1 3 5), TAUS (0.25 0.5 1.0 3.0 5.0),
+# TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-multi30k).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -25,6 +25,8 @@ DRAFTER=$WORK/${DRAFTER:-drafter}-$PAIR/checkpoint_best.pt
 VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
 ANALYSES=${ANALYSES:-block-size tolerance batch drafter modules memory traces}
 BLOCK_SIZES=${BLOCK_SIZES:-1 3 5 7 10}
+BETAS=${BETAS:-1 3 5}
+TAUS=${TAUS:-0.25 0.5 1.0 3.0 5.0}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-multi30k}
@@ -68,8 +70,8 @@ block_size() {
 
 tolerance() {
     local systems=()
-    for beta in 1 3 5; do
-        for tau in 1.0 3.0 5.0; do
+    for beta in $BETAS; do
+        for tau in $TAUS; do
             systems+=(--system "beta $beta, tau $tau=$GAD --acceptance top-beta --top-beta $beta --tolerance $tau")
         done
     done
