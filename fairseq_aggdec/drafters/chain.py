@@ -52,9 +52,8 @@ class FastChain:
         if self.projection.bias is not None:
             scores = scores + self.projection.bias[best].unsqueeze(-2)
         choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
-        return best.gather(2, follow(choices)[..., :1]).squeeze(
-            2
-        )  # before the first slot all are the same
+        way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
+        return best.gather(2, way).squeeze(2)
 
 
 def follow(choices: Tensor) -> Tensor:
