@@ -169,14 +169,11 @@ class NarDrafter:
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 
     def _refresh(self) -> None:
-        """Makes the fast forms of encoder and decoder, anew when the parameters have changed."""
+        """Makes the fast forms of the parts, anew when the parameters have changed."""
         if self.watch is not None and not self.watch.changed():
             return
         model = self.model
-        fast_encoder = encoder_gap(model.encoder) is None
-        self.encoder = (
-            FastEncoder(model.encoder, self.pack) if fast_encoder else StockEncoder(model.encoder)
-        )
+        self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
         fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
         if fast_decoder:
@@ -187,8 +184,18 @@ class NarDrafter:
         # A frozen encoder does not change but with the decoder, when the model is moved.
         self.watch = ParameterWatch(model.decoder if model.shares_encoder else model)
 
+    def _fast_encoder(self) -> FastEncoder | StockEncoder:
+        encoder = self.model.encoder
+        return (
+            FastEncoder(encoder, self.pack)
+            if encoder_gap(encoder) is None
+            else StockEncoder(encoder)
+        )
+
     def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
+            if self.encoder is None:
+                self.encoder = self._fast_encoder()
             encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
             return self.encoder(encoder_input)
         (member,) = self.verifier.members
