@@ -12,8 +12,8 @@ PRIOR = 0.5
 OUTLIER = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
 ALLOWED = 0.015
-# How much faster than greedy decoding drafting must look: what is measured is not exact, and between drafts one token at a
-# time is slower than without any, whose weights stay in the cache.
+# How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
+# slower between drafts than without any, when the weights stay in the processor's cache.
 MARGIN = 0.1
 # Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
 # one takes longer than the others.
