@@ -19,12 +19,11 @@ from torch import Tensor
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
 from fairseq_aggdec.decoding import int8
 from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
-from fairseq_aggdec.decoding.draft import BlockDraft, Proposing
+from fairseq_aggdec.decoding.draft import BlockDraft
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters import loading
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
@@ -185,54 +184,6 @@ def test_a_drafter_that_says_one_thing(gad: Any, constant: int) -> None:
     sample = make_batch(random_sources(4, 5))
     found = gad(saying(constant), [verifier], sample)
     assert_same(found, stock([verifier], sample))
-
-
-def block_logits(slots: Any, prefixes: list[list[int]], block_size: int, types: int = 0) -> Tensor:
-    features = slots.block_features(prefixes, block_size)
-    found: Tensor = slots.slot_logits(features, Proposing(types=types))
-    return found
-
-
-@ALL
-def test_slots_in_8_bits_say_nearly_the_same(
-    variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
-    model, net_input = drafter(**variant), make_batch(random_sources(5, 3))["net_input"]
-    with torch.inference_mode():
-        encoder_out = model.encoder(**net_input)
-        found = []
-        for slots in (CachedSlots(model, pack=True), CachedSlots(model, pack=True, int8=True)):
-            slots.begin(net_input["src_tokens"], encoder_out)
-            found.append(block_logits(slots, [[5], [6, 7, 8], [9]], 4).log_softmax(-1))
-    if int8.int8_available():
-        assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
-        assert not torch.equal(*found)
-    exact, rounded = found
-    torch.testing.assert_close(rounded, exact, atol=0.2, rtol=0.0)
-
-
-@ALL
-def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> None:
-    model = drafter(**variant)
-    sample = make_batch(random_sources(5, 3))
-    net_input = sample["net_input"]
-    with torch.inference_mode():
-        encoder_out = model.encoder(**net_input)
-        fast, plain = CachedSlots(model, pack=True), LayerSlots(model)
-        for slots in (fast, plain):
-            slots.begin(net_input["src_tokens"], encoder_out)
-        prefixes: list[list[int]] = [[], [], []]
-        for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3, 3]], 2)):
-            prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
-            found, expected = (block_logits(slots, prefixes, size) for slots in (fast, plain))
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        for slots in (fast, plain):
-            slots.keep_rows([2, 1])
-        prefixes = [prefixes[2] + [8], prefixes[1] + [4]]
-        found, expected = (block_logits(slots, prefixes, 4, types=7) for slots in (fast, plain))
-        assert found.shape == (2, 4, 7)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_an_encoder_shared_with_the_verifier_runs_once(
