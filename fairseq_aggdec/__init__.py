@@ -1,20 +1,30 @@
 """fairseq_aggdec: several times faster encoder-decoder generation inside fairseq's own commands.
 
-Importing the package (``--user-dir fairseq_aggdec``) registers its tasks, models and criterions.
+With fairseq (``--user-dir fairseq_aggdec``, or any import of it) the package registers its tasks, models and
+criterions; alone it loads neither fairseq nor PyTorch. The Python interface, :func:`from_pretrained`, is loaded when it
+is asked for.
 """
 
-from fairseq_aggdec import compat
+from typing import TYPE_CHECKING, Any
 
-compat.check_fairseq()
-compat.register_safe_globals()
+from fairseq_aggdec.after_fairseq import register_with_fairseq
+from fairseq_aggdec.version import __version__
 
-from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402, F401
-from fairseq_aggdec.models import (  # noqa: E402
-    blockwise_image_transformer,  # noqa: F401
-    blockwise_transformer,  # noqa: F401
-    image_transformer,  # noqa: F401
-    interleaved_transformer,  # noqa: F401
-    lattice_transformer,  # noqa: F401
-    nar_drafter,  # noqa: F401
-)
-from fairseq_aggdec.tasks import super_resolution, translation_aggdec  # noqa: E402, F401
+if TYPE_CHECKING:
+    from fairseq_aggdec.api import Hypothesis, Translator, from_pretrained
+
+__all__ = ["Hypothesis", "Translator", "__version__", "from_pretrained"]
+
+register_with_fairseq()
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from fairseq_aggdec import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.utils import split_paths
 
-from fairseq_aggdec.compat import CheckpointError, check_checkpoint
+from fairseq_aggdec.compat import CheckpointError, check_checkpoint, unreadable
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 EMBEDDINGS = {
     "source": ("encoder.embed_tokens.weight", "--source-lang"),
@@ -25,6 +26,8 @@ def check_models(paths: str | None, dictionaries: Mapping[str, Dictionary], data
         dictionaries: of ``source`` and ``target``.
         data: the data folder, for the message.
     """
+    from fairseq.utils import split_paths
+
     for path in split_paths(paths) if paths else ():
         check_checkpoint(path)
         model = _parameters(path)
@@ -36,11 +39,14 @@ def _parameters(path: str) -> Mapping[str, Any] | None:
     """Parameters of a checkpoint, mapped and not read; None where there is no such file or it cannot be mapped."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (
-        FileNotFoundError,
-        RuntimeError,
-    ):  # written before torch 1.6: loadable, but not in pieces
+    except FileNotFoundError:
         return None
+    except RuntimeError as error:
+        if "mmap" not in str(error):
+            raise unreadable(path, error) from None
+        return None  # written before torch 1.6: loadable, but not in pieces
+    except Exception as error:  # a damaged file makes the loader raise nearly anything
+        raise unreadable(path, error) from None
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
         raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
     return state["model"]

@@ -14,6 +14,7 @@ import logging
 import os
 import pickle
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -42,6 +43,8 @@ def check_fairseq() -> None:
 
     Several distributions share the import name `fairseq`; an older one fails late and obscurely.
     """
+    # One of its tasks tells everybody who imports it to install tensorboardX.
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     try:
         import fairseq
     except (ImportError, ValueError) as error:  # ValueError: fairseq 0.12.2 under Python >= 3.11
@@ -99,19 +102,31 @@ def check_checkpoint(path: str) -> None:
         return
     try:
         names = _foreign_globals(path)
-    except OSError:
+    except OSError as error:
+        if error.filename is None:  # not the file: what stands in it led nowhere
+            raise unreadable(path, error) from None
         raise  # unreadable for the user: the system's message names the file
     except Exception as error:  # other kinds of file make the loader raise nearly anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint: "
-            f"it is damaged or another kind of file ({reason})."
-        ) from error
+        raise unreadable(path, error) from None
     if names:
         raise CheckpointError(
             f"{path} is refused: besides tensors and options it names {', '.join(sorted(names))}, "
-            "which would run as code when loaded."
+            "which would run as code when loaded. Save it anew without them, in the program that wrote it."
         )
+
+
+def unreadable(path: str, error: BaseException) -> CheckpointError:
+    """The error for a file that the loader could not read, without the loader's advice to trust it."""
+    text = str(error).strip()
+    found = re.search(r"WeightsUnpickler error: ([^\n]*)", text)
+    reason = found[1] if found else text.split("\n")[0]
+    if re.search(r"weights.only|trust", reason, re.IGNORECASE):
+        reason = ""
+    reason = reason.strip().rstrip(".")[:160] or type(error).__name__
+    return CheckpointError(
+        f"{path} cannot be read as a checkpoint: it is damaged or another kind of file ({reason}). "
+        "Copy or download it again."
+    )
 
 
 def check_checkpoints(paths: str | None) -> None:
@@ -144,6 +159,17 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
         raise CheckpointError(
             f"{path} was not written by fairseq: it has no entry {error}."
         ) from error
+    except (
+        AttributeError,
+        EOFError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise unreadable(path, error) from None
+    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
     return state
 
 

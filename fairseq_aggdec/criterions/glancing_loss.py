@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
+from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.slot_chain import tokens_before
 
 PREFIXES = ChoiceEnum(["drawn", "none"])
@@ -108,6 +109,11 @@ class GlancingLoss(FairseqCriterion):
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         target, ids, decoder = sample["target"], sample["id"], model.decoder
+        if not isinstance(decoder, NarDecoder):
+            raise ValueError(
+                "--criterion glancing_loss trains drafters (--arch nar_drafter); this model has a "
+                f"{type(decoder).__name__}"
+            )
         update = model.num_updates if model.training else VALIDATION
         lengths = (target != self.padding_idx).sum(1)
         anywhere = str(self.cfg.prefixes) == "drawn"

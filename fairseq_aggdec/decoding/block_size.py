@@ -1,6 +1,7 @@
 """How many tokens to draft at once: a fixed number, or learned from measured times and from what became of the drafts
 before (``--block-size auto``)."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +19,10 @@ MARGIN = 0.1
 # Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
 # one takes longer than the others.
 REFRESH = 256
+# The largest tree where its size is learned.
+MOST_NODES = 64
+# Iterations after which measured times of trees are believed.
+MEASURED = 40
 
 
 class BlockSize(Protocol):
@@ -296,3 +301,35 @@ class LearnedBlockSize:
             nearest = min(known, key=lambda bucket: abs(bucket - alive.bit_length()))
             seconds += (length - next_length) * known[nearest]
         return seconds
+
+
+class NodeBudget:
+    """How many tokens a tree has.
+
+    Args:
+        most: at most so many.
+        learned: as many as are worth their cost, from the measured times of iterations; else always ``most``.
+    """
+
+    def __init__(self, most: int, learned: bool = False):
+        self.most, self.learned = most, learned
+        self.times: dict[int, Times] = {}
+        self.seen: dict[int, int] = {}
+
+    def fixed_cost(self, rows: int, guess: float) -> float:
+        """Of an iteration with so many rows, for each of them, in drafted tokens; ``guess`` until it was measured."""
+        if not self.learned:
+            return math.inf
+        bucket = rows.bit_length()
+        if self.seen.get(bucket, 0) >= MEASURED:
+            times = self.times[bucket]
+            fixed, one = times.estimate(1), times.estimate(2) - times.estimate(1)
+            guess = min(max(fixed / max(one, 1e-9), guess / 4), 16 * guess)
+        return guess / rows
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """An iteration with so many drafted tokens in all took so long."""
+        bucket = rows.bit_length()
+        self.seen[bucket] = self.seen.get(bucket, 0) + 1
+        if self.learned and tokens and self.seen[bucket] > 1:  # the first lays out weights
+            self.times.setdefault(bucket, Times()).add(tokens, seconds)

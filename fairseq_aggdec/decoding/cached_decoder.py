@@ -17,13 +17,15 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
+from fairseq_aggdec.decoding.attention import additive_mask, with_kernels
+from fairseq_aggdec.decoding.compiled import Embedding, causal, compile_layers
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.heads import FastHeads
-from fairseq_aggdec.decoding.int8 import Int8Linear, linear
-from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.int8 import Int8Linear, attend_alone, linear
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
 from fairseq_aggdec.decoding.support import attention_gap, overridden
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
@@ -73,7 +75,7 @@ class _Layer:
     def __init__(self, layer: Any, pack: bool, int8: bool):
         own, cross = layer.self_attn, layer.encoder_attn
         product = functools.partial(linear, pack=pack, int8=int8)
-        self.own, self.pack = own, pack
+        self.own, self.pack, self.int8 = own, pack, int8
         self.heads = own.num_heads
         self.pre_norm = bool(layer.normalize_before)
         self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
@@ -105,7 +107,10 @@ class _Layer:
         k, v = kv.unbind(0)
         # (N, C) -> (B, H, W, D)
         grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
+        if self.int8:
+            attended = attend_alone(grid, k, v, mask)
+        else:
+            attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
         return window.from_grid(attended.transpose(1, 2))
 
     def __call__(
@@ -150,20 +155,22 @@ class CachedDecoder:
     Args:
         decoder: a decoder for which :func:`decoder_gap` is None; its weights are read, never changed.
         pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
-        int8: compute the layers in 8 bits where that pays; for drafts only.
+        int8: compute products in 8 bits, such that a position's result does not depend on what stands beside it.
     """
 
     def __init__(self, decoder: TransformerDecoderBase, pack: bool, int8: bool = False):
-        self.decoder, self.pack = decoder, pack
+        self.decoder, self.pack, self.int8 = decoder, pack, int8
         self.layers = [_Layer(layer, pack, int8) for layer in decoder.layers]
-        self.project_in = _optional_linear(decoder.project_in_dim, pack)
-        self.project_out = _optional_linear(decoder.project_out_dim, pack)
+        self.project_in = _optional_linear(decoder.project_in_dim, pack, int8)
+        self.project_out = _optional_linear(decoder.project_out_dim, pack, int8)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.norm = _optional_norm(decoder.layer_norm)
-        self.project_vocabulary = FastLinear([decoder.output_projection], pack=pack)
+        self.compiled = compile_layers(self.layers, self.norm, self._embedding())
+        self.project_vocabulary = linear([decoder.output_projection], pack=pack, int8=int8)
         self.project_drafts: FastLinear | Int8Linear | None = None
         self.proposing = AS_VERIFIED
-        self.heads = FastHeads(decoder.heads, pack) if isinstance(decoder, HeadedDecoder) else None
+        headed = isinstance(decoder, HeadedDecoder)
+        self.heads = FastHeads(decoder.heads, pack, int8) if headed else None
         self.draft_heads = self.heads
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
@@ -182,8 +189,7 @@ class CachedDecoder:
         self.memory = [layer.split(layer.cross_kv(states)) for layer in self.layers]
         self.memory_mask = None
         if padding:
-            mask = torch.zeros_like(padding[0], dtype=states.dtype)
-            self.memory_mask = mask.masked_fill_(padding[0], float("-inf"))[:, None, None, :]
+            self.memory_mask = additive_mask(padding[0], states.dtype)
         width = 2 * self.decoder.embed_dim
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
         self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
@@ -191,12 +197,33 @@ class CachedDecoder:
 
     def restrict(self, types: Tensor) -> None:
         """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
-        projection = self.decoder.output_projection
-        self.types, self.type_weight = types, projection.weight[types]  # (M, C_out)
-        self.type_bias = None if projection.bias is None else projection.bias[types]
+        part = some_outputs(self.decoder.output_projection, types)
+        # In fp32 laying the weight out anew for every batch would not pay.
+        self.types, self.project_types = types, linear([part], pack=False, int8=self.int8)
 
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
+        if self.compiled is None or window.alone:
+            x = with_kernels(window.tokens.device, self._run_layers, window)
+        else:
+            x = self._run_compiled(window)
+        return x if self.project_out is None else self.project_out(x)
+
+    def _run_compiled(self, window: Window) -> Tensor:
+        assert self.compiled is not None
+        self._reserve(window.end)
+        x = own_mask = positions = None
+        if not causal(window, self.span):
+            own_mask = window.mask(self.cache.dtype, self.span)
+        if own_mask is not None or not self.compiled.embeds:
+            x = self._embed(window)
+        elif self.decoder.embed_positions is not None:
+            positions = self._position_table(window.reach)
+        return self.compiled.decode(
+            x, window, self.cache, own_mask, self.memory, self.memory_mask, positions
+        )
+
+    def _run_layers(self, window: Window) -> Tensor:
         x = self._embed(window)
         own_mask = None
         if not window.alone:
@@ -207,9 +234,7 @@ class CachedDecoder:
             self.layers, self.cache.unbind(0), self.memory, strict=True
         ):
             x = layer(x, window, cache, own_mask, memory, self.memory_mask)
-        if self.norm is not None:
-            x = self.norm(x)
-        return x if self.project_out is None else self.project_out(x)
+        return x if self.norm is None else self.norm(x)
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
         """(N, C_out) -> (N, V), divided by the temperature."""
@@ -220,7 +245,7 @@ class CachedDecoder:
         else:
             types = self.decoder.output_projection.out_features
             logits = features.new_full((len(features), types), -torch.inf)
-            logits[:, self.types] = F.linear(features, self.type_weight, self.type_bias)
+            logits[:, self.types] = self.project_types(features)
         return logits if temperature == 1.0 else logits.div_(temperature)
 
     def _propose_as(self, proposing: Proposing) -> None:
@@ -229,10 +254,11 @@ class CachedDecoder:
             return
         self.proposing, projection = proposing, self.decoder.output_projection
         self.project_drafts = None
-        if 0 < proposing.types < projection.out_features or proposing.int8:
+        cheaper = proposing.int8 and not self.int8
+        if 0 < proposing.types < projection.out_features or cheaper:
             part = some_outputs(projection, slice(proposing.types or None))
             self.project_drafts = linear([part], pack=self.pack, int8=proposing.int8)
-        if self.heads is not None and proposing.int8:
+        if self.heads is not None and cheaper:
             self.draft_heads = FastHeads(self.decoder.heads, self.pack, int8=True)
         else:
             self.draft_heads = self.heads
@@ -245,18 +271,27 @@ class CachedDecoder:
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
     ) -> Tensor:
-        """Tokens of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1)."""
+        """Logits of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1, M)."""
         self._propose_as(proposing)
         assert self.draft_heads is not None
         others = self.draft_heads.others(features, block_size)  # (B, k - 1, C_out)
-        logits = self.draft_logits(others.flatten(0, 1), proposing)
-        return first_largest(logits).view(len(features), -1)
+        return self.draft_logits(others.flatten(0, 1), proposing).unflatten(0, others.shape[:2])
+
+    @property
+    def reads_trees(self) -> bool:
+        """Local attention counts places, which are no positions in a tree."""
+        return self.span is None
+
+    def move(self, places: Sequence[tuple[int, int, int]]) -> None:
+        """Copies keys and values: (row, from which place of the cache, to which)."""
+        rows, old, new = to_device(places, self.cache.device).unbind(1)
+        self.cache[:, rows, new] = self.cache[:, rows, old]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""
         moved = [(new, old) for new, old in enumerate(rows) if new != old]
         if moved:
-            new, old = torch.tensor(moved, device=self.cache.device).unbind(1)
+            new, old = to_device(moved, self.cache.device).unbind(1)
             self.cache[:, new] = self.cache[:, old]
             for memory in self.memory:
                 memory[:, new] = memory[:, old]
@@ -273,6 +308,14 @@ class CachedDecoder:
             extra = max(positions, capacity + capacity // 2) - capacity
             self.cache = F.pad(self.cache, (0, 0, 0, extra))
 
+    def _embedding(self) -> Embedding | None:
+        """What :meth:`_embed` does, for the compiled library; None where that cannot."""
+        weight = self.decoder.embed_tokens.weight
+        own = type(self)._embed is not CachedDecoder._embed
+        if own or self.project_in is not None or not weight.is_contiguous():
+            return None
+        return Embedding(weight, float(self.decoder.embed_scale), self.embed_norm)
+
     def _embed(self, window: Window) -> Tensor:
         x = F.embedding(window.tokens, self.decoder.embed_tokens.weight)
         if self.decoder.embed_scale != 1.0:
@@ -280,7 +323,7 @@ class CachedDecoder:
         if self.project_in is not None:
             x = self.project_in(x)
         if self.decoder.embed_positions is not None:
-            x = window.add_positions(x, self._position_table(window.end))
+            x = window.add_positions(x, self._position_table(window.reach))
         return x if self.embed_norm is None else self.embed_norm(x)
 
     def _position_table(self, positions: int) -> Tensor:
@@ -300,6 +343,8 @@ class PrefixDecoder:
     It keeps tokens where :class:`CachedDecoder` keeps keys and values. The decoder must be causal: what stands right of
     a position (rejected drafts of an earlier window) must not change it.
     """
+
+    reads_trees = False
 
     def __init__(self, model: Any):
         self.model = model
@@ -328,19 +373,24 @@ class PrefixDecoder:
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
 
+    def move(self, places: Sequence[tuple[int, int, int]]) -> None:
+        raise ValueError("a decoder that recomputes its prefix reads no trees")
+
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
     ) -> Tensor:
         raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        order = torch.tensor(rows, device=self.tokens.device)
+        order = to_device(rows, self.tokens.device)
         self.tokens = self.tokens.index_select(0, order)
         self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
 
 
-def _optional_linear(module: nn.Linear | None, pack: bool) -> FastLinear | None:
-    return None if module is None else FastLinear([module], pack=pack)
+def _optional_linear(
+    module: nn.Linear | None, pack: bool, int8: bool
+) -> FastLinear | Int8Linear | None:
+    return None if module is None else linear([module], pack=pack, int8=int8)
 
 
 def _optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:

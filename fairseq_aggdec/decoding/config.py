@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II
 
 DECODING = ChoiceEnum(
-    ["beam", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
+    ["beam", "stock", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
 )
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["aligned", "unique", "longest", "recent"])
@@ -15,7 +15,7 @@ END_CONDITION = ChoiceEnum(["first", "all"])
 LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
 LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
 LATTICE_SEARCH = ChoiceEnum(["serial", "scan"])
-DRAFT_FROM = ChoiceEnum(["source", "file", "interleaved", "lattice"])
+DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "none"])
 STOP_RULE = ChoiceEnum(["stock", "printed"])
 
 
@@ -26,13 +26,13 @@ class DecodingConfig(FairseqDataclass):
     decoding: DECODING = field(
         default="beam",
         metadata={
-            "help": "beam: stock fairseq; greedy: one token at a time on the cached decoder; iad: input-guided "
-            "aggressive decoding, drafts from the source; gad: generalized aggressive decoding, drafts of a "
-            "non-autoregressive model (--drafter-path); blockwise: the model's own extra heads draft (--arch "
-            "blockwise_transformer). All these give what --beam 1 gives, faster, unless --acceptance is relaxed. "
-            "nar: the non-autoregressive drafter alone, unverified. interleaved: beam search with several words per "
-            "step (--arch interleaved_transformer). lattice: the best path through a lattice of candidates (--arch "
-            "lattice_transformer)"
+            "help": "beam: what stock fairseq gives with the same --beam, faster; stock: fairseq's own generator; "
+            "greedy: one token at a time on the cached decoder; iad: input-guided aggressive decoding, drafts from the "
+            "source; gad: generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path); "
+            "blockwise: the model's own extra heads draft (--arch blockwise_transformer). These four give what "
+            "--beam 1 gives, faster, unless --acceptance is relaxed. nar: the non-autoregressive drafter alone. "
+            "interleaved: beam search with several words per step (--arch interleaved_transformer). lattice: the best "
+            "path through a lattice of candidates (--arch lattice_transformer)"
         },
     )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
@@ -47,8 +47,17 @@ class DecodingConfig(FairseqDataclass):
     drafter_path: Optional[str] = field(
         default=None,
         metadata={
-            "help": "gad, nar: checkpoint of the drafter (--arch nar_drafter); iad: of the model that --draft-from "
-            "names"
+            "help": "gad, nar: checkpoint of the drafter (--arch nar_drafter); iad, beam: of the model that "
+            "--draft-from names"
+        },
+    )
+    draft_nodes: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths through the "
+            "block, and verify them at once: more tokens stand for the cost of a wider window, the output is the same. "
+            "auto: as many as are worth their cost, from measured times and acceptance so far (default: the likeliest "
+            "path only)"
         },
     )
     draft_vocabulary: int = field(
@@ -63,6 +72,13 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "gad, blockwise: on CPU compute drafts in 8 bits where a weight is large: cheaper drafts, "
             "with exact acceptance the same output"
+        },
+    )
+    int8: bool = field(
+        default=False,
+        metadata={
+            "help": "beam, greedy, iad, gad, nar, blockwise: on CPU compute all in 8 bits, faster. The output is "
+            "that of the 8-bit model, not that of stock; methods that give what --beam 1 gives agree, in any batch"
         },
     )
     acceptance: ACCEPTANCE = field(
@@ -103,17 +119,18 @@ class DecodingConfig(FairseqDataclass):
         },
     )
     draft_from: DRAFT_FROM = field(
-        default="source",
+        default="auto",
         metadata={
-            "help": "iad: the text that is copied. source: the input; file: the lines of --draft-file; interleaved, "
-            "lattice: what the model of --drafter-path decodes. The output is the same, only the speed differs"
+            "help": "iad, beam: the text that is copied. source: the input; file: the lines of --draft-file; "
+            "interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is drafted; auto: "
+            "the source as long as that pays. The output is the same, only the speed differs"
         },
     )
     draft_file: Optional[str] = field(
         default=None,
         metadata={
-            "help": "iad --draft-from file: one draft per sentence of the set, in its order, in target tokens as the "
-            "data was binarised from; empty lines draft nothing"
+            "help": "--draft-from file: one draft per sentence of the set, in its order, in target tokens as the data "
+            "was binarised from; empty lines draft nothing"
         },
     )
     end_condition: END_CONDITION = field(

@@ -2,13 +2,28 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fairseq_aggdec.decoding.beam_search import SentenceSearch
 from fairseq_aggdec.decoding.draft import Verification
 
 PARTS = ("encoder", "draft", "verify", "other")
+
+
+class Clock:
+    """What :meth:`Counters.clock` gives; not a generator, which would take several times as long."""
+
+    def __init__(self, counters: "Counters", part: str):
+        self.counters, self.part = counters, part
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        if self.counters.wait is not None:
+            self.counters.wait()
+        self.counters.seconds[self.part] += time.perf_counter() - self.start
 
 
 @dataclass
@@ -20,7 +35,10 @@ class Counters:
         iterations: draft-and-verify rounds, counted once per sentence and round.
         calls: decoder calls (one round of a batch is one call).
         drafted, accepted: draft tokens proposed, and those that stood.
-        emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token.
+        undrafted: sentences of batches for which a drafter drafted nothing, because it would not have paid.
+        nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
+        emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
+            the tokens by which all hypotheses of a sentence grew.
         seconds: wall clock by part.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
             for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
@@ -32,20 +50,16 @@ class Counters:
     calls: int = 0
     drafted: int = 0
     accepted: int = 0
+    nodes: int = 0
+    nodes_used: int = 0
+    undrafted: int = 0
     emitted: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     wait: Callable[[], object] | None = None
 
-    @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
+    def clock(self, part: str) -> "Clock":
         """Adds the time of a block to ``seconds[part]``."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            if self.wait is not None:
-                self.wait()
-            self.seconds[part] += time.perf_counter() - start
+        return Clock(self, part)
 
     def add(self, verification: Verification) -> None:
         """Counts one iteration of a batch."""
@@ -54,6 +68,16 @@ class Counters:
         self.drafted += sum(verification.drafted)
         self.accepted += sum(verification.accepted)
         self.emitted.update(map(len, verification.emitted))
+
+    def add_search(self, search: SentenceSearch) -> None:
+        """Counts the beam search of a sentence; the calls of a batch are counted apart."""
+        self.sentences += 1
+        self.iterations += search.calls
+        self.nodes += search.tree.places
+        self.nodes_used += len(search.tree.used)
+        self.drafted += len(search.ahead)
+        self.accepted += sum(used for _, used in search.outcome())
+        self.emitted.update(search.gains)
 
     @property
     def tokens(self) -> int:
@@ -79,11 +103,26 @@ class Counters:
     def summary(self) -> str:
         """One line for the log."""
         seconds = ", ".join(f"{part} {self.seconds[part]:.2f}" for part in PARTS)
+        searched = ""
+        if self.nodes:
+            each = 1 / max(1, self.sentences)
+            searched = (
+                f"per sentence {self.iterations * each:.1f} calls, {self.nodes * each:.0f} nodes evaluated, "
+                f"{self.nodes_used * each:.0f} used, "
+            )
         return (
             f"{self.sentences} sentences, {self.tokens} tokens, {self.iterations} iterations, "
-            f"mean accepted tokens {self.mean_accepted_tokens:.2f}, "
+            f"{searched}mean accepted tokens {self.mean_accepted_tokens:.2f}, "
             f"acceptance rate {100 * self.acceptance_rate:.1f} %, "
-            f"tokens per iteration {self.histogram()}, seconds: {seconds}"
+            f"tokens per iteration {self.histogram()}, seconds: {seconds}{self._undrafted()}"
+        )
+
+    def _undrafted(self) -> str:
+        if not self.undrafted:
+            return ""
+        return (
+            f"; too few drafts stood to pay: {self.undrafted} of the sentences were decoded without, as by --decoding "
+            "greedy"
         )
 
     def histogram(self, bins: tuple[int, ...] = (1, 2, 3, 5, 9, 17, 33)) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.window import DraftedTree, Window, likeliest
 
 
 class Draft:
@@ -22,10 +23,55 @@ class Draft:
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor:
         """The last committed token of each row and then its draft, flat: (B + sum of lengths,) int64."""
-        flat = [
+        return to_device(self.on_host(last), device)
+
+    def on_host(self, last: Sequence[int]) -> list[int] | None:
+        """The same numbers on the host, None where they are on the device only."""
+        return [
             token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)
         ]
-        return torch.tensor(flat, device=device)
+
+    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
+        """The last committed token of each row, which stands at ``starts``, followed by its draft."""
+        widths = [length + 1 for length in self.lengths]
+        window = Window(self.after(last, device), starts, widths)
+        window.host = self.on_host(last)
+        return window
+
+    def chain(self) -> "Draft":
+        """The draft without its branches."""
+        return self
+
+
+class TreeDraft(Draft):
+    """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
+
+    Tokens and parents of the draft of the worked example of :class:`~fairseq_aggdec.decoding.window.TreeWindow`, whose
+    root has been committed: ``She go goes to`` and ``0 1 1 3``.
+
+    Args:
+        tokens: of every row, each behind the one that it follows; of those that follow the same, the likeliest first.
+        parents: what each token follows: a token of the draft, counted from 1, or 0, the last committed one.
+    """
+
+    def __init__(self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]):
+        super().__init__(tokens)
+        self.parents = parents
+
+    @property
+    def branches(self) -> bool:
+        """Whether any row has two tokens to choose from."""
+        return any(list(row) != list(range(len(row))) for row in self.parents)
+
+    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
+        if not self.branches:
+            return super().window(last, starts, device)
+        rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
+        return DraftedTree(rows, self.parents, starts, device)
+
+    def chain(self) -> Draft:
+        """The likeliest path."""
+        return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
 
 
 class BlockDraft(Draft):
@@ -39,13 +85,21 @@ class BlockDraft(Draft):
     def __init__(self, block: Tensor, lengths: Sequence[int]):
         self.block, self.lengths = block, list(lengths)
 
+    def on_host(self, last: Sequence[int]) -> list[int] | None:
+        return None
+
     def after(self, last: Sequence[int], device: torch.device) -> Tensor:
-        first = torch.tensor(last, device=device).unsqueeze(1)
+        first = to_device(last, device).unsqueeze(1)
         tokens = torch.cat([first, self.block], dim=1)  # (B, 1 + K)
         if min(self.lengths) == self.block.size(1):
             return tokens.flatten()
-        widths = torch.tensor(self.lengths, device=device).unsqueeze(1) + 1
-        return tokens[torch.arange(tokens.size(1), device=device) < widths]
+        width = tokens.size(1)
+        used = [
+            row * width + slot
+            for row, length in enumerate(self.lengths)
+            for slot in range(length + 1)
+        ]
+        return tokens.flatten().index_select(0, to_device(used, device))
 
 
 @dataclass(frozen=True)
@@ -74,6 +128,8 @@ class Verification:
         drafted: number of drafted tokens per row.
         accepted: number of drafted tokens that stand, per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
+        paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
+            are each row's first.
     """
 
     window: Window
@@ -81,3 +137,25 @@ class Verification:
     drafted: list[int]
     accepted: list[int]
     emitted: list[list[int]]
+    paths: list[list[int]] | None = None
+
+    def places(self) -> list[int]:
+        """The positions that the emitted tokens come from, row after row."""
+        if self.paths is not None:
+            return [place for path in self.paths for place in path]
+        flat: list[int] = []
+        first = 0
+        for tokens, width in zip(self.emitted, self.window.widths, strict=True):
+            flat += range(first, first + len(tokens))
+            first += width
+        return flat
+
+    def last_places(self) -> list[int]:
+        """The position that each row's last token comes from; any of its own where the row has ended."""
+        if self.paths is not None:
+            return [path[-1] for path in self.paths]
+        last, first = [], 0
+        for accepted, width in zip(self.accepted, self.window.widths, strict=True):
+            last.append(first + accepted)
+            first += width
+        return last

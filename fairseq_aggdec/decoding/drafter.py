@@ -12,7 +12,8 @@ class Drafter(Protocol):
     """Proposes tokens. With exact acceptance the speed of the loop depends on what is proposed, never its output.
 
     A drafter whose ``start`` reads the sample only and launches work of its own may have an attribute ``starts_beside``
-    that is true: on a GPU its ``start`` then runs beside the verifier's encoder.
+    that is true: on a GPU its ``start`` then runs beside the verifier's encoder. One with weights to pack may have a
+    method ``prepare`` that does it before the first batch.
     """
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:

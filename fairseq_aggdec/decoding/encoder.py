@@ -9,8 +9,12 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor
 
-from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm
+from fairseq_aggdec.decoding.attention import additive_mask, with_kernels
+from fairseq_aggdec.decoding.compiled import compile_layers
+from fairseq_aggdec.decoding.int8 import attend_alone, linear
+from fairseq_aggdec.decoding.linear import FastFeedForward, FastNorm
 from fairseq_aggdec.decoding.support import attention_gap, overridden
+from fairseq_aggdec.decoding.transfer import on_host
 
 EncoderOut = dict[str, Any]
 
@@ -37,51 +41,52 @@ def encoder_gap(encoder: Any) -> str | None:
 class _Layer:
     """One encoder layer over (B, S, C)."""
 
-    def __init__(self, layer: Any, pack: bool):
+    def __init__(self, layer: Any, pack: bool, int8: bool):
         attention = layer.self_attn
-        self.heads = attention.num_heads
-        self.qkv = FastLinear([attention.q_proj, attention.k_proj, attention.v_proj], pack=pack)
-        self.out = FastLinear([attention.out_proj], pack=pack)
-        self.norm = FastNorm(layer.self_attn_layer_norm)
+        product = functools.partial(linear, pack=pack, int8=int8)
+        self.heads, self.int8 = attention.num_heads, int8
+        self.qkv = product([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.own_out = product([attention.out_proj])
+        self.own_norm = FastNorm(layer.self_attn_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
-        self.feed_forward = FastFeedForward(layer, functools.partial(FastLinear, pack=pack))
+        self.feed_forward = FastFeedForward(layer, product)
 
     def __call__(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
-        qkv = self.qkv(self.norm(x) if self.pre_norm else x)
+        qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
         # (B, S, 3C) -> 3 x (B, H, S, D)
         q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=hidden_keys)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, -1))
-        return self.feed_forward(x if self.pre_norm else self.norm(x))
+        attend = attend_alone if self.int8 else torch.nn.functional.scaled_dot_product_attention
+        attended = attend(q, k, v, hidden_keys)
+        x = x + self.own_out(attended.transpose(1, 2).reshape(batch, length, -1))
+        return self.feed_forward(x if self.pre_norm else self.own_norm(x))
 
 
 class FastEncoder:
     """``TransformerEncoderBase.forward`` in evaluation mode: the same dictionary, packed weights underneath.
 
-    Where nothing is padded there is no padding mask: whoever asked it on a GPU would wait for all layers.
+    Where nothing is padded there is no padding mask: whoever asked it on a GPU would wait for all layers. What stands
+    at padding is not the same, but hidden.
+
+    Args:
+        encoder: its weights are read, never changed.
+        pack: lay the weights out for few rows on CPU.
+        int8: compute in 8 bits, such that a sentence's result does not depend on what stands beside it.
     """
 
-    def __init__(self, encoder: TransformerEncoderBase, pack: bool):
+    def __init__(self, encoder: TransformerEncoderBase, pack: bool, int8: bool = False):
         self.encoder = encoder
-        self.layers = [_Layer(layer, pack) for layer in encoder.layers]
+        self.layers = [_Layer(layer, pack, int8) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
+        self.compiled = compile_layers(self.layers, self.norm)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens = net_input["src_tokens"]  # (B, S)
         padding = src_tokens.eq(self.encoder.padding_idx)
         x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
-        hidden_keys, padded = None, bool(padding.any())
-        if padded:
-            x = x.masked_fill(padding.unsqueeze(-1), 0)
-            hidden_keys = torch.zeros_like(padding, dtype=x.dtype).masked_fill_(
-                padding, float("-inf")
-            )
-            hidden_keys = hidden_keys[:, None, None, :]
-        for layer in self.layers:
-            x = layer(x, hidden_keys)
-        if self.norm is not None:
-            x = self.norm(x)
+        padded = bool((on_host(src_tokens) == self.encoder.padding_idx).any())
+        run = self._plain if self.compiled is None else self._compiled
+        x = run(x.clone() if x is embedding else x, padding, padded)
         return {
             "encoder_out": [x.transpose(0, 1)],  # S x B x C, as fairseq has it
             "encoder_padding_mask": [padding] if padded else [],
@@ -91,6 +96,30 @@ class FastEncoder:
             "src_tokens": [],
             "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
         }
+
+    def _plain(self, x: Tensor, padding: Tensor, padded: bool) -> Tensor:
+        hidden_keys = None
+        if padded:
+            x = x.masked_fill(padding.unsqueeze(-1), 0)
+            hidden_keys = additive_mask(padding, x.dtype)
+        x = with_kernels(x.device, self._layers, x, hidden_keys)
+        return x if self.norm is None else self.norm(x)
+
+    def _layers(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, hidden_keys)
+        return x
+
+    def _compiled(self, x: Tensor, padding: Tensor, padded: bool) -> Tensor:
+        """Padding is not computed: it stays 0."""
+        assert self.compiled is not None
+        rows, length, channels = x.shape
+        if not padded:
+            return self.compiled.encode(x.view(-1, channels), [length] * rows).view_as(x)
+        real = ~padding
+        out = torch.zeros_like(x)
+        out[real] = self.compiled.encode(x[real], real.sum(1).tolist())
+        return out
 
 
 class StockEncoder:

@@ -5,7 +5,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.drafter import Drafter
+from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.decoding.finite import NonFiniteError, check_scores
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.streams import Beside
+from fairseq_aggdec.decoding.transfer import begin, sent
 from fairseq_aggdec.decoding.verifier import Verifier
 
 logger = logging.getLogger(__name__)
@@ -30,16 +32,95 @@ Hypothesis = dict[str, Any]
 SPARE_POSITIONS = 16
 
 
-class DraftAndVerifyGenerator(SequenceGenerator):
-    """Greedy generation through :func:`~fairseq_aggdec.decoding.loop.draft_and_verify`.
+def no_more(sample: dict[str, Any]) -> list[Tensor]:
+    """What most drafters read of a batch beside its source."""
+    return []
+
+
+class CachedGenerator(SequenceGenerator):
+    """What generators over the cached decoder share: the verifier, its statistics, the length limits of stock.
 
     Args:
         models, tgt_dict, **options: as ``SequenceGenerator``.
-        drafter: proposes tokens.
-        accept: which of them stand.
         counters: statistics, added to.
         pack: keep weights packed for CPU.
-        retain_history: keep the draft of every iteration in the hypotheses.
+        int8: compute the models' products in 8 bits.
+        retain_history: keep in the hypotheses what every iteration saw.
+        no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        tgt_dict: Any,
+        *,
+        counters: Counters,
+        pack: bool = True,
+        int8: bool = False,
+        retain_history: bool = False,
+        no_repeat_ngram_size: int = 0,
+        **options: Any,
+    ):
+        super().__init__(models, tgt_dict, **options)
+        self.counters, self.retain_history = counters, retain_history
+        self.no_repeat_ngram_size = no_repeat_ngram_size
+        self.verifier = Verifier(list(self.model.models), pack, self.temperature, int8)
+
+    def prepare(self) -> None:
+        """Packs the weights now instead of with the first batch."""
+        self.verifier.prepare()
+
+    def forget(self) -> None:
+        """Forgets what was learned about drafts: what follows depends on nothing before it (but measured times)."""
+
+    def _length_limit(self, net_input: dict[str, Tensor]) -> tuple[int, list[int] | None]:
+        """Output index at which stock forces ``</s>``, and the lengths of the sources where outputs must match them.
+
+        Raises:
+            ValueError: the minimum length is larger, or a verifier has not learned so many positions.
+        """
+        src_tokens = net_input["src_tokens"]
+        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
+        limit = min(int(self.max_len_a * src_tokens.size(1) + self.max_len_b), self.max_len - 1)
+        lengths = None
+        if self.match_source_len:
+            lengths = self._source_lengths(net_input).tolist()
+            limit = max(lengths)
+            self._check_positions(limit)
+        if self.min_len > limit:
+            raise ValueError(
+                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
+                "which --max-len-a and --max-len-b set"
+            )
+        return limit, lengths
+
+    def _source_lengths(self, net_input: dict[str, Tensor]) -> Tensor:
+        """(B,) as stock has them: where the caller does not give them, ``</s>`` does not count."""
+        if "src_lengths" in net_input:
+            return net_input["src_lengths"]
+        src_tokens = net_input["src_tokens"]
+        return (src_tokens.ne(self.eos) & src_tokens.ne(self.pad)).sum(1)
+
+    def _check_positions(self, longest: int) -> None:
+        """Raises ``ValueError`` where outputs of ``longest`` tokens need learned positions that a verifier lacks."""
+        for model in self.model.models:
+            positions = getattr(model.decoder, "embed_positions", None)
+            if not isinstance(positions, LearnedPositionalEmbedding):
+                continue
+            if longest >= positions.max_positions:
+                raise ValueError(
+                    f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
+                    f"learned {positions.max_positions} positions only"
+                )
+
+
+class DraftAndVerifyGenerator(CachedGenerator):
+    """Greedy generation through :func:`~fairseq_aggdec.decoding.loop.draft_and_verify`.
+
+    Args:
+        models, tgt_dict, **options: as :class:`CachedGenerator`.
+        drafter: proposes tokens.
+        accept: which of them stand.
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
     """
 
@@ -50,25 +131,39 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         *,
         drafter: Drafter,
         accept: Acceptance,
-        counters: Counters,
-        pack: bool = True,
-        retain_history: bool = False,
         shortlist: Callable[[Tensor], Tensor] | None = None,
-        no_repeat_ngram_size: int = 0,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
-        self.drafter, self.accept, self.counters = drafter, accept, counters
-        self.retain_history, self.shortlist = retain_history, shortlist
-        self.verifier = Verifier(list(self.model.models), pack, self.temperature)
+        self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
         self.rules = Rules(
             self.pad,
             self.unk,
             self.eos,
             unk_penalty=self.unk_penalty,
-            no_repeat_ngram_size=no_repeat_ngram_size,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
             free_end=self.match_source_len,
         )
+
+    def prepare(self) -> None:
+        """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
+        self.verifier.prepare()
+        if self.verifier.warm_up():
+            device = next(self.model.parameters()).device
+            state = DecodeState([Row(0, [self.eos], end=1, floor=0)], self.eos, device)
+            with suppress(NonFiniteError):  # said with the first sentence that needs what is broken
+                draft_and_verify(
+                    self.verifier, EmptyDrafter(), self.accept, self.rules, state, Counters()
+                )
+                self._hypotheses(state)
+        prepare = getattr(self.drafter, "prepare", None)
+        if prepare is not None:
+            prepare()
+
+    def forget(self) -> None:
+        forget = getattr(self.drafter, "forget", None)
+        if forget is not None:
+            forget()
 
     def _generate(
         self,
@@ -83,9 +178,12 @@ class DraftAndVerifyGenerator(SequenceGenerator):
             per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens (T,)
             with the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``), ``steps``
             the number of iterations, ``history`` the drafts (empty unless asked for).
+
+        Raises:
+            NonFiniteError: a sentence whose scores are NaN or infinite.
         """
         if constraints is not None:
-            raise ValueError("--constraints needs --decoding beam")
+            raise ValueError("--constraints needs --decoding stock")
         net_input = sample["net_input"]
         rows = self._rows(net_input, prefix_tokens, self.eos if bos_token is None else bos_token)
         source_length = net_input["src_tokens"].size(1)
@@ -98,75 +196,65 @@ class DraftAndVerifyGenerator(SequenceGenerator):
 
     def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
         """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
+        begin(
+            [sample["net_input"]["src_tokens"], *getattr(self.drafter, "reads", no_more)(sample)],
+            [*self.verifier.watches, *getattr(self.drafter, "watches", ())],
+        )
         beside = Beside(state.device)
         with self.counters.clock("encoder"):
-            self.verifier.start(sample["net_input"], capacity)
+            types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
-                self.verifier.restrict(self.shortlist(sample["net_input"]["src_tokens"]))
+                types = self.shortlist(sample["net_input"]["src_tokens"])
+            self.verifier.start(sample["net_input"], capacity)
+            if types is not None:
+                self.verifier.restrict(types)
         start = beside.work if getattr(self.drafter, "starts_beside", False) else nullcontext
         with self.counters.clock("draft"), start():
             self.drafter.start(sample, self.verifier, state)
+        drafted, sentences = self.counters.drafted, len(state.rows)
         draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
+        if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
+            self.counters.undrafted += sentences
 
     def _rows(
         self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None, start: int
     ) -> list[Row]:
         """One row per sentence, with the length limits that stock fairseq would give it."""
-        src_tokens = net_input["src_tokens"]
-        batch, padded_length = src_tokens.shape
-        lengths = net_input["src_lengths"].tolist() if self.match_source_len else [0] * batch
-        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
-        limit = min(int(self.max_len_a * padded_length + self.max_len_b), self.max_len - 1)
-        if self.match_source_len:
-            limit = max(lengths)
-            self._check_positions(limit)
-        if self.min_len > limit:
-            raise ValueError(
-                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
-                "which --max-len-a and --max-len-b set"
-            )
+        limit, lengths = self._length_limit(net_input)
+        batch = len(net_input["src_tokens"])
         prefixes = [()] * batch if prefix_tokens is None else prefix_tokens.tolist()
         history = self.retain_history
         return [
             Row(
                 index,
                 [start],
-                end=min(limit, lengths[index]) if self.match_source_len else limit,
+                end=limit if lengths is None else lengths[index],
                 floor=self.min_len,
-                strict_floor=lengths[index],
+                strict_floor=0 if lengths is None else lengths[index],
                 prefix=prefixes[index],
                 history=[] if history else None,
             )
             for index in range(batch)
         ]
 
-    def _check_positions(self, longest: int) -> None:
-        """Raises ``ValueError`` where outputs of ``longest`` tokens need learned positions that a verifier lacks."""
-        for model in self.model.models:
-            positions = getattr(model.decoder, "embed_positions", None)
-            if not isinstance(positions, LearnedPositionalEmbedding):
-                continue
-            if longest >= positions.max_positions:
-                raise ValueError(
-                    f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
-                    f"learned {positions.max_positions} positions only"
-                )
-
     def _hypotheses(self, state: DecodeState) -> list[list[Hypothesis]]:
         rows = sorted(state.finished, key=lambda row: row.index)
-        return [
-            [self._hypothesis(row, scores.clone(), state.device)]
-            for row, scores in zip(rows, state.token_scores(), strict=True)
+        token_scores = state.token_scores()
+        check_scores(token_scores)
+        found = [
+            [self._hypothesis(row, scores)] for row, scores in zip(rows, token_scores, strict=True)
         ]
+        send_hypotheses(found, state.device)
+        return found
 
-    def _hypothesis(self, row: Row, scores: Tensor, device: torch.device) -> Hypothesis:
+    def _hypothesis(self, row: Row, scores: Tensor) -> Hypothesis:
         score = scores.sum()
         if self.normalize_scores:
             score = score / len(scores) ** self.len_penalty
         return {
-            "tokens": torch.tensor(row.tokens[1:], device=device),
-            "score": score.to(device),
-            "positional_scores": scores.to(device),
+            "tokens": torch.tensor(row.tokens[1:]),
+            "score": score,
+            "positional_scores": scores.clone(),
             "attention": torch.empty(0),
             "alignment": torch.empty(0),
             "steps": row.iterations,
@@ -174,33 +262,48 @@ class DraftAndVerifyGenerator(SequenceGenerator):
         }
 
 
-class AttentiveGenerator(DraftAndVerifyGenerator):
-    """Adds the attention that stock gathers step by step, from one forced pass over the hypotheses."""
+def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
+    """Puts tokens and scores of a batch's hypotheses, made on the host, on the device: one copy for each, not three."""
+    if device.type == "cpu":
+        return
+    hypotheses = [hypothesis for ranked in found for hypothesis in ranked]
+    for name in ("tokens", "positional_scores", "score"):
+        values = [hypothesis[name] for hypothesis in hypotheses]
+        flat = sent(torch.cat([value.view(-1) for value in values]), device)
+        parts = flat.split([value.numel() for value in values])
+        for hypothesis, value, part in zip(hypotheses, values, parts, strict=True):
+            hypothesis[name] = part.view(value.shape).clone()
+
+
+class WithAttention(CachedGenerator):
+    """Mixed in before a generator: adds the attention that stock gathers step by step, from one forced pass."""
 
     def _generate(
         self, sample: dict[str, Any], *args: Any, **kwargs: Any
     ) -> list[list[Hypothesis]]:
         hypotheses = super()._generate(sample, *args, **kwargs)
+        flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
         _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
-        attention = self._attention(sample["net_input"], previous)
-        for (hypothesis,), weights in zip(hypotheses, attention, strict=True):
+        for hypothesis, weights in zip(flat, self._attention(sample, previous), strict=True):
             length = len(hypothesis["tokens"])
             hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
         return hypotheses
 
-    def _attention(self, net_input: dict[str, Tensor], previous: Tensor) -> Tensor:
-        """(B, T, S): as each step of stock decoding has it, the last layer's, averaged over heads and models.
+    def _attention(self, sample: dict[str, Any], previous: Tensor) -> Tensor:
+        """(B * beam, T, S): as each step of stock decoding has it, the last layer's, averaged over heads and models.
 
         A model with an alignment layer of its own (``transformer_align``) shows that to a pass of the whole model only.
         """
+        batch = len(sample["net_input"]["src_tokens"])
+        order = torch.arange(batch, device=previous.device).repeat_interleave(self.beam_size)
+        encoder_outs = self.model.forward_encoder(sample["net_input"])
+        encoder_outs = self.model.reorder_encoder_out(encoder_outs, order)
         outputs = [
             model.decoder(previous, encoder_out=encoder_out)[1]["attn"][0]
-            for model, encoder_out in zip(
-                self.model.models, self.model.forward_encoder(net_input), strict=True
-            )
+            for model, encoder_out in zip(self.model.models, encoder_outs, strict=True)
         ]
         return torch.stack(outputs).mean(0)
 
 
-class AlignedGenerator(SequenceGeneratorWithAlignment, AttentiveGenerator):
+class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):
     """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""

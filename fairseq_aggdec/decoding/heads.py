@@ -14,12 +14,12 @@ class FastHeads:
     Args:
         heads: the trained module; its weights are read, never changed.
         pack: lay the weights out for few rows on CPU.
-        int8: compute in 8 bits where that is faster; for proposals only.
+        int8: compute in 8 bits.
     """
 
     def __init__(self, heads: BlockHeads, pack: bool, int8: bool = False):
         self.heads, self.pack, self.int8 = heads, pack, int8
-        self.first_head = None if heads.identity_first or int8 else self._layers(0, 1)
+        self.first_head = None if heads.identity_first else self._layers(0, 1)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
             if heads.dense and self.first_head is not None:  # head 1 reads the same hidden units

@@ -12,9 +12,13 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_aggdec.data.interleaving import Geometry, reading_order
+from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.finite import NonFiniteError
+from fairseq_aggdec.decoding.generator import send_hypotheses
 from fairseq_aggdec.decoding.interleaved_search import Found, InterleavedSearch, StepRules, Written
-from fairseq_aggdec.decoding.options import refusal, refuse
+from fairseq_aggdec.decoding.options import beam_gap, refusal, refuse
+from fairseq_aggdec.decoding.transfer import begin, on_host, sent, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 
@@ -80,6 +84,10 @@ class InterleavedGenerator(SequenceGenerator):
         self.geometry = common_geometry(models)
         self.verifier = Verifier(list(models), pack, self.temperature)
 
+    def prepare(self) -> None:
+        """Packs the weights now: the first sentence does not wait for it."""
+        self.verifier.prepare()
+
     def _generate(
         self,
         sample: dict[str, Any],
@@ -97,6 +105,7 @@ class InterleavedGenerator(SequenceGenerator):
 
         Raises:
             ValueError: forced words, or a minimum length above the maximum.
+            NonFiniteError: a sentence whose scores are NaN or infinite.
         """
         if prefix_tokens is not None or constraints is not None:
             option = "--constraints" if prefix_tokens is None else "--prefix-size"
@@ -107,13 +116,17 @@ class InterleavedGenerator(SequenceGenerator):
         capacity = self.geometry.width(
             min(max(rules.limits) + 1, net_input["src_tokens"].size(1) + SPARE_POSITIONS)
         )
+        begin([net_input["src_tokens"]], self.verifier.watches)
         with torch.inference_mode(), self.counters.clock("encoder"):
             self.verifier.start(net_input, capacity)
         search = InterleavedSearch(
             self.verifier, self.geometry, rules, self.beam_size, self.counters, self.as_printed
         )
         found = search.run(self.eos if bos_token is None else bos_token, device)
-        hypotheses = [self._ranked(sentence, device) for sentence in found]
+        for row, sentence in enumerate(found):
+            if sentence.broken or not sentence.hypotheses:
+                raise NonFiniteError(row)
+        hypotheses = [self._ranked(sentence) for sentence in found]
         for sentence, ranked in zip(found, hypotheses, strict=True):
             count_sentence(self.counters, sentence, len(ranked[0]["tokens"]), self.geometry.step)
         for hypothesis in (hypothesis for ranked in hypotheses for hypothesis in ranked):
@@ -121,6 +134,7 @@ class InterleavedGenerator(SequenceGenerator):
                 remove_repeats(hypothesis, self.dedup)
         if self.print_alignment:
             self._align(net_input, hypotheses)
+        send_hypotheses(hypotheses, device)
         return hypotheses
 
     def _rules(self, net_input: dict[str, Tensor]) -> StepRules:
@@ -148,19 +162,16 @@ class InterleavedGenerator(SequenceGenerator):
             all_agree=self.end_condition == ALL,
         )
 
-    def _ranked(self, found: Found, device: torch.device) -> list[Hypothesis]:
+    def _ranked(self, found: Found) -> list[Hypothesis]:
         """Line 20: the B best by score, in reading order."""
-        ranked = [self._hypothesis(written, found.steps, device) for written in found.hypotheses]
+        ranked = [self._hypothesis(written, found.steps) for written in found.hypotheses]
         ranked.sort(key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
         return ranked[: self.beam_size]
 
-    def _hypothesis(self, written: Written, steps: int, device: torch.device) -> Hypothesis:
+    def _hypothesis(self, written: Written, steps: int) -> Hypothesis:
         length = len(written.tokens)
         reading = reading_order(length - 1, self.geometry)  # (T,)
-        tokens, scores = (
-            torch.tensor(written.tokens)[reading],
-            torch.tensor(written.scores)[reading],
-        )
+        tokens, scores = written.tokens[reading], written.scores[reading]
         score = scores.sum()
         if self.normalize_scores:
             score = score / length**self.len_penalty
@@ -168,9 +179,9 @@ class InterleavedGenerator(SequenceGenerator):
         if self.retain_history:
             history = step_history(tokens, reading, self.geometry.step, self.pad)
         return {
-            "tokens": tokens.to(device),
-            "score": score.to(device),
-            "positional_scores": scores.to(device),
+            "tokens": tokens,
+            "score": score,
+            "positional_scores": scores,
             "attention": torch.empty(0),
             "alignment": torch.empty(0),
             "steps": steps,
@@ -183,7 +194,8 @@ class InterleavedGenerator(SequenceGenerator):
         flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
         tokens = [hypothesis["tokens"] for hypothesis in flat]
         previous = data_utils.collate_tokens(tokens, self.pad, self.eos, move_eos_to_beginning=True)
-        rows = torch.tensor(owners, device=previous.device)
+        device = net_input["src_tokens"].device
+        rows, previous = to_device(owners, device), sent(previous, device)
         src_tokens, src_lengths = net_input["src_tokens"][rows], net_input["src_lengths"][rows]
         with torch.no_grad():
             outputs = [
@@ -194,8 +206,10 @@ class InterleavedGenerator(SequenceGenerator):
             torch.stack([extra["attn"][0] for _, extra in outputs]).mean(0).cpu()
         )  # (R, T, S)
         extract = getattr(utils, f"extract_{self.print_alignment}_alignment")
-        for hypothesis, weights, source in zip(flat, attention, src_tokens.cpu(), strict=True):
-            target = hypothesis["tokens"].cpu()
+        sources = on_host(net_input["src_tokens"])[owners]
+        for hypothesis, weights, source, target in zip(
+            flat, attention, sources, tokens, strict=True
+        ):
             weights = weights[: len(target)].clone()  # (T, S)
             hypothesis["attention"] = weights.transpose(0, 1).clone()
             hypothesis["alignment"] = extract(weights, source, target, self.pad, self.eos)
@@ -253,7 +267,7 @@ def distinct(words: Sequence[int], longest: int) -> list[int]:
     Short n-grams come first: ``a a b a a b`` is ``a b a b`` after n = 1 and ``a b`` after n = 2.
     """
     kept = list(range(len(words)))
-    for n in range(1, longest + 1):
+    for n in range(1, min(longest, len(words) // 2) + 1):
         result: list[int] = []
         for index in kept:
             result.append(index)
@@ -297,8 +311,8 @@ def build_interleaved_generator(
     args: Any,
     extra: dict[str, Any] | None = None,
     option: str = "--path",
-) -> InterleavedGenerator:
-    """The generator of ``--decoding interleaved``.
+) -> InterleavedGenerator | BeamGenerator:
+    """The generator of ``--decoding interleaved``; where that is stock beam search, the one of ``--decoding beam``.
 
     Args:
         cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``.
@@ -316,13 +330,41 @@ def build_interleaved_generator(
     common_geometry(models, option)
     if cfg.dedup < 0:
         raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
+    alignment = getattr(args, "print_alignment", None)
     extra |= {
         "counters": task.counters,
-        "end_condition": str(cfg.end_condition),
-        "as_printed": str(cfg.stop_rule) == "printed",
-        "dedup": int(cfg.dedup),
-        "print_alignment": getattr(args, "print_alignment", None),
         "pack": not cfg.no_weight_packing,
         "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
-    return FairseqTask.build_generator(task, models, args, InterleavedGenerator, extra)
+    generator_class: Any = InterleavedGenerator
+    if _is_stock_search(cfg, models, args):
+        generator_class = BeamGenerator
+        extra["ahead"] = str(cfg.draft_from) != "none"
+        if alignment:
+            generator_class = AlignedBeamGenerator
+            extra["print_alignment"] = alignment
+    else:
+        extra |= {
+            "end_condition": str(cfg.end_condition),
+            "as_printed": str(cfg.stop_rule) == "printed",
+            "dedup": int(cfg.dedup),
+            "print_alignment": alignment,
+        }
+    return FairseqTask.build_generator(task, models, args, generator_class, extra)
+
+
+def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
+    """Whether Algorithm 1 is stock beam search here: one word per step, and nothing that stock has not.
+
+    With ``--match-source-len`` it is not: every sentence has its own maximum length here. ``--retain-iter-history``
+    asks for the steps of each hypothesis, which a search that evaluates prefixes ahead does not have.
+    """
+    return (
+        common_geometry(models) == Geometry()
+        and str(cfg.end_condition) == FIRST
+        and str(cfg.stop_rule) == "stock"
+        and not cfg.dedup
+        and not getattr(args, "match_source_len", False)
+        and not getattr(args, "retain_iter_history", False)
+        and beam_gap(args, {}, models) is None
+    )

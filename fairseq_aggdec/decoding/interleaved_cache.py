@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
+from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
@@ -30,8 +31,7 @@ class SlotWindow(Window):
         if not self.geometry.independent:
             return super().mask(dtype, span)
         hidden = hidden_slots(self.starts[0], self.end, self.geometry, self.tokens.device)
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-        return mask.masked_fill_(hidden, -torch.inf)[None, None]
+        return additive_mask(hidden.unsqueeze(0), dtype)
 
 
 def gather_rows(verifier: Verifier, rows: Tensor) -> None:
@@ -48,7 +48,7 @@ def gather_rows(verifier: Verifier, rows: Tensor) -> None:
         decoder.cache = decoder.cache.index_select(1, rows)
         decoder.memory = [memory.index_select(1, rows) for memory in decoder.memory]
         if decoder.memory_mask is not None:
-            decoder.memory_mask = decoder.memory_mask.index_select(0, rows)
+            decoder.memory_mask = mask_of_rows(decoder.memory_mask, rows)
 
 
 def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:

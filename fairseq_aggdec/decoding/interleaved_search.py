@@ -19,6 +19,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.interleaved_cache import SlotWindow, gather_rows, reorder_beams
 from fairseq_aggdec.decoding.interleaved_step import Steps, best_steps
+from fairseq_aggdec.decoding.transfer import read, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 
 
@@ -27,20 +28,38 @@ class Written:
     """A finished hypothesis.
 
     Attributes:
-        tokens: in writing order, ``</s>`` last.
-        scores: their log-probabilities, in nats; that of ``</s>`` with what later slots of its step agreed to.
+        tokens: (T,) int64 in writing order, ``</s>`` last.
+        scores: (T,) their log-probabilities, in nats; that of ``</s>`` with what later slots of its step agreed to.
     """
 
-    tokens: list[int]
-    scores: list[float]
+    tokens: Tensor
+    scores: Tensor
 
 
 @dataclass
 class Found:
-    """What was found for one sentence: its finished hypotheses in order of finishing, and the steps that it took."""
+    """What was found for one sentence.
+
+    Attributes:
+        hypotheses: the finished ones in order of finishing.
+        steps: that it took.
+        broken: the model gave a score that is not a number.
+    """
 
     hypotheses: list[Written] = field(default_factory=list)
     steps: int = 0
+    broken: bool = False
+
+
+def to_host(found: list[Found]) -> None:
+    """Brings the hypotheses of a batch to the host (in place), in one transfer."""
+    written = [hypothesis for sentence in found for hypothesis in sentence.hypotheses]
+    tensors = [
+        tensor for hypothesis in written for tensor in (hypothesis.tokens, hypothesis.scores)
+    ]
+    parts = read(tensors) if tensors else []
+    for hypothesis, tokens, scores in zip(written, parts[0::2], parts[1::2], strict=True):
+        hypothesis.tokens, hypothesis.scores = tokens.long(), scores.to(hypothesis.scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -99,7 +118,7 @@ class StepRules:
     @staticmethod
     def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
         """(R, 1) the bound of each row's sentence."""
-        return torch.tensor([[bounds[i]] for i in sentences], device=device)
+        return to_device([[bounds[i]] for i in sentences], device)
 
 
 @dataclass
@@ -186,6 +205,7 @@ class InterleavedSearch:
                 read = beams.tokens[:, first:].flatten()
             self.counters.calls += 1
             first += step
+        to_host(found)
         return found
 
     def _continuations(self, logits: Tensor, first: int, beams: Beams) -> Steps:
@@ -205,20 +225,23 @@ class InterleavedSearch:
         if not self.as_printed:
             leading = totals.view(count, -1).topk(beam).values[:, -1:]  # (N, 1)
             done &= (totals.view(count, -1) >= leading).view_as(done)
-        # One transfer to the host: which continuations are finished, which sentences go on.
-        flags = torch.cat([done.flatten(), live[:, 0].isfinite()]).tolist()
-        finished = [i for i, flag in enumerate(flags[: done.numel()]) if flag]
+        # One transfer to the host: which continuations are finished, with what score and where, which sentences go on
+        # and which are broken (NaN is the largest number there is).
+        leader = live[:, 0]
+        host = read([done, totals, steps.ends, leader.isfinite(), leader.isnan()])
+        flags, scores, ends, alive, broken = (part.flatten().tolist() for part in host)
+        finished = [i for i, flag in enumerate(flags) if flag]
         if finished:
-            finished.sort(key=totals.flatten().tolist().__getitem__, reverse=True)
-            self._collect(finished, steps, beams, found, first)
-        for sentence in beams.sentences:
+            finished.sort(key=scores.__getitem__, reverse=True)
+            lengths = [first + int(ends[i]) + 1 for i in finished]
+            self._collect(finished, lengths, steps, beams, found)
+        for sentence, lost in zip(beams.sentences, broken, strict=True):
             found[sentence].steps += 1
+            found[sentence].broken |= bool(lost)
         stays = [
             i
-            for i, (sentence, alive) in enumerate(
-                zip(beams.sentences, flags[done.numel() :], strict=True)
-            )
-            if alive and len(found[sentence].hypotheses) < beam
+            for i, sentence in enumerate(beams.sentences)
+            if alive[i] and len(found[sentence].hypotheses) < beam
         ]
         return self._select(steps, beams, live, best, stays, first)
 
@@ -232,7 +255,7 @@ class InterleavedSearch:
             best + torch.arange(0, steps.totals.numel(), per_sentence, device=best.device)[:, None]
         )
         if leaving:
-            index = torch.tensor(stays, dtype=torch.long, device=best.device)
+            index = to_device(stays, best.device, torch.long)
             live, chosen = live[index], chosen[index]
         chosen = chosen.flatten()  # (R',) of the R * W continuations
         rows = chosen // steps.totals.size(1)
@@ -245,15 +268,21 @@ class InterleavedSearch:
         return Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
 
     def _collect(
-        self, finished: list[int], steps: Steps, beams: Beams, found: list[Found], first: int
+        self,
+        finished: list[int],
+        lengths: list[int],
+        steps: Steps,
+        beams: Beams,
+        found: list[Found],
     ) -> None:
-        """Takes up finished hypotheses, given as indices into (R, W), best first."""
-        index = torch.tensor(finished, device=steps.words.device)
+        """Takes up finished hypotheses of so many tokens, given as indices into (R, W), best first.
+
+        What they say stays on the device until all have been found.
+        """
+        index = to_device(finished, steps.words.device)
         width = steps.totals.size(1)
-        tokens, scores = (table.tolist() for table in beams.written(steps, index))
-        ends = steps.ends.flatten()[index].tolist()
-        for i, flat in enumerate(finished):
+        tokens, scores = beams.written(steps, index)
+        for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
             hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
-            length = first + ends[i] + 1
             if self.as_printed or len(hypotheses) < self.beam:
-                hypotheses.append(Written(tokens[i][:length], scores[i][:length]))
+                hypotheses.append(Written(tokens[i, :length], scores[i, :length]))

@@ -1,8 +1,8 @@
 """Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
 
 ``F.linear`` on CPU is slow for the four to twenty rows that a window has: it lays the weight out anew on every call.
-oneDNN lets the layout be made once. Its operators are private to torch, so they are probed first and everything falls
-back to what ``F.linear`` does.
+The compiled kernels (:mod:`fairseq_aggdec.kernels`) have it laid out once; without them, and in bf16, oneDNN does. Its
+operators are private to torch, so they are probed first and everything falls back to what ``F.linear`` does.
 """
 
 import functools
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.huge_pages import use_huge_pages
+from fairseq_aggdec.kernels.library import Product, kernels
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,12 @@ FEW_ROWS = 4
 # oneDNN keeps 1024 prepared products with their scratch memory, one per shape; preparing one takes as long as ten rows.
 # So few rows are filled up to a round number, and fewer products are kept. Read before oneDNN's first product.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+
+
+def fast_kernels() -> bool:
+    """Whether there are compiled products in fp32 that are faster than oneDNN's."""
+    library = kernels()
+    return library is not None and library.aggdec_instructions() > 0
 
 
 @functools.cache
@@ -72,7 +79,10 @@ class FastLinear:
     Args:
         modules: ``nn.Linear`` modules with equal C_in, concatenated along C_out (query, key, value in one product).
         relu: apply ReLU to the result.
-        pack: lay the weight out once for oneDNN (fp32 and bf16 on CPU); a copy of the weight.
+        pack: lay the weight out once (fp32 and bf16 on CPU); a copy of the weight.
+
+    Attributes:
+        kernel: the product in the compiled library, None where that does not do it.
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
@@ -81,6 +91,15 @@ class FastLinear:
         self.bias = joined_bias(modules)
         self.relu = relu
         self.packed: Tensor | None = None
+        self.kernel: Product | None = None
+        if (
+            pack
+            and fast_kernels()
+            and weight.dtype is torch.float32
+            and weight.device.type == "cpu"
+        ):
+            self.kernel = Product(weight, self.bias, relu)
+            return
         if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
             self.packed = in_huge_pages(torch.ops.mkldnn._reorder_linear_weight(weight))
             small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
@@ -96,6 +115,8 @@ class FastLinear:
             ]
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.kernel is not None:
+            return self.kernel(x)
         if self.packed is not None and x.size(-2) >= self.fewest:
             rows = x.size(-2)
             x = self.fill_up(x)
@@ -116,8 +137,8 @@ class FastLinear:
         return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.size(-1))], -2)
 
 
-def some_outputs(module: nn.Linear, rows: slice) -> nn.Linear:
-    """Some outputs of a linear layer as one of its own, its parameters shared, not copied."""
+def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
+    """Some outputs of a linear layer as one of its own, its parameters shared where ``rows`` is a slice."""
     weight, bias = module.weight[rows], module.bias
     part = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
     part.weight = nn.Parameter(weight, requires_grad=False)
@@ -225,6 +246,7 @@ class ParameterWatch:
         ]
         self.identity = self._identity()
         self.values = self._values()
+        self.told: bool | None = None
 
     def _identity(self) -> list[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
@@ -232,5 +254,18 @@ class ParameterWatch:
     def _values(self) -> Tensor:
         return torch.cat(self.probes)
 
+    def question(self) -> Tensor | None:
+        """Whether values differ, () bool on the device; None where the host knows, or finds out without waiting."""
+        if self._identity() != self.identity or self.values.device.type == "cpu":
+            return None
+        return (self._values() != self.values).any()
+
+    def answer(self, changed: bool) -> None:
+        """What came of :meth:`question`; the next :meth:`changed` need not ask the device then."""
+        self.told = changed
+
     def changed(self) -> bool:
-        return self._identity() != self.identity or not torch.equal(self._values(), self.values)
+        if self._identity() != self.identity:
+            return True
+        told, self.told = self.told, None
+        return not torch.equal(self._values(), self.values) if told is None else told

@@ -1,5 +1,7 @@
 """The loop: draft, verify, accept, commit. Every lossless method is this loop with another drafter."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,9 @@ from fairseq_aggdec.decoding.drafter import Drafter
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window import DraftedTree, Window
 
 
 @torch.inference_mode()
@@ -35,6 +38,8 @@ def draft_and_verify(
     while state.rows:
         with counters.clock("draft"):
             draft = drafter.draft(state)
+            if not verifier.reads_trees:
+                draft = draft.chain()
         with counters.clock("verify"):
             window = state.window(draft)
             logits = verifier.logits(window)
@@ -43,6 +48,7 @@ def draft_and_verify(
                 verification = judge(accept, logits, draft, window, rules.eos)
             commit(verification, rules, logits, state)
             drafter.observe(verification, state)
+            verifier.settle(verification)
             counters.add(verification)
             keep = state.release_finished()
             if keep:
@@ -59,6 +65,9 @@ def judge(
         emitted = [[token] for token in choices.tolist()]
         return Verification(window, choices, draft.lengths, [0] * window.rows, emitted)
     drafted = drafted_next(window)
+    if isinstance(window, DraftedTree):
+        accepted = accept(logits, choices, drafted, window)
+        return _judge_tree(accepted, choices, draft, window, eos)
     accepted = accept(logits, choices, drafted)
     # Accepted tokens are the draft's, which relaxed acceptance tells from the verifier's own choice.
     tokens = torch.where(accepted, drafted, choices)
@@ -77,28 +86,70 @@ def judge(
     return Verification(window, tokens, draft.lengths, counts, emitted)
 
 
+def _judge_tree(
+    accepted: Tensor, choices: Tensor, draft: Draft, window: DraftedTree, eos: int
+) -> Verification:
+    """The same where drafts branch: the tokens of the best path of accepted ones, and the choice at its end."""
+    flags, host_choices = torch.stack([accepted.to(choices.dtype), choices]).tolist()
+    tokens = window.host_tokens()
+    counts, emitted, paths = [], [], []
+    first = 0
+    for parents, width in zip(window.parents, window.widths, strict=True):
+        own = slice(first, first + width)
+        path = best_path(parents, flags[own], tokens[own], host_choices[own])
+        gained = [tokens[first + node] for node in path[1:]] + [host_choices[first + path[-1]]]
+        if eos in gained:
+            del gained[gained.index(eos) + 1 :]
+        counts.append(min(len(path) - 1, len(gained)))
+        emitted.append(gained)
+        paths.append([first + node for node in path[: len(gained)]])
+        first += width
+    return Verification(window, choices, draft.lengths, counts, emitted, paths)
+
+
+def best_path(
+    parents: Sequence[int], stands: Sequence[int], tokens: Sequence[int], choices: Sequence[int]
+) -> list[int]:
+    """The nodes of a tree that stand, the root (0) first: where several follow one, the verifier's own choice is taken,
+    else the one from which most others are reached.
+
+    Args:
+        parents: of nodes 1, 2, ...
+        stands: whether each node, the root first, is accepted behind its parent.
+        tokens: of the nodes.
+        choices: the verifier's own behind each.
+    """
+    best: list[tuple[bool, int, int]] = [(False, 0, 0)] * len(tokens)  # own choice, length, node
+    for node in range(len(tokens) - 1, 0, -1):
+        if stands[node]:
+            parent = parents[node - 1]
+            follows = tokens[node] == choices[parent], best[node][1] + 1, node
+            if follows[:2] >= best[parent][:2]:
+                best[parent] = follows
+    path = [0]
+    while following := best[path[-1]][2]:
+        path.append(following)
+    return path
+
+
 def commit(verification: Verification, rules: Rules, logits: Tensor, state: DecodeState) -> None:
     """Commits the emitted tokens with their scores."""
     window, emitted = verification.window, verification.emitted
     if state.rows[0].history is not None:
         _remember(window, state)
-    gained: slice | Tensor
-    if window.rows == 1:
-        gained = slice(0, len(emitted[0]))
+    if window.rows == 1 and verification.paths is None:
+        count = len(emitted[0])
+        scores = rules.scores(logits[:count], verification.tokens[:count])
     else:
-        flat: list[int] = []
-        first = 0
-        for tokens, width in zip(emitted, window.widths, strict=True):
-            flat += range(first, first + len(tokens))
-            first += width
-        gained = torch.tensor(flat, device=logits.device)
-    scores = rules.scores(logits[gained], verification.tokens[gained])
+        places = verification.places()
+        tokens = [token for row in emitted for token in row]
+        gained, chosen = to_device([places, tokens], logits.device).unbind(0)
+        scores = rules.scores(logits[gained], chosen)
     state.commit(emitted, rules.free_forced_ends(scores, emitted, state))
 
 
 def _remember(window: Window, state: DecodeState) -> None:
     """Keeps what the verifier was shown (``--retain-iter-history``): the committed prefix and the draft."""
-    parts = window.tokens.split(window.widths)
-    for row, part in zip(state.rows, parts, strict=True):
+    for row, drafted in zip(state.rows, window.drafted_paths(), strict=True):
         assert row.history is not None
-        row.history.append(row.tokens[1:] + part[1:].tolist())
+        row.history.append(row.tokens[1:] + drafted)

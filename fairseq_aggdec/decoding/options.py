@@ -6,12 +6,19 @@ from typing import Any
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
-from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, LearnedBlockSize
+from fairseq_aggdec.decoding.block_size import (
+    MOST_NODES,
+    BlockSize,
+    FixedBlockSize,
+    LearnedBlockSize,
+    NodeBudget,
+)
 from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.int8 import int8_available
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +49,61 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
         if wanted:
             raise ValueError(
                 f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: "
-                "use --decoding beam"
+                "use --decoding stock"
             )
+    size = given("no_repeat_ngram_size", 0)
+    if size < 0:
+        raise ValueError(f"--no-repeat-ngram-size {size}: it must be at least 0")
     if given("match_source_len", False) and given("unkpen", 0) < 0:
         option = "--unkpen below 0 with --match-source-len"
-        reason = "it lets <unk> outgrow the source in stock; use --decoding beam"
+        reason = "it lets <unk> outgrow the source in stock; use --decoding stock"
         raise ValueError(refusal(option, decoding, reason))
 
 
-def refuse_slots(models: Sequence[Any], decoding: str) -> None:
-    """Raises ``ValueError`` where a model writes several words per step, which only its own search can read."""
+def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str | None:
+    """What keeps beam search over trees from giving what stock gives, None when nothing does.
+
+    Args:
+        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
+        extra: what the caller hands to the generator beside them.
+        models: those of ``--path``.
+    """
+    given = {
+        "--sampling": getattr(args, "sampling", False),
+        "--diverse-beam-groups": getattr(args, "diverse_beam_groups", -1) > 0,
+        "--diversity-rate": getattr(args, "diversity_rate", -1.0) > -1,
+        "--constraints": bool(getattr(args, "constraints", None)),
+        "--lm-path": getattr(args, "lm_path", None) is not None or extra.get("lm_model"),
+        "--retain-dropout": getattr(args, "retain_dropout", False),
+        "tokens_to_suppress": extra.get("tokens_to_suppress"),
+    }
+    for option, wanted in given.items():
+        if wanted:
+            return option
     for model in models:
+        decoder = model.decoder
+        if gap := decoder_gap(decoder):
+            return gap
+        if getattr(args, "beam", 5) >= len(decoder.dictionary) - 1:
+            # Where </s> may come first, stock then goes on with the hypothesis that it ended.
+            return "a beam as large as the vocabulary"
+        if getattr(decoder, "geometry", Geometry()) != Geometry():
+            return "a model that writes several words per step"
+        if getattr(decoder, "attention_span", None) is not None:
+            return "local attention"
+    return None
+
+
+def refuse_slots(models: Sequence[Any], decoding: str) -> None:
+    """Raises ``ValueError`` where a model was not trained to write word by word, which only its own search can read.
+
+    Such a model writes several words per step, or scores the edges of a lattice.
+    """
+    for model in models:
+        if isinstance(model.decoder, MarkovDecoder):
+            raise ValueError(
+                f"a model of --arch lattice_transformer does not go with --decoding {decoding}: use --decoding lattice"
+            )
         geometry = getattr(model.decoder, "geometry", Geometry())
         if geometry != Geometry():
             raise ValueError(
@@ -87,7 +138,12 @@ def set_greedy_beam(args: Any, decoding: str) -> None:
     """Sets ``--beam`` to 1, which is what the method gives, and says so once."""
     beam = getattr(args, "beam", 5)
     if beam != 1:
-        logger.info("--decoding %s is greedy: --beam %d is taken as --beam 1", decoding, beam)
+        logger.info(
+            "--decoding %s is greedy: --beam %d is taken as --beam 1; --decoding beam searches and drafts as well "
+            "(--draft-from)",
+            decoding,
+            beam,
+        )
     args.beam = 1
 
 
@@ -96,7 +152,7 @@ def announce_ngram_blocking(args: Any) -> None:
     if size > 0:
         logger.info(
             "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, "
-            "so outputs may differ from --decoding beam",
+            "so outputs may differ from --decoding stock",
             size,
         )
 
@@ -104,13 +160,15 @@ def announce_ngram_blocking(args: Any) -> None:
 # Options that only some methods read: name -> (what it is when it was not given, the methods).
 USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "block_size": (None, ("gad", "nar", "blockwise")),
+    "draft_nodes": (None, ("gad", "blockwise")),
     "draft_vocabulary": (0, ("gad", "blockwise")),
     "draft_int8": (False, ("gad", "blockwise")),
-    "drafter_path": (None, ("gad", "nar", "iad")),
+    "int8": (False, ("greedy", "iad", "gad", "nar", "blockwise", "beam")),
+    "drafter_path": (None, ("gad", "nar", "iad", "beam")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
     "min_block_size": (1, ("iad", "gad", "blockwise")),
-    "draft_from": ("source", ("iad",)),
-    "draft_file": (None, ("iad",)),
+    "draft_from": ("auto", ("iad", "beam")),
+    "draft_file": (None, ("iad", "beam")),
     "end_condition": ("first", ("interleaved",)),
     "stop_rule": ("stock", ("interleaved",)),
     "dedup": (0, ("interleaved",)),
@@ -225,8 +283,37 @@ def proposing(cfg: DecodingConfig) -> Proposing:
         option = "--draft-vocabulary" if types else "--draft-int8"
         raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
     if int8 and not int8_available():
-        logger.warning("--draft-int8 has no effect: this PyTorch has no linear layers in 8 bits")
-    return Proposing(types, int8)
+        logger.warning("--draft-int8 has no effect without the compiled kernels")
+        int8 = False
+    return Proposing(types, int8 or bool(cfg.int8))
+
+
+def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
+    """How many tokens the tree of a draft has, None where drafts do not branch.
+
+    Raises:
+        ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
+    """
+    if cfg.draft_nodes is None:
+        return None
+    given = str(cfg.draft_nodes)
+    if str(cfg.decoding) == "nar":
+        raise ValueError("--draft-nodes needs a verifier, --decoding nar has none: use gad")
+    if given == "auto":
+        return NodeBudget(MOST_NODES, learned=True)
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"--draft-nodes {given}: it must be at least 1, or auto")
+    return NodeBudget(int(given))
+
+
+def announce_int8(cfg: DecodingConfig) -> None:
+    """Says once what ``--int8`` means."""
+    if cfg.int8:
+        logger.info(
+            "--int8: the output is that of the model in 8 bits, which says something else in some sentences"
+        )
+        if not int8_available():
+            logger.warning("--int8 is slow here: the compiled kernels were not built")
 
 
 def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:

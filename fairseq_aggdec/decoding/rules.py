@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.kernels.library import kernels, reads
 
 
 @dataclass(frozen=True)
@@ -45,28 +47,40 @@ class Rules:
         forced, banned = self._forced(window, state), self._banned(window, state)
         kept = []
 
+        # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
         def hide(where: Any, value: float | Tensor = -torch.inf) -> None:
             kept.append((where, logits[where].clone()))
             logits[where] = value
 
-        hide((slice(None), self.pad))
+        of_pad = logits[:, self.pad]
+        pads = of_pad.clone()
+        of_pad.fill_(-torch.inf)
         if self.unk_penalty:
             hide((slice(None), self.unk), logits[:, self.unk] - self.unk_penalty)
         if banned:
-            hide(torch.tensor(banned, device=logits.device).unbind(1))
+            hide(to_device(banned, logits.device).unbind(1), logits.new_full((), -torch.inf))
         if forced:
-            at, tokens = torch.tensor(forced, device=logits.device).unbind(1)
-            hide(at)
-            logits[at, tokens] = 0.0
+            at, tokens = to_device(forced, logits.device).unbind(1)
+            hide(at, logits.new_full((), -torch.inf))
+            logits[at, tokens] = logits.new_zeros(())
         yield
         for where, values in reversed(kept):
             logits[where] = values
+        of_pad.copy_(pads)
 
     def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """Log-probabilities, in nats, of emitted tokens: logits (M, V), tokens (M,) -> (M,)."""
-        scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+        if reads(logits) and (library := kernels()) is not None:
+            tokens = tokens.contiguous()
+            scores = logits.new_empty(tokens.size(0))
+            library.aggdec_log_probabilities(
+                logits.data_ptr(), *logits.shape, tokens.data_ptr(), scores.data_ptr()
+            )
+        else:
+            scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
         if self.unk_penalty:
-            scores = scores - self.unk_penalty * (tokens == self.unk)
+            # No product: an infinite penalty, which bans the word, times 0 would be NaN.
+            scores = torch.where(tokens == self.unk, scores - self.unk_penalty, scores)
         return scores
 
     def free_forced_ends(
@@ -78,21 +92,21 @@ class Rules:
             for row, tokens in zip(state.rows, emitted, strict=True):
                 last += len(tokens)
                 if row.position + len(tokens) > row.end:
-                    scores[last] = 0.0
+                    scores[last : last + 1].zero_()
         return scores
 
     def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """(index, token) of every position of the window whose output is not the model's to choose."""
         forced = []
         first = 0
-        for row, start, width in zip(state.rows, window.starts, window.widths, strict=True):
-            if start < len(row.prefix) or start + width > row.end:
+        for row, outputs in zip(state.rows, window.outputs, strict=True):
+            if outputs[0] < len(row.prefix) or outputs[0] + len(outputs) > row.end:
                 forced += [
-                    (first + slot, token)
-                    for slot in range(width)
-                    if (token := self._forced_token(row, start + slot)) is not None
+                    (slot, token)
+                    for slot, position in enumerate(outputs, first)
+                    if (token := self._forced_token(row, position)) is not None
                 ]
-            first += width
+            first += len(outputs)
         return forced
 
     def _forced_token(self, row: Row, position: int) -> int | None:
@@ -106,35 +120,51 @@ class Rules:
         """(index, token) pairs that the window's positions must not choose."""
         banned = []
         first = 0
-        # Tokens are needed on the host only to look for repeated n-grams.
-        tokens = window.tokens.tolist() if self.no_repeat_ngram_size else []
-        for row, start, width in zip(state.rows, window.starts, window.widths, strict=True):
+        for row, outputs in zip(state.rows, window.outputs, strict=True):
             # A prefix column lifts the minimum length for every row, also where that row's own prefix is free.
-            for position in range(start, min(start + width, max(row.floor, row.strict_floor))):
-                if position < row.strict_floor or position >= len(row.prefix):
-                    banned.append((first + position - start, self.eos))
-            if self.no_repeat_ngram_size:
-                drafted = tokens[first + 1 : first + width]
-                output = row.tokens[1:] + drafted
-                for index, token in repeats(output, start, self.no_repeat_ngram_size):
-                    banned.append((first + index - start, token))
-            first += width
+            if outputs[0] < max(row.floor, row.strict_floor):
+                banned += [
+                    (slot, self.eos)
+                    for slot, position in enumerate(outputs, first)
+                    if position < row.strict_floor or len(row.prefix) <= position < row.floor
+                ]
+            first += len(outputs)
+        if self.no_repeat_ngram_size:
+            banned += self._repeated(window, state)
         return banned
 
+    def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
+        """The pairs that would repeat an n-gram; tokens are needed on the host only for that."""
+        found, first, size = [], 0, self.no_repeat_ngram_size
+        for row, ways, width in zip(state.rows, window.ways(), window.widths, strict=True):
+            committed = row.tokens[1:]
+            for drafted, slots in ways:
+                output = committed + drafted
+                start = len(output) + 1 - len(slots)
+                for index, token in repeats(output, start, size, row.tokens[0]):
+                    found.append((first + slots[index - start], token))
+            first += width
+        return found
 
-def repeats(output: Sequence[int], first: int, size: int) -> list[tuple[int, int]]:
+
+def repeats(
+    output: Sequence[int], first: int, size: int, start: int | None = None
+) -> list[tuple[int, int]]:
     """Tokens that would complete an n-gram which occurred before.
 
     Args:
         output: output tokens without the start symbol.
         first: output index from which on to look.
         size: the n of the n-grams.
+        start: the start symbol, at which an n-gram may begin: a word where the caller names another than ``</s>``.
 
     Returns:
         (output index i, token) for every token that must not stand at i after ``output[:i]``, where
         first <= i <= len(output).
     """
     seen: dict[tuple[int, ...], set[int]] = {}
+    if start is not None and 1 < size <= len(output) + 1:
+        seen[(start, *output[: size - 2])] = {output[size - 2]}
     found = []
     for index in range(size - 1, len(output) + 1):
         context = tuple(output[index - size + 1 : index])

@@ -56,9 +56,9 @@ class DecodeState:
 
     def window(self, draft: Draft) -> Window:
         """The last committed token of each row followed by its draft."""
-        tokens = draft.after([row.tokens[-1] for row in self.rows], self.device)
+        last = [row.tokens[-1] for row in self.rows]
         starts = [row.position for row in self.rows]
-        return Window(tokens, starts, [length + 1 for length in draft.lengths])
+        return draft.window(last, starts, self.device)
 
     def commit(self, emitted: Sequence[Sequence[int]], scores: Tensor) -> None:
         """Appends the emitted tokens of every row and their log-probabilities (sum of lengths,), row after row."""
@@ -69,16 +69,11 @@ class DecodeState:
             self.owners.extend([row.index] * len(tokens))
 
     def release_finished(self) -> list[int] | None:
-        """Moves rows that ended with ``</s>`` out; returns the rows that stay, in their new order, None if all do.
-
-        Holes are filled from the tail, so that few caches move: of rows 0..4 with 1 and 2 finished, 0 4 3 stay.
-        """
+        """Moves rows that ended with ``</s>`` out; returns the rows that stay, see :func:`remaining`."""
         alive = [row.tokens[-1] != self.eos for row in self.rows]
-        if all(alive):
+        keep = remaining(alive)
+        if keep is None:
             return None
-        staying = sum(alive)
-        tail = [i for i in range(len(alive) - 1, staying - 1, -1) if alive[i]]
-        keep = [i if alive[i] else tail.pop(0) for i in range(staying)]
         self.finished.extend(row for row, lives in zip(self.rows, alive, strict=True) if not lives)
         self.rows = [self.rows[i] for i in keep]
         return keep
@@ -90,3 +85,15 @@ class DecodeState:
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=len(self.finished)).tolist()
         return list(scores[order].split(counts))
+
+
+def remaining(alive: Sequence[bool]) -> list[int] | None:
+    """The rows that stay, in their new order; None if all do.
+
+    Holes are filled from the tail, so that few caches move: of rows 0..4 with 1 and 2 finished, 0 4 3 stay.
+    """
+    if all(alive):
+        return None
+    staying = sum(alive)
+    tail = [i for i in range(len(alive) - 1, staying - 1, -1) if alive[i]]
+    return [i if alive[i] else tail.pop(0) for i in range(staying)]

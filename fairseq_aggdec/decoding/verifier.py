@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing, Verification
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.window import Window
 
 logger = logging.getLogger(__name__)
+
+WARM_UP = 24  # tokens of the sentence that is read before the first
 
 
 class Member:
@@ -23,8 +25,8 @@ class Member:
     The fast forms are made when first used and made anew when the parameters have changed since.
     """
 
-    def __init__(self, model: Any, pack: bool):
-        self.model, self.pack = model, pack
+    def __init__(self, model: Any, pack: bool, int8: bool = False):
+        self.model, self.pack, self.int8 = model, pack, int8
         self.watch: ParameterWatch | None = None
         self._announce()
 
@@ -34,6 +36,8 @@ class Member:
             ("decoder", self._decoder_gap()),
         ):
             if gap is not None:
+                if self.int8:
+                    raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
                 how = "as it is" if part == "encoder" else "by recomputing the whole prefix"
                 logger.info("%s runs %s: %s", part, how, gap)
 
@@ -43,13 +47,17 @@ class Member:
     def refresh(self) -> None:
         if self.watch is not None and not self.watch.changed():
             return
-        model, pack = self.model, self.pack
+        model, pack, int8 = self.model, self.pack, self.int8
+        if int8:
+            _check_int8(model)
         fast_encoder = encoder_gap(model.encoder) is None
         fast_decoder = self._decoder_gap() is None
         self.encoder = (
-            FastEncoder(model.encoder, pack) if fast_encoder else StockEncoder(model.encoder)
+            FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
         )
-        self.decoder = CachedDecoder(model.decoder, pack) if fast_decoder else PrefixDecoder(model)
+        self.decoder = (
+            CachedDecoder(model.decoder, pack, int8) if fast_decoder else PrefixDecoder(model)
+        )
         self.watch = ParameterWatch(model)
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
@@ -60,11 +68,22 @@ class Member:
         self.decoder.start(self.encoder_out, rows, capacity)
 
 
+def _check_int8(model: nn.Module) -> None:
+    """Raises ``ValueError`` where ``--int8`` has no products for a model's parameters."""
+    for parameter in model.parameters():
+        if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"--int8 needs models in fp32 on CPU, not {kind} on {parameter.device.type}"
+            )
+
+
 def follow(drafter: nn.Module, verifier: "Verifier") -> None:
     """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
     own, wanted = (next(model.parameters()) for model in (drafter, verifier.members[0].model))
     if own.device != wanted.device or own.dtype is not wanted.dtype:
-        drafter.to(wanted)
+        with torch.inference_mode(False):  # parameters with versions, which ParameterWatch reads
+            drafter.to(wanted)
 
 
 class Verifier:
@@ -74,13 +93,20 @@ class Verifier:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
         temperature: divides the logits before the softmax.
+        int8: compute products in 8 bits (fp32 models on CPU).
 
     Attributes:
         features: (N, C) of the last window, one per model.
     """
 
-    def __init__(self, models: Sequence[nn.Module], pack: bool = True, temperature: float = 1.0):
-        self.members = [Member(model, pack) for model in models]
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        pack: bool = True,
+        temperature: float = 1.0,
+        int8: bool = False,
+    ):
+        self.members = [Member(model, pack, int8) for model in models]
         self.temperature = temperature
         self.features: list[Tensor] = []
 
@@ -88,6 +114,36 @@ class Verifier:
         """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row."""
         for member in self.members:
             member.start(net_input, capacity)
+
+    def prepare(self) -> None:
+        """Makes the fast forms (packs the weights) now, so that the first batch does not wait for it."""
+        with torch.inference_mode():
+            for member in self.members:
+                member.refresh()
+
+    def warm_up(self) -> bool:
+        """Runs the fast forms once on a sentence: what PyTorch sets up when first used is then there.
+
+        Returns:
+            whether there are fast forms; a batch of one sentence is then taken up.
+        """
+        if not all(isinstance(member.decoder, CachedDecoder) for member in self.members):
+            return False
+        model = self.members[0].model
+        most = min(min(model.max_positions()), WARM_UP)
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
+            lengths = torch.full((1,), most, device=device)
+            self.start({"src_tokens": source, "src_lengths": lengths}, most)
+            for width in (1, most):
+                self.logits(Window(source[0, :width], [0], [width])).log_softmax(-1)
+        return True
+
+    @property
+    def watches(self) -> list[ParameterWatch]:
+        """What :func:`~fairseq_aggdec.decoding.transfer.begin` asks the device for the models."""
+        return [member.watch for member in self.members if member.watch is not None]
 
     def restrict(self, types: Tensor) -> None:
         """Until the next batch, only the given types (M,) int64 can be chosen, and only their logits are computed.
@@ -112,10 +168,30 @@ class Verifier:
         log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
         return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
 
+    @property
+    def reads_trees(self) -> bool:
+        """Whether drafts may branch; else they are cut down to one path."""
+        return all(member.decoder.reads_trees for member in self.members)
+
+    def settle(self, verification: Verification) -> None:
+        """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
+        if verification.paths is None:
+            return
+        window, moved, first = verification.window, [], 0
+        for row, path in enumerate(verification.paths):
+            for place, slot in enumerate(path):
+                if slot - first != place:
+                    start = window.starts[row]
+                    moved.append((row, start + slot - first, start + place))
+            first += window.widths[row]
+        if moved:
+            for member in self.members:
+                member.decoder.move(moved)
+
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
     ) -> Tensor:
-        """The tokens that heads 2 to ``block_size`` predict: (B, C) -> (B, ``block_size`` - 1)."""
+        """Logits of heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, M), M types or all."""
         (member,) = self.members
         return member.decoder.propose(features, block_size, proposing)
 

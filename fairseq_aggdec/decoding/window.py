@@ -16,10 +16,17 @@ does).
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fairseq_aggdec.decoding.attention import additive_mask, aligned
+from fairseq_aggdec.decoding.transfer import sent, to_device
+
+# Drafted tokens, each behind the one before, and as many slots as are told of: the last stands at the last token.
+Way = tuple[list[int], Sequence[int]]
 
 
 class Window:
@@ -34,9 +41,12 @@ class Window:
 
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
+        end: one more than the last place in the cache that is written or read.
+        reach: one more than the last position, by which position embeddings are chosen.
     """
 
     alone = False
+    host: list[int] | None = None  # the tokens, where the host knows them
 
     def __init__(
         self,
@@ -49,8 +59,33 @@ class Window:
         self.starts, self.widths, self.block_starts = starts, widths, block_starts
         self.rows, self.width = len(starts), max(widths)
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
+        self.reach = self.end
         self.level = min(starts) == max(starts)  # all rows start at the same position
         self.dense = min(widths) == self.width  # the grid has no holes
+
+    @property
+    def outputs(self) -> Sequence[Sequence[int]]:
+        """The output indices that each row's positions predict, the first the smallest (host numbers)."""
+        return [
+            range(start, start + width)
+            for start, width in zip(self.starts, self.widths, strict=True)
+        ]
+
+    def drafted_paths(self) -> list[list[int]]:
+        """What each row was shown behind its first token."""
+        tokens, ends = self.host_tokens(), itertools.accumulate(self.widths)
+        return [tokens[end - width + 1 : end] for end, width in zip(ends, self.widths, strict=True)]
+
+    def ways(self) -> list[list[Way]]:
+        """What each row was shown behind its first token, path by path, all its slots in one of them."""
+        rows = self.drafted_paths()
+        return [[(row, range(width))] for row, width in zip(rows, self.widths, strict=True)]
+
+    def host_tokens(self) -> list[int]:
+        """The N tokens on the host; asks the device once where they came from it."""
+        if self.host is None:
+            self.host = self.tokens.tolist()
+        return self.host
 
     @property
     def slots(self) -> Tensor:
@@ -76,7 +111,7 @@ class Window:
         first = torch.cumsum(widths, 0) - widths
         offset = torch.arange(row_of.numel()) - first[row_of]
         placed = torch.stack([row_of * self.width + offset, row_of, starts[row_of] + offset])
-        return placed.to(self.tokens.device, non_blocking=True).unbind(0)
+        return sent(placed, self.tokens.device).unbind(0)
 
     def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
         """Adds each token's row of a position table (>= ``end``, C) to its embedding (N, C)."""
@@ -114,14 +149,13 @@ class Window:
         hidden = key > last.unsqueeze(2)  # (B, W, end)
         if span is not None:
             hidden |= key < query.unsqueeze(2) - span
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-        return mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
+        return additive_mask(hidden, dtype)
 
     def _sight(self) -> tuple[Tensor, Tensor]:
         """Position of every slot of the grid and the last position that it sees, both (B, W)."""
         blocks = self.widths if self.block_starts is None else self.block_starts
         host = torch.tensor([self.starts, self.widths, blocks]).unsqueeze(-1)
-        starts, widths, blocks = host.to(self.tokens.device, non_blocking=True)  # each (B, 1)
+        starts, widths, blocks = sent(host, self.tokens.device)  # each (B, 1)
         slot = torch.arange(self.width, device=self.tokens.device)
         query = starts + slot
         in_block = (slot >= blocks) & (slot < widths)
@@ -148,10 +182,148 @@ class NodeWindow(Window):
 
     def __init__(self, tokens: Tensor, positions: Tensor, widths: Sequence[int], end: int):
         super().__init__(tokens, [0] * len(widths), widths)
-        self.node_positions, self.end = positions, end
+        self.node_positions, self.end, self.reach = positions, end, end
 
     def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
         return x + table[self.node_positions]
+
+
+class TreeWindow(Window):
+    r"""New nodes of one tree of prefixes per row: each sees its ancestors and itself, whatever branches beside it.
+
+    A node's place in the cache is the number of nodes that its row evaluated before it; its position in the sentence
+    is its depth. ::
+
+        tree      root -- She -- go          places    0    1   2   3   4
+                            \-- goes -- to   depths    0    1   2   2   3
+        "to" sees places 0, 1, 3 and 4
+
+    Args:
+        tokens: (N,) int64, row after row.
+        starts: place of each row's first new node (host numbers).
+        widths: number of new nodes of each row (host numbers, each >= 1).
+        depths: (N,) int64, on the device of ``tokens``.
+        deepest: the largest of them.
+        seen: per new node, row after row, the places that it sees as the bits of a number.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        starts: Sequence[int],
+        widths: Sequence[int],
+        depths: Tensor,
+        deepest: int,
+        seen: Sequence[int],
+    ):
+        super().__init__(tokens, starts, widths)
+        self.depths, self.reach, self.seen = depths, deepest + 1, seen
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        return x + table[self.depths]
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        """Additive mask (B, 1, W, ``end``); holes of the grid see the root."""
+        size = -(-self.end // 8)  # bytes for each node
+        hole = (1).to_bytes(size, "little")
+        rows, first = [], 0
+        for width in self.widths:
+            rows += [bits.to_bytes(size, "little") for bits in self.seen[first : first + width]]
+            rows += [hole] * (self.width - width)
+            first += width
+        packed = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8)
+        packed = sent(packed, self.tokens.device)
+        # (B W size,) -> (B W size, 8) -> (B, 1, W, 8 size); rows begin at multiples of 8, as fused attention wants them
+        mask = _bits(dtype, packed.device)[packed.int()]
+        return mask.view(self.rows, 1, self.width, -1)[..., : self.end]
+
+
+class DraftedTree(TreeWindow):
+    """The last committed token of each row and a tree of drafted tokens below it.
+
+    All places up to a row's first are those of its committed tokens; when it is known which path stands, its keys and
+    values are moved behind them (:meth:`~fairseq_aggdec.decoding.verifier.Verifier.settle`).
+
+    Args:
+        tokens: of each row, the last committed one first (host numbers).
+        parents: which of its row each drafted token follows, 0 being the last committed one (host numbers).
+        starts: positions of the last committed tokens (host numbers).
+        device: of the window.
+
+    Attributes:
+        above: (N,) int64, after which of the N positions each stands; a root after itself.
+        below: (N,) int64, how many drafted tokens lead to each, itself included; a root has 0.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Sequence[int]],
+        parents: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        device: torch.device,
+    ):
+        host = [token for row in tokens for token in row]
+        depths: list[int] = []
+        below: list[int] = []
+        above, seen = [], []
+        for following, start in zip(parents, starts, strict=True):
+            root = len(depths)
+            depths.append(start)
+            below.append(0)
+            above.append(root)
+            seen.append((2 << start) - 1)
+            for place, parent in enumerate(following, start + 1):
+                parent += root
+                depths.append(depths[parent] + 1)
+                below.append(below[parent] + 1)
+                above.append(parent)
+                seen.append(seen[parent] | 1 << place)
+        sent_tokens, sent_depths, self.above, self.below = to_device(
+            [host, depths, above, below], device
+        ).unbind(0)
+        widths = [len(row) for row in tokens]
+        super().__init__(sent_tokens, starts, widths, sent_depths, max(depths), seen)
+        self.host, self.parents, self.host_depths = host, parents, depths
+
+    @property
+    def outputs(self) -> Sequence[Sequence[int]]:
+        ends = itertools.accumulate(self.widths)
+        return [
+            self.host_depths[end - width : end]
+            for end, width in zip(ends, self.widths, strict=True)
+        ]
+
+    def drafted_paths(self) -> list[list[int]]:
+        """The likeliest path of each row."""
+        rows = super().drafted_paths()
+        return [likeliest(row, parents) for row, parents in zip(rows, self.parents, strict=True)]
+
+    def ways(self) -> list[list[Way]]:
+        rows: list[list[Way]] = []
+        for tokens, parents in zip(super().drafted_paths(), self.parents, strict=True):
+            paths: list[list[int]] = [[]]
+            for token, parent in zip(tokens, parents, strict=True):
+                paths.append([*paths[parent], token])
+            rows.append([(path, [node]) for node, path in enumerate(paths)])
+        return rows
+
+
+def likeliest(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The first path through a tree: tokens and parents as :class:`DraftedTree` has them, without the root."""
+    path, end = [], 0
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
+        if parent == end:
+            path.append(token)
+            end = node
+    return path
+
+
+@functools.cache
+def _bits(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(256, 8) what the bits of a byte add to attention, lowest first: 0 for a key that is seen, else -inf."""
+    bits = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
+    mask = torch.zeros(256, 8, dtype=dtype).masked_fill_(bits == 0, -torch.inf)
+    return mask.to(device)
 
 
 _triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -161,7 +333,7 @@ def _triangle(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
     """Causal mask (>= ``size``, >= ``size``), kept from call to call."""
     mask = _triangles.get((dtype, device))
     if mask is None or mask.size(0) < size:
-        side = max(128, 2 * size)
+        side = aligned(max(128, 2 * size))
         mask = torch.full((side, side), -torch.inf, dtype=dtype, device=device).triu_(1)
         _triangles[dtype, device] = mask
     return mask

@@ -5,14 +5,23 @@ correction token that the loop emits anyway; those of heads 2 to k are the next 
 call.
 """
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.block_size import NodeBudget
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
+from fairseq_aggdec.decoding.finite import broken_weight
+from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.drafters.trees import TreeGrower
+
+logger = logging.getLogger(__name__)
 
 
 class BlockwiseHeadsDrafter:
@@ -21,31 +30,62 @@ class BlockwiseHeadsDrafter:
     Args:
         block_size: k, at most the number of trained heads; an iteration gains up to k tokens.
         proposing: how proposals are computed.
+        nodes: how large the tree is that is drafted for each row; None: one path is drafted.
+
+    Heads with weights that are not finite numbers propose nothing.
     """
 
-    def __init__(self, block_size: int, proposing: Proposing = AS_VERIFIED):
+    def __init__(
+        self,
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
+        nodes: NodeBudget | None = None,
+    ):
+        self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size, self.proposing = block_size, proposing
+        self.checked: Any = None
+        self.broken = False
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
+        self._check(verifier.members[0])
         self.features: Tensor | None = None  # (B, C), what the heads read
 
+    def _check(self, member: Any) -> None:
+        """Looks at the heads' weights, once for every state of the parameters."""
+        if member.watch is self.checked:
+            return
+        self.checked = member.watch
+        weight = broken_weight(member.model.decoder.heads)
+        self.broken = weight is not None
+        if weight is not None:
+            logger.warning(
+                "the block heads have NaN or infinity in their weight %s: nothing is drafted, decoding is one by one",
+                weight,
+            )
+
     def draft(self, state: DecodeState) -> Draft:
-        if self.features is None or self.block_size == 1:
+        self.began = time.perf_counter()
+        if self.features is None or self.block_size == 1 or self.broken:
             return Draft([()] * len(state.rows))
-        # (B, k - 1)
-        proposals = self.verifier.propose(self.features, self.block_size, self.proposing)
-        room = [row.end - row.position for row in state.rows]
-        return BlockDraft(proposals, [min(self.block_size - 1, left) for left in room])
+        # (B, k - 1, M)
+        logits = self.verifier.propose(self.features, self.block_size, self.proposing)
+        room = [min(self.block_size - 1, row.end - row.position) for row in state.rows]
+        if self.trees is not None:
+            return self.trees.alone(logits, room, state.eos)
+        return BlockDraft(first_largest(logits.flatten(0, 1)).view(len(room), -1), room)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        at, first = [], 0
-        for accepted, width in zip(verification.accepted, verification.window.widths, strict=True):
-            at.append(first + accepted)
-            first += width
+        if self.trees is not None:
+            self.trees.observe(verification, time.perf_counter() - self.began)
         features = self.verifier.features[0]
-        self.features = features[torch.tensor(at, device=features.device)]
+        self.features = features[to_device(verification.last_places(), features.device)]
+
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+        if self.trees is not None:
+            self.trees.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         assert self.features is not None
-        self.features = self.features[torch.tensor(rows, device=self.features.device)]
+        self.features = self.features[to_device(rows, self.features.device)]

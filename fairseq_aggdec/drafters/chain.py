@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.linear import FastLinear
-from fairseq_aggdec.models.nar_drafter import NarDecoder
+from fairseq_aggdec.decoding.int8 import linear
+from fairseq_aggdec.drafters.trees import CANDIDATES
+from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.slot_chain import tokens_before
-
-CANDIDATES = 8  # half as many find 2 % fewer tokens, twice as many 0.5 % more
 
 
 class FastChain:
@@ -20,16 +19,17 @@ class FastChain:
 
     Args:
         decoder: has a chain.
+        int8: compute the products in 8 bits.
         pack: lay the weights out for few rows on CPU. (What a slot hears of every token, V x C, is kept in any case.)
     """
 
     @torch.no_grad()
-    def __init__(self, decoder: NarDecoder, pack: bool):
+    def __init__(self, decoder: NarDecoder, pack: bool, int8: bool = False):
         assert decoder.chain is not None
         embedded = decoder.embed_scale * decoder.embed_tokens.weight
         self.heard = decoder.chain.read_token(embedded)  # (V, C)
-        self.read_slot = FastLinear([decoder.chain.read_slot], pack=pack)
-        self.write = FastLinear([decoder.chain.write], pack=pack)
+        self.read_slot = linear([decoder.chain.read_slot], pack=pack, int8=int8)
+        self.write = linear([decoder.chain.write], pack=pack, int8=int8)
         self.projection = decoder.output_projection
 
     def told(self, features: Tensor, before: Tensor) -> Tensor:
@@ -46,14 +46,22 @@ class FastChain:
             logits: (B, k, V) of the slots alone, over the first V types of the dictionary; they choose the candidates.
             last: (B,) int64, the last tokens of the prefixes.
         """
+        best, scores = self.pairs(features, logits, last)
+        choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
+        way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
+        return best.gather(2, way).squeeze(2)
+
+    def pairs(self, features: Tensor, logits: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """The candidates (B, k, M) of every slot and their logits after each candidate of the slot before (B, k, M, M).
+
+        Arguments as for :meth:`choose`; before the first slot stands the last token of the prefix, M times.
+        """
         best = logits.topk(min(CANDIDATES, logits.size(-1))).indices  # (B, k, M)
         told = self.told(features, tokens_before(last, best))  # (B, k, M, C)
         scores = told @ F.embedding(best, self.projection.weight).transpose(-1, -2)
         if self.projection.bias is not None:
             scores = scores + self.projection.bias[best].unsqueeze(-2)
-        choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
-        way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
-        return best.gather(2, way).squeeze(2)
+        return best, scores
 
 
 def follow(choices: Tensor) -> Tensor:

@@ -10,8 +10,15 @@ from dataclasses import dataclass
 STEP_COST_IN_TOKENS = {"cpu": 26.0, "cuda": 256.0}
 
 # What is believed before anything was seen, as if so many draft tokens had been checked.
-PRIOR_ACCEPTED, PRIOR_REJECTED = 9.0, 1.0
+PRIOR_ACCEPTED, PRIOR_REJECTED = 1.95, 0.05
 PRIOR_WEIGHT_OF_ROW = 10.0
+
+# Where drafts hardly ever stand, so many batches in a row are decoded without; then one is drafted for again, with so
+# many tokens at its beginning, in case the text has changed.
+RESTING_BATCHES = 31
+PROBE_LENGTH = 4
+# Draft tokens that are remembered: what was long ago does not count for ever.
+MEMORY = 1000.0
 
 
 @dataclass
@@ -25,6 +32,15 @@ class Tally:
         self.accepted += accepted
         self.rejected += accepted < drafted
 
+    @property
+    def seen(self) -> float:
+        return self.accepted + self.rejected
+
+    def forget(self, memory: float) -> None:
+        """Keeps the ratio, with the weight of ``memory`` tokens at most."""
+        share = min(1.0, memory / self.seen)
+        self.accepted, self.rejected = share * self.accepted, share * self.rejected
+
 
 class DraftLength:
     """Caps drafts so that a heavily edited sentence does not pay for tokens it throws away.
@@ -32,20 +48,33 @@ class DraftLength:
     Each draft token is taken to stand with probability p, estimated per sentence and shrunk towards the mean of all
     sentences so far. A draft of K tokens then emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the cap is the K
     with the most tokens per cost.
+
+    Attributes:
+        resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
+            batch is decoded without.
     """
 
-    def __init__(self, device_type: str):
-        self.step_cost = STEP_COST_IN_TOKENS.get(device_type, STEP_COST_IN_TOKENS["cuda"])
+    def __init__(self) -> None:
         self.total = Tally(PRIOR_ACCEPTED, PRIOR_REJECTED)
+        self.resting, self.probing, self.rested = False, False, 0
 
-    def start(self, rows: int) -> None:
+    def start(self, rows: int, device_type: str) -> None:
+        """Takes up a batch of so many rows, decoded on ``cpu`` or ``cuda``."""
+        self.step_cost = STEP_COST_IN_TOKENS.get(device_type, STEP_COST_IN_TOKENS["cuda"])
         self.rows = [Tally() for _ in range(rows)]
+        self.total.forget(MEMORY)
+        pointless = best_length(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
+        self.resting = pointless and self.rested < RESTING_BATCHES
+        self.probing = pointless and not self.resting
+        self.rested = self.rested + 1 if self.resting else 0
 
     def cap(self, row: int, room: int) -> int:
         """The best draft length for a row of the batch, at most ``room``."""
-        mean = self.total.accepted / (self.total.accepted + self.total.rejected)
         own = self.rows[row]
-        seen = own.accepted + own.rejected + PRIOR_WEIGHT_OF_ROW
+        if self.probing and not own.seen:
+            return min(PROBE_LENGTH, room)
+        mean = self.total.accepted / self.total.seen
+        seen = own.seen + PRIOR_WEIGHT_OF_ROW
         stands = (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / seen
         return best_length(stands, 1.0 + self.step_cost / len(self.rows), room)
 

@@ -13,6 +13,7 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.loop import commit
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.transfer import begin, to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.drafters.nar import NarDrafter
 
@@ -27,7 +28,13 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
 
     drafter: NarDrafter
 
+    def prepare(self) -> None:
+        if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
+            self.verifier.prepare()
+        self.drafter.prepare()
+
     def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
+        begin([sample["net_input"]["src_tokens"]], [*self.verifier.watches, *self.drafter.watches])
         with self.counters.clock("encoder"):
             if self.drafter.model.shares_encoder:
                 self.verifier.start(sample["net_input"], capacity)
@@ -80,7 +87,7 @@ def draft_only(
 
 def _window(state: DecodeState, blocks: Tensor) -> Window:
     """What a verifier would read to write ``blocks`` (B, k): a row's last committed token, then its block."""
-    last = torch.tensor([[row.tokens[-1]] for row in state.rows], device=blocks.device)
+    last = to_device([[row.tokens[-1]] for row in state.rows], blocks.device)
     tokens = torch.cat([last, blocks[:, :-1]], dim=1)
     starts = [row.position for row in state.rows]
     return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))

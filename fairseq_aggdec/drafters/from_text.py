@@ -6,8 +6,9 @@ bifurcation drafting goes on where a suffix of the output occurs in it once. The
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.finite import NonFiniteError, explained
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.support import can_read
+from fairseq_aggdec.decoding.transfer import on_host, read
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.loading import load_writer
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
+
+logger = logging.getLogger(__name__)
 
 Build = Callable[[Any, Any, Sequence[Any], Any, dict[str, Any], str], Any]
 
@@ -32,28 +37,45 @@ WRITERS: dict[str, Build] = {
 
 
 class WriterDrafter(CopyDrafter):
-    """Drafts what another generator's best hypotheses say.
+    """Drafts what another generator's best hypotheses say; nothing more once its scores were not finite numbers.
 
     Args:
         generator: with fairseq's contract.
         model: the generator's; a source that is too long for it has no draft.
-        eos, match, device_type: as :class:`CopyDrafter` takes them.
+        eos, match: as :class:`CopyDrafter` takes them.
     """
 
-    def __init__(self, generator: Any, model: Any, eos: int, match: str, device_type: str):
-        super().__init__(eos, match, device_type)
+    def __init__(self, generator: Any, model: Any, eos: int, match: str):
+        super().__init__(eos, match)
         self.generator, self.model = generator, model
+        self.broken = False
+
+    def prepare(self) -> None:
+        """Packs the weights of the writer now instead of before the first draft."""
+        self.generator.prepare()
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         follow(self.model, verifier)
         super().start(sample, verifier, state)
 
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
+        follow(self.model, verifier)
+        return super().texts_of(sample, verifier)
+
     def copied(self, sample: Mapping) -> list[list[int]]:
         rows, length = sample["net_input"]["src_tokens"].shape
-        if not can_read(self.model.encoder, length):
-            return [[] for _ in range(rows)]
-        found = self.generator.generate(None, sample)
-        return [hypotheses[0]["tokens"][:-1].tolist() for hypotheses in found]
+        nothing: list[list[int]] = [[] for _ in range(rows)]
+        if self.broken or not can_read(self.model.encoder, length):
+            return nothing
+        try:
+            found = self.generator.generate(None, sample)
+        except NonFiniteError as error:
+            self.broken = True
+            what = explained(error.row, sample, [self.model], ["the drafter of --drafter-path"])
+            logger.warning("%s: nothing is drafted from now on, decoding is one by one", what)
+            return nothing
+        best = read([hypotheses[0]["tokens"] for hypotheses in found])
+        return [tokens[:-1].tolist() for tokens in best]
 
 
 class FileDrafter(CopyDrafter):
@@ -62,25 +84,39 @@ class FileDrafter(CopyDrafter):
     Args:
         path: of the file.
         dictionary: of the target.
-        match, device_type: as :class:`CopyDrafter` takes them.
+        match: as :class:`CopyDrafter` takes it.
+        sizes: sentences of the sets that are loaded, one of which the file is for; empty: not known.
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: it is no text, or has another number of lines than any set has sentences.
     """
 
-    def __init__(self, path: str, dictionary: Dictionary, match: str, device_type: str):
-        super().__init__(dictionary.eos(), match, device_type)
+    def __init__(self, path: str, dictionary: Dictionary, match: str, sizes: Collection[int] = ()):
+        super().__init__(dictionary.eos(), match)
         if not Path(path).is_file():
             raise FileNotFoundError(f"--draft-file {path} does not exist.")
         self.path, self.dictionary = path, dictionary
-        self.lines = read_lines(path)
+        try:
+            self.lines = read_lines(path)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--draft-file {path} is no UTF-8 text ({error.reason})") from None
+        if sizes and len(self.lines) not in sizes:
+            raise ValueError(
+                f"--draft-file {path} has {len(self.lines)} lines, and the set {' or '.join(map(str, sizes))} "
+                "sentences: give one line per sentence"
+            )
+
+    def reads(self, sample: Mapping) -> list[Any]:
+        """What is read of a batch on the device beside its source."""
+        return [sample["id"]] if "id" in sample else []
 
     def copied(self, sample: Mapping) -> list[list[int]]:
         if "id" not in sample:
             raise ValueError(
                 "--draft-from file: fairseq-interactive does not number its sentences, use fairseq-generate"
             )
-        numbers = sample["id"].tolist()
+        numbers = on_host(sample["id"]).tolist()
         if max(numbers) >= len(self.lines):
             raise ValueError(
                 f"--draft-file {self.path} has {len(self.lines)} lines, and the set a sentence {max(numbers) + 1}: "
@@ -109,20 +145,20 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
     kind, target = str(cfg.draft_from), task.target_dictionary
     if cfg.draft_file and kind != "file":
         raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
-    parameter = next(verifier.parameters())
-    common = str(cfg.iad_match), parameter.device.type
+    match = str(cfg.iad_match)
     if kind == "file":
         if not cfg.draft_file:
             raise ValueError("--draft-from file: name the file with --draft-file")
-        return FileDrafter(cfg.draft_file, target, *common)
+        sizes = {len(dataset) for dataset in task.datasets.values()}
+        return FileDrafter(cfg.draft_file, target, match, sizes)
     if not cfg.drafter_path:
         raise ValueError(
             f"--draft-from {kind}: name the checkpoint of a model (--arch {kind}_transformer) with --drafter-path"
         )
-    model = load_writer(cfg.drafter_path, task).to(parameter)
+    model = load_writer(cfg.drafter_path, task).to(next(verifier.parameters()))
     limits = {
         name: getattr(args, name) for name in ("max_len_a", "max_len_b") if hasattr(args, name)
     }
     generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
-    return WriterDrafter(generator, model, target.eos(), *common)
+    return WriterDrafter(generator, model, target.eos(), match)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
@@ -41,9 +42,8 @@ class CopyText:
         self.guessed = (
             False  # the cursor stands where a token was replaced, as nothing says otherwise
         )
-        self.read = (
-            1  # output tokens, start symbol included, that the automaton has been walked with
-        )
+        # Output tokens, start symbol included, that it has followed, and that the automaton has been walked with.
+        self.followed = self.read = 1
         self.automaton: SuffixAutomaton | None = None  # made when a draft fails: many never do
         self.state = self.length = 0
 
@@ -63,7 +63,7 @@ class CopyText:
             output: the committed prefix, start symbol included.
             gained: how many of its tokens are new.
         """
-        cursor = self.cursor
+        cursor, self.followed = self.cursor, len(output)
         if cursor is not None:
             following = self.tokens[cursor + 1 : cursor + 1 + gained]
             if following == output[-gained:]:
@@ -128,37 +128,65 @@ class CopyDrafter:
     Args:
         eos: end symbol of the target dictionary, with which outputs start too.
         match: see :class:`CopyText`.
-        device_type: ``cpu`` or ``cuda``, for the cost of a window.
+
+    Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
 
-    def __init__(self, eos: int, match: str, device_type: str):
+    def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
-        self.draft_length = DraftLength(device_type)
+        self.draft_length = DraftLength()
+
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+        self.draft_length = DraftLength()
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is drafted in the current batch, see :class:`DraftLength`."""
+        return self.draft_length.resting
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
         """The text of each sentence of a batch as :class:`CopyText` takes it."""
         raise NotImplementedError
 
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
+        """The same for beam search: target tokens, up to the first that must not be drafted."""
+        return [
+            tokens[: tokens.index(NEVER_DRAFTED)] if NEVER_DRAFTED in tokens else tokens
+            for tokens in map(list, self.copied(sample))
+        ]
+
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
-        self.draft_length.start(len(self.texts))
+        # Not the device that the models had when this was made: training moves them after that.
+        self.draft_length.start(len(state.rows), state.device.type)
+        if not self.resting:
+            self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
 
     def draft(self, state: DecodeState) -> Draft:
+        if self.resting:
+            return Draft([()] * len(state.rows))
         drafts = []
         for index, (row, text) in enumerate(zip(state.rows, self.texts, strict=True)):
             room = min(row.end - row.position, len(text.tokens))
-            drafts.append(text.copy(self.draft_length.cap(index, room)))
+            drafts.append(self._copy(text, row.tokens, self.draft_length.cap(index, room)))
         return Draft(drafts)
 
+    def _copy(self, text: CopyText, output: Sequence[int], limit: int) -> Sequence[int]:
+        if limit == 0:
+            return ()
+        gained = len(output) - text.followed
+        if gained:  # not before: a row that drafts nothing need not know where it stands
+            text.follow(output, gained)
+        return text.copy(limit)
+
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        self.draft_length.observe(verification.drafted, verification.accepted)
-        for row, text, gained in zip(state.rows, self.texts, verification.emitted, strict=True):
-            if row.tokens[-1] != self.eos:
-                text.follow(row.tokens, len(gained))
+        if not self.resting:
+            self.draft_length.observe(verification.drafted, verification.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        self.texts = [self.texts[row] for row in rows]
-        self.draft_length.keep_rows(rows)
+        if not self.resting:
+            self.texts = [self.texts[row] for row in rows]
+            self.draft_length.keep_rows(rows)
 
 
 class InputCopyDrafter(CopyDrafter):
@@ -166,16 +194,16 @@ class InputCopyDrafter(CopyDrafter):
 
     Args:
         source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
-        match, device_type: as :class:`CopyDrafter` takes them.
+        match: see :class:`CopyText`.
     """
 
-    def __init__(self, source: Dictionary, target: Dictionary, match: str, device_type: str):
-        super().__init__(target.eos(), match, device_type)
+    def __init__(self, source: Dictionary, target: Dictionary, match: str):
+        super().__init__(target.eos(), match)
         self.to_target = symbol_map(source, target)
         self.source_pad, self.source_eos = source.pad(), source.eos()
 
     def copied(self, sample: Mapping) -> list[list[int]]:
-        source = sample["net_input"]["src_tokens"].cpu()
+        source = on_host(sample["net_input"]["src_tokens"])
         mapped = self.to_target[source].tolist()
         return [
             self._strip(ids, tokens) for ids, tokens in zip(source.tolist(), mapped, strict=True)

@@ -5,6 +5,7 @@ of that, anew in every iteration; with causal prefix attention it is what was co
 slots (with slots that predict the token after them, the last committed token is one of these and read again).
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,19 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize
+from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget
 from fairseq_aggdec.decoding.cached_decoder import decoder_gap
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
+from fairseq_aggdec.decoding.draft import (
+    AS_VERIFIED,
+    BlockDraft,
+    Draft,
+    Proposing,
+    Verification,
+)
 from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.finite import Doubt, broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read
+from fairseq_aggdec.decoding.transfer import Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots
+from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
+
+logger = logging.getLogger(__name__)
 
 
 class NarDrafter:
@@ -35,8 +47,10 @@ class NarDrafter:
         block_size: chooses k, at most the trained one, which is the default.
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
         proposing: how drafts are computed.
+        nodes: how large the tree is that is drafted for each row; None: a block is drafted.
 
     Attributes:
+        broken: its numbers are not finite: it drafts nothing until its parameters change.
         encoder_seconds: wall clock of encoding for the drafter, summed over batches.
         wait: called before a draft and behind encoding, so that the time in between is that of what was done in it,
             see :class:`~fairseq_aggdec.decoding.counters.Counters`; None but on a GPU where times are learned from.
@@ -48,18 +62,24 @@ class NarDrafter:
         block_size: BlockSize | None = None,
         pack: bool = True,
         proposing: Proposing = AS_VERIFIED,
+        nodes: NodeBudget | None = None,
     ):
+        self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
         self.model, self.pack, self.proposing = model, pack, proposing
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
+        self.broken, self.doubt = False, Doubt()
         self.wait: Callable[[], object] | None = None
-        if self.block_size.learned and next(model.parameters()).is_cuda:
-            self.wait = torch.cuda.synchronize
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
+
+    def prepare(self) -> None:
+        """Packs the weights now instead of before the first draft."""
+        with torch.inference_mode():
+            self._refresh()
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
@@ -67,10 +87,18 @@ class NarDrafter:
         self.block_size.start(len(state.rows))
         self.verifier = verifier
         follow(self.model, verifier)
+        # Not when it is made: training moves the models after that.
+        timed = self.block_size.learned and state.device.type == "cuda"
+        self.wait = torch.cuda.synchronize if timed else None
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         if state.device.type == "cuda" and self.starts_beside and self.readable:
             self._begin()
+
+    @property
+    def watches(self) -> list[Watch]:
+        """What :func:`~fairseq_aggdec.decoding.transfer.begin` asks the device for this drafter."""
+        return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
         if self.wait is not None:
@@ -82,9 +110,11 @@ class NarDrafter:
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
         ]
-        if not any(room):
+        if self.trees is not None and any(room):
+            return self._tree(self.trees, state, block_size, room)
+        block = self._block(state, block_size) if any(room) else None
+        if block is None or not self._is_well():
             return Draft([()] * len(room))
-        block = self._block(state, block_size)
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)
@@ -95,9 +125,27 @@ class NarDrafter:
             drafts.append(tokens[:most])
         return Draft(drafts)
 
-    def _block(self, state: DecodeState, block_size: int) -> Tensor:
-        """(B, k) int64, the most likely tokens."""
+    def _tree(
+        self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]
+    ) -> Draft:
+        """The likeliest paths of every row, no longer than there is room for."""
         self._begin()
+        if self.broken:
+            return Draft([()] * len(room))
+        features = self._features(state, block_size)
+        logits = self.slots.slot_logits(features, self.proposing)
+        if not self._is_well():
+            return Draft([()] * len(room))
+        if self.chain is None:
+            return trees.alone(logits, room, state.eos)
+        last = to_device([row.tokens[-1] for row in state.rows], state.device)
+        return trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
+
+    def _block(self, state: DecodeState, block_size: int) -> Tensor | None:
+        """(B, k) int64, the most likely tokens; None where the model is broken."""
+        self._begin()
+        if self.broken:
+            return None
         if self.chain is not None:
             return self._chained(self.chain, state, block_size)[2]
         return first_largest(self.logits(state, block_size).flatten(0, 1)).view(-1, block_size)
@@ -120,33 +168,52 @@ class NarDrafter:
         self, chain: FastChain, state: DecodeState, block_size: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Features (B, k, C) of the slots alone, last tokens (B,) and the block (B, k) that the chain makes of them."""
-        # First: a copy to a device waits for the work that is there.
-        last = torch.tensor([row.tokens[-1] for row in state.rows], device=state.device)
+        last = to_device([row.tokens[-1] for row in state.rows], state.device)
         features = self._features(state, block_size)
         logits = self.slots.slot_logits(features, self.proposing)
         return features, last, chain.choose(features, logits, last)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
-        return self.slots.block_features(prefixes, block_size)
+        features = self.slots.block_features(prefixes, block_size)
+        if self.doubt.due:
+            self.doubt = Doubt()
+            if not features.isfinite().all():
+                self._stop("numbers that are not finite, though its weights are")
+        return features
+
+    def _is_well(self) -> bool:
+        return not self.broken
+
+    def _stop(self, reason: str) -> None:
+        self.broken = True
+        logger.warning("the drafter has %s: nothing is drafted, decoding is one by one", reason)
 
     def _fits(self, row: Row) -> bool:
         return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
+        self.doubt.observe(verification.drafted, verification.accepted)
+        # the device is idle: emitted tokens have reached the host
+        seconds = time.perf_counter() - self.began
+        once = self.encoder_seconds - self.once
+        if self.trees is not None:
+            self.trees.observe(verification, seconds - once)
         if not self.block_size.learned:
             return
-        seconds = (
-            time.perf_counter() - self.began
-        )  # the device is idle: emitted tokens have reached the host
         self.block_size.observe(
             [row.index for row in state.rows],
             verification.drafted,
             verification.accepted,
             [len(tokens) for tokens in verification.emitted],
             seconds,
-            once=self.encoder_seconds - self.once,
+            once=once,
         )
+
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+        if self.trees is not None:
+            self.trees.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
@@ -180,14 +247,17 @@ class NarDrafter:
             self.slots = CachedSlots(model, self.pack, self.proposing.int8)
         self.chain: FastChain | None = None
         if model.decoder.chain is not None:
-            self.chain = FastChain(model.decoder, self.pack)
+            self.chain = FastChain(model.decoder, self.pack, self.proposing.int8)
+        self.broken = False
+        if weight := broken_weight(model):
+            self._stop(f"NaN or infinity in its weight {weight}")
         # A frozen encoder does not change but with the decoder, when the model is moved.
         self.watch = ParameterWatch(model.decoder if model.shares_encoder else model)
 
     def _fast_encoder(self) -> FastEncoder | StockEncoder:
         encoder = self.model.encoder
         return (
-            FastEncoder(encoder, self.pack)
+            FastEncoder(encoder, self.pack, self.proposing.int8)
             if encoder_gap(encoder) is None
             else StockEncoder(encoder)
         )

@@ -10,8 +10,10 @@ from torch import Tensor
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.models.nar_drafter import NarDecoder, NarDrafterModel
+from fairseq_aggdec.models.nar_decoder import NarDecoder
+from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
 
 class Slots(Protocol):
@@ -51,7 +53,7 @@ class LayerSlots:
         rows = [
             [decoder.padding_idx] * (width - len(prefix)) + [*prefix, *slots] for prefix in prefixes
         ]
-        tokens = torch.tensor(rows, device=self.device)
+        tokens = to_device(rows, self.device)
         return decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
@@ -59,7 +61,7 @@ class LayerSlots:
         return logits[..., : proposing.types or None]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        order = torch.tensor(rows, device=self.device)
+        order = to_device(rows, self.device)
         self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
         if self.source_keys is not None:
             self.source_keys = self.source_keys[order]
@@ -99,7 +101,7 @@ class CachedSlots(CachedDecoder):
         if decoder.causal_prefix:
             self.cached = [len(prefix) for prefix in prefixes]
             block_starts = [width - block_size for width in widths]
-        window = Window(torch.tensor(flat, device=self.device), starts, widths, block_starts)
+        window = Window(to_device(flat, self.device), starts, widths, block_starts)
         places, self.masks = self._last(block_size, ends), self._last(masks, ends)
         return self.features(window)[places].unflatten(0, (-1, block_size))
 
@@ -111,13 +113,13 @@ class CachedSlots(CachedDecoder):
         if len(ends) == 1:
             return slice(ends[0] - count, ends[0])  # read without an index
         rows = [range(end - count, end) for end in ends]
-        return torch.tensor(rows, dtype=torch.long, device=self.device).flatten()
+        return to_device(rows, self.device, torch.long).flatten()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)
         self.cached = [self.cached[row] for row in rows]
         if self.source_keys is not None:
-            order = torch.tensor(rows, device=self.device)
+            order = to_device(rows, self.device)
             self.source_keys = self.source_keys[order]
             self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
 

@@ -58,6 +58,8 @@ def build(
         FileNotFoundError: there is no file of links.
         ValueError: the links do not fit the pairs.
     """
+    if not len(pairs):
+        raise ValueError(f"{pairs.data}: the set {pairs.split} has no sentence pairs")
     types = len(pairs.dictionaries[1])
     counter, rest = Counter(types, max_offset), Counter(types, max_offset)
     held = _spread(len(pairs), held_out)

@@ -29,6 +29,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.lattice import tables
 from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
 from fairseq_aggdec.lattice.lattice import Lattice
@@ -103,15 +104,45 @@ class CandidateModel:
             ValueError: they are of another format or were made with other dictionaries.
         """
         header = tables.read_header(folder)
-        tables.check_dictionary(folder, header, "source", source)
-        tables.check_dictionary(folder, header, "target", target)
-        return cls(
-            **{name: tables.load(folder, name, header) for name in NAMES},
-            max_offset=header["max_offset"],
-            length=LengthModel.from_record(header["length"]),
-            weights=Weights(**header["weights"]),
-            special=Special.of(target),
-        )
+        try:
+            length = LengthModel.from_record(header["length"])
+            weights = Weights(**header["weights"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{folder / tables.HEADER} is damaged ({error}); make the tables anew"
+            ) from error
+        try:
+            tables.check_dictionary(folder, header, "source", source)
+            tables.check_dictionary(folder, header, "target", target)
+            model = cls(
+                **{name: tables.load(folder, name, header) for name in NAMES},
+                max_offset=header["max_offset"],
+                length=length,
+                weights=weights,
+                special=Special.of(target),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{folder / tables.HEADER} is damaged ({reason}); make the tables anew"
+            ) from error
+        model.check(folder)
+        return model
+
+    def check(self, folder: Path) -> None:
+        """Raises ``ValueError`` for tables with ids and offsets that there are none of; ``folder`` for the message."""
+        offsets = 2 * self.max_offset + 1 if type(self.max_offset) is int else 0
+        for name, table, most in (
+            ("translation", self.translation, self.special.types),
+            ("lexicon", self.lexicon, self.special.types),
+            ("position", self.position, POSITIONS),
+            ("offset", self.offset, offsets),
+        ):
+            largest = int(table.values.max()) if len(table.values) else 0
+            if not 0 < offsets <= 2 * POSITIONS + 1 or largest >= most:
+                raise ValueError(
+                    f"{folder}: the table {name} is damaged (values of {most} or more); make the tables anew"
+                )
 
     def save(
         self, folder: Path, source: Dictionary, target: Dictionary, about: Mapping[str, Any]
@@ -158,7 +189,7 @@ class CandidateModel:
             smoothing: ``none`` is the paper's.
             lengths: the allowed lengths; None predicts them.
             window: dL of the prediction.
-            positions: T, at least the longest length and one more for ``</s>``; None asks the device.
+            positions: T, at least the longest length and one more for ``</s>``; None asks the host.
 
         Raises:
             ValueError: no room for the candidates, or an unknown smoothing.
@@ -173,8 +204,16 @@ class CandidateModel:
                 f"{candidates} candidates leave no room for a word beside </s> and padding; take 3 or more, "
                 "or a length window of 0"
             )
+        # No position has more: every type once, or </s> and padding.
+        candidates = min(candidates, self.special.types + 2)
         words, source_lengths = gather_words(source, self.special)
-        if lengths is None:
+        if lengths is None and positions is None:
+            host = on_host(source)
+            known = (host != self.special.pad) & (host != self.special.eos)
+            lengths = self.length.window(known.sum(1), window)
+            positions = int(lengths.longest.max()) + 1
+            lengths = lengths.to(source.device)
+        elif lengths is None:
             lengths = self.length.window(source_lengths, window)
         if positions is None:
             positions = int(lengths.longest.max()) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,10 @@ class BinarisedPairs:
         # One folder serves both directions of a pair, as in fairseq.
         for pair in (self.languages, self.languages[::-1]):
             prefix = self.data / f"{self.split}.{'-'.join(pair)}.{language}"
-            dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
+            try:
+                dataset = data_utils.load_indexed_dataset(str(prefix), dictionary)
+            except (EOFError, ValueError, struct.error) as error:
+                raise ValueError(f"{prefix} is empty or damaged ({error})") from error
             if dataset is not None:
                 return dataset
         missing = f"{self.split}.{'-'.join(self.languages)}.{language}.idx"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.finite import NonFiniteError
+from fairseq_aggdec.decoding.generator import send_hypotheses
 from fairseq_aggdec.decoding.options import refusal, refuse
+from fairseq_aggdec.decoding.transfer import begin, on_host, read
 from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
@@ -22,6 +26,10 @@ from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 
 Hypothesis = dict[str, Any]
 ROWS_AT_ONCE = 4  # sentences on a CPU
+MANY = 256  # candidates, above which those that there are get counted
+EDGE_BYTES = 48  # scores, their fixed-point form and masks while an edge is searched
+PATH_BYTES = 24  # of every way into a candidate, with --nbest
+LARGE = 2**28  # bytes, above which free memory is asked for
 
 # Options that the search cannot honour, with the reason.
 REFUSED = {
@@ -82,6 +90,10 @@ class LatticeGenerator(SequenceGenerator):
         self.smoothing, self.form, self.count = smoothing, form, count
         self.scorer = EdgeScorer(models, normalise, pack, self.temperature)
 
+    def prepare(self) -> None:
+        """Packs the weights now: the first sentence does not wait for it."""
+        self.scorer.prepare()
+
     def _generate(
         self,
         sample: dict[str, Any],
@@ -98,6 +110,7 @@ class LatticeGenerator(SequenceGenerator):
 
         Raises:
             ValueError: forced words, or a minimum length above the maximum.
+            NonFiniteError: a sentence whose scores are NaN or infinite.
         """
         if prefix_tokens is not None or constraints is not None:
             option = "--constraints" if prefix_tokens is None else "--prefix-size"
@@ -105,7 +118,10 @@ class LatticeGenerator(SequenceGenerator):
         net_input = sample["net_input"]
         found = []
         for part in _cache_sized(net_input):
-            found += self._best(part, bos_token)
+            try:
+                found += self._best(part, bos_token)
+            except NonFiniteError as error:
+                raise NonFiniteError(len(found) + (error.row or 0)) from None
             self.counters.calls += 1
         for hypotheses in found:
             self.counters.sentences += 1
@@ -117,15 +133,19 @@ class LatticeGenerator(SequenceGenerator):
         self, net_input: Mapping[str, Tensor], bos_token: int | None
     ) -> list[list[Hypothesis]]:
         """Hypotheses of the sentences of a batch."""
+        watches = [member.watch for member in self.scorer.members if member.watch is not None]
+        begin([net_input["src_tokens"]], watches)
         with torch.inference_mode():
             with self.counters.clock("encoder"):
                 self.scorer.start(net_input)
             lattice, first, edges = self.scored(net_input, bos_token)
             with self.counters.clock("other"):
+                # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
+                broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
                 count = None if self.count == 1 else self.count
                 paths = lattice.search(first, edges, count, self.form)
         with self.counters.clock("other"):  # outside: what fairseq gets it changes in place
-            return self._hypotheses(lattice, paths)
+            return self._hypotheses(lattice, paths, broken)
 
     def scored(
         self, net_input: Mapping[str, Tensor], bos_token: int | None = None
@@ -135,19 +155,41 @@ class LatticeGenerator(SequenceGenerator):
         with self.counters.clock("draft"):
             # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
             self.candidate_model = self.candidate_model.to(source.device)
+            lengths = self._lengths(on_host(source))
+            positions = int(lengths.longest.max()) + 1
             lattice = self.candidate_model.lattice(
-                source, self.candidates, self.smoothing, self._lengths(source)
+                source,
+                self.candidates,
+                self.smoothing,
+                lengths.to(source.device),
+                positions=positions,
             )
-            if self.least:
+            if self.least or self.candidates > MANY:
                 lattice = lattice.pruned(self.least)
+            self._check_room(lattice)
         with self.counters.clock("verify"):
             start = self.eos if bos_token is None else bos_token
             first, edges = self.scorer.scores(lattice, start)
             if self.unk_penalty:
                 unknown = lattice.tokens == self.unk
-                first = first - self.unk_penalty * unknown[:, 0]
-                edges = edges - self.unk_penalty * unknown[:, 1:].unsqueeze(2)
+                # No product: an infinite penalty, which bans the word, times 0 would be NaN.
+                first = torch.where(unknown[:, 0], first - self.unk_penalty, first)
+                edges = torch.where(unknown[:, 1:].unsqueeze(2), edges - self.unk_penalty, edges)
         return lattice, first, edges
+
+    def _check_room(self, lattice: Lattice) -> None:
+        """Raises ``ValueError`` for a lattice whose edges, N x N for each position, do not fit into memory."""
+        rows, positions, count = lattice.tokens.shape
+        pairs = rows * count * count
+        needed = pairs * max(positions * EDGE_BYTES, self.count * PATH_BYTES * (self.count > 1))
+        if needed > LARGE and needed > (free := free_bytes(lattice.tokens.device)):
+            option = (
+                "--lattice-candidates" if positions * EDGE_BYTES * pairs == needed else "--nbest"
+            )
+            raise ValueError(
+                f"{option}: the lattices of {rows} sentences with {count} candidates at {positions} positions take "
+                f"{needed / 2**30:.0f} GiB, {free / 2**30:.0f} GiB are free; ask for fewer"
+            )
 
     def _lengths(self, source: Tensor) -> LengthWindow:
         """The lengths that are searched, within the limits that stock fairseq would give each sentence."""
@@ -168,14 +210,22 @@ class LatticeGenerator(SequenceGenerator):
             window.shortest.clamp(min=floor), window.longest.clamp(min=floor), window.single
         )
 
-    def _hypotheses(self, lattice: Lattice, paths: BestPaths) -> list[list[Hypothesis]]:
+    def _hypotheses(
+        self, lattice: Lattice, paths: BestPaths, broken: Tensor
+    ) -> list[list[Hypothesis]]:
+        """Of every sentence; ``broken`` (B,): its scores are not numbers."""
         rows, positions = lattice.tokens.shape[:2]
         tokens = lattice.read(paths.choices).view(rows, -1, positions)  # (B, P, T)
         scores = paths.position_scores.view(rows, -1, positions)
         totals = paths.scores.view(rows, -1)
-        lengths = (tokens != self.pad).sum(2).masked_fill(~totals.isfinite(), 0).tolist()
+        device = tokens.device
+        tokens, scores, totals, broken = read([tokens, scores, totals, broken])
+        tokens, lost = tokens.long(), broken.bool().unsqueeze(1) | ~totals.isfinite()
+        lengths = (tokens != self.pad).sum(2).masked_fill(lost, 0).tolist()
         found = []
         for row in range(rows):
+            if not any(lengths[row]):
+                raise NonFiniteError(row)
             ranked = [
                 self._hypothesis(tokens[row, path, :length], scores[row, path, :length])
                 for path, length in enumerate(lengths[row])
@@ -183,6 +233,7 @@ class LatticeGenerator(SequenceGenerator):
             ]
             ranked.sort(key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
             found.append(ranked)
+        send_hypotheses(found, device)
         return found
 
     def _hypothesis(self, tokens: Tensor, scores: Tensor) -> Hypothesis:
@@ -198,6 +249,22 @@ class LatticeGenerator(SequenceGenerator):
             "alignment": torch.empty(0),
             "steps": 1,
         }
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be had on a device; what Linux and its control group say, a lot where they say nothing."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [2**62]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        available = next(line for line in lines if line.startswith("MemAvailable:"))
+        found.append(int(available.split()[1]) * 2**10)
+    with suppress(OSError, ValueError):  # "max" is no number
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(limit - used)
+    return max(0, min(found))
 
 
 def _cache_sized(net_input: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.evaluation.colours import COLOURS, light
+
 Record = dict[str, Any]
 
 _WIDTH, _HEIGHT, _GAP, _MARGIN = (
@@ -23,7 +25,7 @@ _WIDTH, _HEIGHT, _GAP, _MARGIN = (
     24,
 )  # of a candidate's box, between columns, around the picture
 _CHARACTERS = 12  # that fit into a box
-_BEST, _OTHER, _TEXT = "#cc3311", "#bbbbbb", "#222222"
+_BEST, _OTHER, _TEXT = light("bad"), light("line"), light("ink")
 
 
 def record(
@@ -115,14 +117,24 @@ def dot(made: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def svg(made: Mapping[str, Any]) -> str:
-    """A record as a picture in one file that needs no other; scores are shown under the pointer."""
+def svg(made: Mapping[str, Any], name: str = "lattice") -> str:
+    """A record as a picture in one file that needs no other; scores are shown under the pointer.
+
+    Args:
+        name: of the drawing's ids: letters, digits and hyphens, no other drawing's in the same page.
+    """
     places = _places(made)
     right = max((x for x, _ in places.values()), default=0) + _WIDTH + _MARGIN
     bottom = max((y for _, y in places.values()), default=0) + _HEIGHT + _MARGIN
+    path, positions = " ".join(made["path"]), len(made["positions"])
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{bottom}" '
-        'font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{name}" width="{right}" height="{bottom}" '
+        f'viewBox="0 0 {right} {bottom}" role="img" aria-labelledby="{name}-title {name}-about" '
+        'font-family="sans-serif" font-size="11">',
+        f'<title id="{name}-title">Lattice of {positions} positions, its best path in bold</title>',
+        f'<desc id="{name}-about">Best path: {escape(path)}</desc>',
+        f"<style>{_rules(name)}</style>",
+        f'<rect class="paper" width="{right}" height="{bottom}" fill="{light("paper")}"/>',
     ]
     # The best path is drawn last, over the others.
     parts += [
@@ -148,23 +160,35 @@ def _places(made: Mapping[str, Any]) -> dict[tuple[int, int], tuple[int, int]]:
     }
 
 
+def _rules(name: str) -> str:
+    """The colours of a dark theme; those of a light one stand in the elements."""
+    night = (
+        ("rect", "fill", "paper"),
+        ("text", "fill", "ink"),
+        (".best", "stroke", "bad"),
+        (".other", "stroke", "line"),
+    )
+    rules = (f"#{name} {what}{{{how}:{COLOURS[role][1]}}}" for what, how, role in night)
+    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
+
+
 def _svg_edge(edge: Mapping[str, Any], places: Mapping[tuple[int, int], tuple[int, int]]) -> str:
     t = edge["position"]
     (x1, y1), (x2, y2) = places[t, edge["from"]], places[t + 1, edge["to"]]
-    color, width = (_BEST, 2.5) if edge["best"] else (_OTHER, 1)
+    kind, color, width = ("best", _BEST, 2.5) if edge["best"] else ("other", _OTHER, 1)
     return (
-        f'<line x1="{x1 + _WIDTH}" y1="{y1 + _HEIGHT // 2}" x2="{x2}" y2="{y2 + _HEIGHT // 2}" '
+        f'<line class="{kind}" x1="{x1 + _WIDTH}" y1="{y1 + _HEIGHT // 2}" x2="{x2}" y2="{y2 + _HEIGHT // 2}" '
         f'stroke="{color}" stroke-width="{width}"><title>{edge["score"]:.3f}</title></line>'
     )
 
 
 def _svg_candidate(one: Mapping[str, Any], x: int, y: int) -> str:
-    color, width = (_BEST, 2) if one["best"] else (_OTHER, 1)
+    kind, color, width = ("best", _BEST, 2) if one["best"] else ("other", _OTHER, 1)
     symbol = one["symbol"]
     text = symbol if len(symbol) <= _CHARACTERS else symbol[: _CHARACTERS - 1] + "…"
     return (
         f"<g><title>{escape(symbol)}: {one['log_probability']:.3f}</title>"
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4" fill="white" '
+        f'<rect class="{kind}" x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="4" fill="{light("paper")}" '
         f'stroke="{color}" stroke-width="{width}"/>'
         f'<text x="{x + _WIDTH // 2}" y="{y + _HEIGHT // 2 + 4}" text-anchor="middle" '
         f'fill="{_TEXT}">{escape(text)}</text></g>'

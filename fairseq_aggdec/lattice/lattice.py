@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.transfer import read
 from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
 
@@ -32,6 +33,8 @@ class Lattice:
         log_probabilities: (B, T, N) float32, nats, of each candidate by itself; 0 for ``</s>`` and padding, -inf where
             there is no candidate.
         lengths: the allowed target lengths.
+        histories: per row (host numbers) how many words another may follow, the start counted; None where nobody has
+            asked the device yet.
         pad, eos: ids of the target dictionary.
     """
 
@@ -40,6 +43,7 @@ class Lattice:
     lengths: LengthWindow
     pad: int
     eos: int
+    histories: list[int] | None = None
 
     @property
     def nodes(self) -> Tensor:
@@ -52,12 +56,16 @@ class Lattice:
         words = own.masked_fill(self._over, -torch.inf)
         kept = self._over | (words.exp() >= least) | (words == words.amax(2, keepdim=True))
         kept &= self.nodes
-        order = torch.sort(~kept, stable=True, dim=2).indices[..., : int(kept.sum(2).max())]
+        # The one thing that is asked of the device between the source and the paths.
+        followed = 1 + (kept & ~self._over)[:, :-1].flatten(1).sum(1)
+        width, histories = read([kept.sum(2).amax(), followed])
+        order = torch.sort(~kept, stable=True, dim=2).indices[..., : int(width)]
         kept, own = kept.gather(2, order), own.gather(2, order)
         return replace(
             self,
             tokens=self.tokens.gather(2, order).masked_fill(~kept, self.pad),
             log_probabilities=own.masked_fill(~kept, -torch.inf),
+            histories=histories.tolist(),
         )
 
     @property

@@ -6,11 +6,15 @@ searched at once (dL = 3). Lengths are numbers of tokens without ``</s>``, on bo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from fairseq_aggdec.decoding.transfer import sent
 
 WINDOW = 3  # the paper's dL
 
@@ -31,6 +35,11 @@ class LengthWindow:
     def __post_init__(self) -> None:
         if self.shortest.shape != self.longest.shape or self.shortest.dim() != 1:
             raise ValueError("shortest and longest must both be of shape (B,)")
+
+    def to(self, device: torch.device) -> LengthWindow:
+        """The same on a device, which is not waited for."""
+        shortest, longest = sent(torch.stack([self.shortest, self.longest]), device)
+        return LengthWindow(shortest, longest, self.single)
 
     @classmethod
     def exactly(cls, lengths: Tensor) -> LengthWindow:
@@ -65,7 +74,10 @@ class LengthModel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> LengthModel:
-        return cls(record["slope"], record["intercept"])
+        slope, intercept = record["slope"], record["intercept"]
+        if not (math.isfinite(slope) and math.isfinite(intercept)):
+            raise ValueError(f"the length model {record} is not finite")
+        return cls(slope, intercept)
 
     def record(self) -> dict[str, float]:
         """Ready for JSON."""

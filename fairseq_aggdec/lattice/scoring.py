@@ -59,6 +59,12 @@ class EdgeScorer:
         for member in self.members:
             member.start(net_input, capacity=1)
 
+    def prepare(self) -> None:
+        """Packs the weights now, as :meth:`fairseq_aggdec.decoding.verifier.Verifier.prepare`."""
+        with torch.inference_mode():
+            for member in self.members:
+                member.refresh()
+
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         """Of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""
         found = [self._of_one(member.decoder, lattice, start) for member in self.members]
@@ -73,10 +79,10 @@ class EdgeScorer:
     def _of_one(self, decoder: Any, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         assert isinstance(decoder, CachedDecoder)
         _, positions, count = lattice.tokens.shape
-        window, there = history_window(lattice, start)
+        window, places = history_window(lattice, start)
         features = decoder.features(window)  # (M, C)
-        grid = features.new_zeros(*there.shape, features.size(-1))  # (B, 1 + (T - 1) N, C)
-        grid[there] = features
+        shape = len(lattice.tokens), 1 + (positions - 1) * count
+        grid = _scattered(features, places, shape)  # (B, 1 + (T - 1) N, C)
         projection = decoder.decoder.output_projection
         columns = F.embedding(lattice.tokens, projection.weight)  # (B, T, N, C)
         bias = None if projection.bias is None else projection.bias[lattice.tokens]
@@ -92,8 +98,7 @@ class EdgeScorer:
             first = first - _log_sum(first, words[:, :1])
             edges = edges - _log_sum(edges, words[:, 1:].unsqueeze(2))
         else:
-            norm = first.new_zeros(*there.shape, 1)
-            norm[there] = self._vocabulary_norm(decoder, features).unsqueeze(1)
+            norm = _scattered(self._vocabulary_norm(decoder, features).unsqueeze(1), places, shape)
             first = first - norm[:, :1]
             edges = edges - norm[:, 1:].unflatten(1, (positions - 1, count))
         return first.squeeze(1), edges
@@ -113,7 +118,7 @@ def history_window(lattice: Lattice, start: int) -> tuple[NodeWindow, Tensor]:
     Nothing is scored behind ``</s>`` and padding, so they are not read.
 
     Returns:
-        the window, and which places (B, 1 + (T - 1) N) of the grid it holds.
+        the window, and the places (M,) that its tokens have in the flat grid of (B, 1 + (T - 1) N).
     """
     tokens = lattice.tokens[:, :-1]  # (B, T - 1, N)
     rows, steps, count = tokens.shape
@@ -122,8 +127,29 @@ def history_window(lattice: Lattice, start: int) -> tuple[NodeWindow, Tensor]:
     grid = F.pad(tokens.flatten(1), (1, 0), value=start)
     places = torch.arange(1, steps + 1, device=tokens.device).repeat_interleave(count)
     position = F.pad(places, (1, 0)).expand(rows, -1)
-    window = NodeWindow(grid[there], position[there], there.sum(1).tolist(), steps + 1)
-    return window, there
+    widths = lattice.histories
+    if widths is None:
+        widths = there.sum(1).tolist()
+    held = places_of(there, sum(widths))
+    tokens, position = (x.flatten().index_select(0, held) for x in (grid, position))
+    return NodeWindow(tokens, position, widths, steps + 1), held
+
+
+def _scattered(values: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Values (M, C) at places (M,) of a flat grid, zeros elsewhere: (*shape, C)."""
+    grid = values.new_zeros(shape[0] * shape[1], values.size(1))
+    return grid.index_copy_(0, places, values).view(*shape, -1)
+
+
+def places_of(mask: Tensor, count: int) -> Tensor:
+    """(``count``,) int64, the places where a mask of any shape holds, of which the host knows how many there are.
+
+    ``nonzero`` would make the host wait for the device.
+    """
+    flat = mask.flatten()
+    number = torch.where(flat, flat.cumsum(0) - 1, count)  # the others go to a place of their own
+    places = number.new_empty(count + 1)
+    return places.scatter_(0, number, torch.arange(len(flat), device=flat.device))[:count]
 
 
 def _log_sum(scores: Tensor, there: Tensor) -> Tensor:

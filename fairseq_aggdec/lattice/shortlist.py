@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.options import refusal
+from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
 from fairseq_aggdec.lattice.decoding import open_candidates
 
@@ -33,7 +34,7 @@ class Shortlist:
         # `</s>` and padding are candidates, too, and take two places.
         words = self.model.lattice(source, self.count + 2, self.smoothing).tokens
         special = self.model.special
-        always = words.new_tensor([special.pad, special.eos, special.unk])
+        always = to_device([special.pad, special.eos, special.unk], words.device)
         return torch.cat([words.flatten(), always]).unique()
 
 

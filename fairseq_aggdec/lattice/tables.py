@@ -115,6 +115,8 @@ def read_header(folder: Path) -> dict[str, Any]:
         ) from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{folder / HEADER} is damaged ({error}); make the tables anew") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{folder / HEADER} is damaged (no object); make the tables anew")
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{folder / HEADER} has format {header.get('format')}, this version reads {FORMAT}; make the tables anew"
@@ -147,13 +149,43 @@ def load(folder: Path, name: str, header: Mapping[str, Any]) -> Table:
     Raises:
         FileNotFoundError: a file is missing.
     """
-    return Table(
-        **{array: _map(folder / f"{name}.{array}.npy") for array in ARRAYS},
+    table = Table(
+        **{array: _map(folder / f"{name}.{array}.npy", KINDS[array]) for array in ARRAYS},
         width=header["widths"][name],
     )
+    if reason := _fault(table):
+        raise ValueError(f"{folder}: the table {name} is damaged ({reason}); make the tables anew")
+    return table
 
 
-def _map(path: Path) -> Tensor:
+KINDS = {"keys": np.int64, "starts": np.int64, "values": np.int32, "probabilities": np.float32}
+
+
+def _map(path: Path, kind: type) -> Tensor:
     # Copy on write: PyTorch has no read-only tensors, and nothing is written.
-    array = np.load(path, mmap_mode="c")
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); make the tables anew") from error
+    if array.dtype != kind or array.ndim != 1:
+        raise ValueError(f"{path} is damaged (no list of {kind.__name__}); make the tables anew")
     return torch.from_numpy(array)
+
+
+def _fault(table: Table) -> str | None:
+    """Why a table cannot be read, None for one that can; one pass over its arrays."""
+    keys, starts, values, chances = (getattr(table, name).numpy() for name in ARRAYS)
+    if len(starts) != len(keys) + 1 or len(values) != len(chances):
+        return "arrays of different lengths"
+    sizes = np.diff(starts)
+    if starts[0] != 0 or starts[-1] != len(values) or (sizes < 0).any():
+        return "entries that do not follow each other"
+    if type(table.width) is not int or table.width != max(1, int(sizes.max(initial=0))):
+        return "another width than its longest key has"
+    if (np.diff(keys) <= 0).any():
+        return "keys that do not ascend"
+    if values.min(initial=0) < 0:
+        return "values below 0"
+    if not (chances.min(initial=0.0) >= 0 and chances.max(initial=0.0) < np.inf):
+        return "probabilities that are none"
+    return None

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import re
 import shutil
 import subprocess
@@ -43,6 +45,9 @@ BORDER = "|||"  # between source and target in the files that fast_align reads
 _BATCH = 20_000  # sentence pairs whose links are found at once
 _BAD_LINE = re.compile(rb"^(?!(?:\d+-\d+(?: \d+-\d+)*)? *\r?$).*$", re.MULTILINE)
 _TENSION = re.compile(r"final tension: (\S+)")
+SCRATCH = (
+    f"align.{platform.node()}."  # folders in which is worked, with the number of the process behind
+)
 # Run by itself: the library reports its progress and the tension only on its standard error.
 _ESTIMATE = """
 import json, sys, systran_align
@@ -110,7 +115,9 @@ class Aligner:
         """
         output.parent.mkdir(parents=True, exist_ok=True)
         links = 0
-        with tempfile.TemporaryDirectory(prefix="align.", dir=output.parent) as scratch:
+        _remove_left(output.parent)
+        prefix = f"{SCRATCH}{os.getpid()}."
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=output.parent) as scratch:
             corpus, partial = Path(scratch, "corpus"), Path(scratch, "links")
             full = _write_corpus(pairs, corpus, total)
             lines = self._lines(corpus) if any(full) else iter(())
@@ -224,7 +231,12 @@ def read_links(path: Path, size: int = CHUNK) -> Iterator[tuple[np.ndarray, np.n
                 shown = bad.group()[:40].decode(errors="replace")
                 raise ValueError(f"{path}, line {number}: {shown!r} is not of the form 0-0 1-2")
             counts = np.fromiter((line.count(b"-") for line in lines), np.int64, len(lines))
-            numbers = np.array(text.replace(b"-", b" ").split(), dtype=np.int32)
+            try:
+                numbers = np.array(text.replace(b"-", b" ").split(), dtype=np.int32)
+            except (OverflowError, ValueError):
+                raise ValueError(
+                    f"{path}, lines {done + 1} to {done + len(lines)}: a position is too large a number"
+                ) from None
             yield numbers.reshape(-1, 2), counts
             done += len(lines)
 
@@ -271,6 +283,24 @@ def _run(command: Sequence[str], output: Path) -> None:
         status = subprocess.run(command, stdout=file, check=False).returncode
     if status:
         raise RuntimeError(f"{command[0]} failed with status {status}; what it said stands above")
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes the folders that killed runs on this machine left behind."""
+    for path in folder.glob(f"{SCRATCH}*"):
+        process = path.name.removeprefix(SCRATCH).split(".")[0]
+        if process.isdecimal() and not _runs(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True  # somebody else's
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import struct
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,18 +10,31 @@ from typing import Any
 import torch
 from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
+from fairseq.utils import split_paths
 
+from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.decoding.finite import (
+    BROKEN,
+    NonFiniteError,
+    broken_weight,
+    check_best,
+    explained,
+)
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.linear import multiplies_bfloat16
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
+    announce_int8,
     announce_ngram_blocking,
     announce_unused,
+    beam_gap,
     blockwise_size,
+    drafted_nodes,
     drafted_size,
     proposing,
     refusal,
@@ -30,12 +44,13 @@ from fairseq_aggdec.decoding.options import (
 )
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
-from fairseq_aggdec.drafters.from_text import build_text_drafter
-from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
+from fairseq_aggdec.drafters.from_text import WRITERS, build_text_drafter
+from fairseq_aggdec.drafters.input_copy import CopyDrafter, InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
 from fairseq_aggdec.lattice.shortlist import build_shortlist
+from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +71,22 @@ class DecodingTask(FairseqTask):
         self.counters = Counters()
         self.summary_at_exit = False
         self.training = False
+
+    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
+        """fairseq's, with the name of a set whose files are empty or damaged."""
+        try:
+            super().load_dataset(split, *args, **kwargs)
+        except (EOFError, ValueError, struct.error) as error:
+            raise ValueError(
+                f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
+            ) from error
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too."""
+        args = as_namespace(cfg)
+        model = super().build_model(args, from_checkpoint)
+        keep_options(cfg, args)
+        return model
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         self.training = True  # only training and validation ask for a criterion
@@ -103,50 +134,156 @@ class DecodingTask(FairseqTask):
         prefix_allowed_tokens_fn: Any = None,
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
-        if self.cfg.bf16 is True and not self.training:  # a name where nothing filled it in
-            logger.info("models in bfloat16 (--bf16)")
-            for model in models:
-                model.bfloat16()
-            on_cpu = all(weight.is_cpu for model in models for weight in model.parameters())
-            if on_cpu and not multiplies_bfloat16():
-                logger.warning(
-                    "this processor does not multiply bfloat16: fp32 is faster here than --bf16"
-                )
-        decoding = str(self.cfg.decoding)
+        self._set_precision(models)
+        self._warn_of_broken(models)
         extra = dict(extra_gen_cls_kwargs or {})
         announce_unused(self.cfg)
         shortlist = build_shortlist(self.cfg, self, args)
-        if decoding == "beam" or getattr(args, "score_reference", False):
+        decoding = str(self.cfg.decoding)
+        if decoding == "beam":
+            decoding = self._beam(models, args, extra, seq_gen_cls, prefix_allowed_tokens_fn)
+        if decoding == "stock" or getattr(args, "score_reference", False):
             return super().build_generator(
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
         if prefix_allowed_tokens_fn is not None:
-            reason = "a search under constraints needs --decoding beam"
+            reason = "a search under constraints needs --decoding stock"
             raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))
         self._log_summary_at_exit()
         if decoding == "interleaved":
-            return build_interleaved_generator(self.cfg, self, models, args, extra)
+            return self._prepared(build_interleaved_generator(self.cfg, self, models, args, extra))
         if decoding == "lattice":
-            return build_lattice_generator(self.cfg, self, models, args, extra)
+            return self._prepared(build_lattice_generator(self.cfg, self, models, args, extra))
+        extra |= {
+            "counters": self.counters,
+            "pack": not self.cfg.no_weight_packing,
+            "int8": bool(self.cfg.int8),
+            "retain_history": bool(getattr(args, "retain_iter_history", False)),
+        }
+        if getattr(args, "print_alignment", None):
+            extra["print_alignment"] = args.print_alignment
+        if decoding == "beam":
+            return self._build_beam_generator(models, args, extra)
+        return self._build_greedy_generator(
+            decoding, models, args, extra | {"shortlist": shortlist}
+        )
+
+    def _set_precision(self, models: Sequence[torch.nn.Module]) -> None:
+        """``--bf16``, which stock generation ignores."""
+        if self.cfg.bf16 is not True or self.training:  # a name where nothing filled it in
+            return
+        logger.info("models in bfloat16 (--bf16)")
+        for model in models:
+            model.bfloat16()
+        on_cpu = all(weight.is_cpu for model in models for weight in model.parameters())
+        if on_cpu and not multiplies_bfloat16():
+            logger.warning(
+                "this processor does not multiply bfloat16: fp32 is faster here than --bf16"
+            )
+
+    def _build_greedy_generator(
+        self,
+        decoding: str,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        extra: dict[str, Any],
+    ) -> Any:
+        """The generator of a method of the loop."""
         refuse_unsupported(args, extra, decoding)
         refuse_slots(models, decoding)
         set_greedy_beam(args, decoding)
         announce_ngram_blocking(args)
+        announce_int8(self.cfg)
         generator_class: Any = DraftOnlyGenerator if decoding == "nar" else DraftAndVerifyGenerator
         if getattr(args, "print_alignment", None):
             if decoding == "nar":
                 raise ValueError("--print-alignment does not go with --decoding nar: use gad")
             generator_class = AlignedGenerator
-            extra["print_alignment"] = args.print_alignment
         extra |= {
             "drafter": self.build_drafter(decoding, models, args),
             "accept": acceptance_rule(self.cfg, self.first_number),
-            "counters": self.counters,
-            "pack": not self.cfg.no_weight_packing,
-            "retain_history": bool(getattr(args, "retain_iter_history", False)),
-            "shortlist": shortlist,
         }
-        return super().build_generator(models, args, generator_class, extra)
+        return self._prepared(super().build_generator(models, args, generator_class, extra))
+
+    def _prepared(self, generator: Any) -> Any:
+        """The generator with its weights packed, so that the first answer takes no longer than later ones.
+
+        Training builds its generator before the models have their device, and changes them.
+        """
+        if not getattr(self.cfg, "eval_bleu", False):
+            generator.prepare()
+        return generator
+
+    def _beam(
+        self,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        extra: Mapping[str, Any],
+        seq_gen_cls: Any,
+        prefix_allowed_tokens_fn: Any,
+    ) -> str:
+        """What ``--decoding beam`` comes to: ``beam``, ``stock`` where the search cannot give what stock gives (and
+        says why), and with ``--beam 1`` a method of the loop."""
+        gap, beam = beam_gap(args, extra, models), getattr(args, "beam", 5)
+        if prefix_allowed_tokens_fn or getattr(args, "prefix_allowed_tokens_fn", None):
+            gap = "prefix_allowed_tokens_fn"
+        elif seq_gen_cls is not None:
+            gap = f"a generator of type {seq_gen_cls.__name__}"
+        elif (
+            beam == 1
+            and getattr(args, "match_source_len", False)
+            and getattr(args, "unkpen", 0) < 0
+        ):
+            gap = gap or "--unkpen below 0 with --match-source-len"
+        if gap is not None:
+            if not getattr(args, "score_reference", False):
+                logger.info("--decoding beam is left to stock fairseq: %s", gap)
+            return "stock"
+        if beam > 1:
+            return "beam"
+        return "greedy" if str(self.cfg.draft_from) == "none" else "iad"
+
+    def _build_beam_generator(
+        self, models: Sequence[torch.nn.Module], args: Namespace, extra: dict[str, Any]
+    ) -> Any:
+        announce_ngram_blocking(args)
+        announce_int8(self.cfg)
+        generator_class: Any = BeamGenerator
+        if getattr(args, "print_alignment", None):
+            generator_class = AlignedBeamGenerator
+        extra["ahead"] = str(self.cfg.draft_from) != "none"
+        if extra["ahead"]:
+            extra["texts"] = self._copy_drafter(models, args).texts_of
+        return self._prepared(super().build_generator(models, args, generator_class, extra))
+
+    def _warn_of_broken(self, models: Sequence[torch.nn.Module]) -> None:
+        """A weight that is no number ends decoding only at a sentence that needs it."""
+        paths = split_paths(getattr(self.cfg, "model_paths", None) or "")
+        for place, model in enumerate(models if not self.training else ()):
+            if weight := broken_weight(model):
+                name = paths[place] if len(paths) == len(models) else "a model"
+                logger.warning("%s: %s", name, BROKEN.format(weight))
+
+    def inference_step(self, generator: Any, models: Any, sample: Any, **options: Any) -> Any:
+        """fairseq's, but scores that are not finite numbers end it, whatever decodes.
+
+        Raises:
+            NonFiniteError: names the sentence and the model.
+        """
+        try:
+            found = super().inference_step(generator, models, sample, **options)
+            if type(generator) is SequenceGenerator:  # ours have looked
+                check_best(found)
+            return found
+        except (AssertionError, NonFiniteError) as error:
+            paths, named = getattr(self.cfg, "model_paths", None), models
+            if isinstance(generator, DraftOnlyGenerator):
+                paths, named = self.cfg.drafter_path, [generator.drafter.model]
+            if isinstance(error, AssertionError) and not any(map(broken_weight, models)):
+                raise  # stock search, which looks for no NaN, has a limit that it does not pass otherwise
+            names = split_paths(paths) if paths else []
+            row = getattr(error, "row", None)
+            raise explained(row, sample, named, names) from None
 
     def build_drafter(
         self, decoding: str, models: Sequence[torch.nn.Module], args: Namespace
@@ -155,14 +292,24 @@ class DecodingTask(FairseqTask):
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
-            return BlockwiseHeadsDrafter(blockwise_size(self.cfg, models), proposing(self.cfg))
+            size = blockwise_size(self.cfg, models)
+            return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
         if decoding in ("gad", "nar"):
             return self._nar_drafter(decoding, models)
-        device = next(models[0].parameters()).device
-        if str(self.cfg.draft_from) != "source" or self.cfg.draft_file:
+        if str(self.cfg.draft_from) == "none":
+            return EmptyDrafter()
+        return self._copy_drafter(models, args)
+
+    def _copy_drafter(self, models: Sequence[torch.nn.Module], args: Namespace) -> CopyDrafter:
+        """Copies the text that ``--draft-from`` names."""
+        if (
+            str(self.cfg.draft_from) in WRITERS
+            or self.cfg.draft_file
+            or self.cfg.draft_from == "file"
+        ):
             return build_text_drafter(self.cfg, self, models[0], args)
         return InputCopyDrafter(
-            self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match), device.type
+            self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match)
         )
 
     def _nar_drafter(self, decoding: str, models: Sequence[Any]) -> NarDrafter:
@@ -179,6 +326,7 @@ class DecodingTask(FairseqTask):
             drafted_size(self.cfg, drafter),
             not self.cfg.no_weight_packing,
             proposing(self.cfg),
+            drafted_nodes(self.cfg),
         )
 
     def _log_summary_at_exit(self) -> None:

@@ -1,0 +1,56 @@
+"""Registers the package together with fairseq: at once where fairseq is there, else right behind its first import.
+
+So ``import fairseq_aggdec`` alone loads neither PyTorch nor fairseq, and whoever comes to use fairseq, in whatever
+order, finds the tasks, models and criterions of the package. fairseq itself is not changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+FAIRSEQ = "fairseq"
+REGISTRATION = f"{__name__.split('.', maxsplit=1)[0]}.registration"
+
+
+def register_with_fairseq() -> None:
+    """Registers now, or when fairseq is imported."""
+    if FAIRSEQ in sys.modules:
+        importlib.import_module(REGISTRATION)
+    elif not any(isinstance(finder, AfterFairseq) for finder in sys.meta_path):
+        # One of its tasks tells everybody who imports it to install tensorboardX.
+        logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+        sys.meta_path.insert(0, AfterFairseq())
+
+
+class AfterFairseq(MetaPathFinder):
+    """Finds fairseq where the other finders do, and registers the package once fairseq has been executed."""
+
+    searching = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != FAIRSEQ or self.searching:
+            return None
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            importlib.import_module(REGISTRATION)
+
+        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  (of this loader, not of its class)
+        return spec

@@ -1,0 +1,184 @@
+"""Stock fairseq's rules of beam search over small tables on the host: the only place where they are written down.
+
+What ``SequenceGenerator._generate`` and ``BeamSearch.step`` decide from (beam, V) log-probabilities they decide from
+the beam + 1 best of each hypothesis, and the log-probability of one more token: ``</s>``, or the one that is forced.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+
+# The best continuations of a prefix, best first: tokens and their log-probabilities in nats.
+Table = tuple[Sequence[int], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class SentenceRules:
+    """Generation options as they bear on one sentence.
+
+    Attributes:
+        eos: ``</s>``.
+        beam: hypotheses.
+        limit: output index at which ``</s>`` is forced (the maximum length; stock counts the padded width of a batch).
+        floor: output index before which ``</s>`` is banned (``--min-len``), unless prefix tokens are forced there.
+        prefix: output tokens forced by the caller (``--prefix-size``), ``pad`` where a position is free.
+        pad: padding.
+        bonus: the largest log-probability that a token may have, above 0 where ``<unk>`` is rewarded (``--unkpen``).
+        source_length: of the source with ``</s>`` where the output must match it (``--match-source-len``), else None.
+    """
+
+    eos: int
+    beam: int
+    limit: int
+    floor: int = 0
+    prefix: Sequence[int] = ()
+    pad: int = 1
+    bonus: float = 0.0
+    source_length: int | None = None
+
+    @cached_property
+    def free_from(self) -> int:
+        """The first output index behind the caller's tokens; at the maximum length ``</s>`` goes first."""
+        return min(len(self.prefix), self.limit)
+
+    def forced(self, depth: int) -> int | None:
+        """The token that the caller wants at an output index."""
+        if depth < self.free_from and self.prefix[depth] != self.pad:
+            return self.prefix[depth]
+        return None
+
+    def wanted(self, depth: int) -> int:
+        """The token whose log-probability a table at ``depth`` needs beside the best ones."""
+        forced = self.forced(depth)
+        return self.eos if forced is None else forced
+
+    def table(
+        self, depth: int, tokens: Sequence[int], log_probs: Sequence[float], wanted: float
+    ) -> Table:
+        """What may follow a prefix of ``depth`` tokens.
+
+        Args:
+            tokens, log_probs: the beam + 1 best of the model, best first.
+            wanted: log-probability of :meth:`wanted`.
+        """
+        forced = self.forced(depth)
+        if forced is not None:
+            tokens, log_probs = [forced], [wanted]
+        elif depth >= self.limit:
+            tokens, log_probs = [self.eos], [wanted]
+        elif depth < self.floor and depth >= len(self.prefix):
+            tokens, log_probs = without(self.eos, tokens, log_probs)
+        if self.source_length is not None:
+            # Stock gives a forced end the log-probability 0, beside whatever else may come.
+            tokens, log_probs = without(self.eos, tokens, log_probs)
+            if depth >= self.source_length:
+                tokens, log_probs = _with_free_end(self.eos, tokens, log_probs)
+        if log_probs and log_probs[-1] == -math.inf:
+            possible = sum(value > -math.inf for value in log_probs)
+            tokens, log_probs = tokens[:possible], log_probs[:possible]
+        return tokens, log_probs
+
+
+def without(
+    token: int, tokens: Sequence[int], log_probs: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """A table less one token."""
+    pairs = [pair for pair in zip(tokens, log_probs, strict=True) if pair[0] != token]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _with_free_end(
+    eos: int, tokens: Sequence[int], log_probs: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """A table and ``</s>`` of log-probability 0, behind what ``--unkpen`` lifts above that."""
+    above = sum(value > 0.0 for value in log_probs)
+    return (
+        [*tokens[:above], eos, *tokens[above:]],
+        [*log_probs[:above], 0.0, *log_probs[above:]],
+    )
+
+
+# (sum of log-probabilities in nats, prefix)
+Hypothesis = tuple[float, int]
+# The same and the token that follows.
+Continuation = tuple[float, int, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the search decides, or why it cannot.
+
+    Attributes:
+        going_on: the continuations of the next step, best first, at most ``beam``.
+        ended: those that end here, best first.
+        read: prefixes whose tables were needed.
+        missing: prefixes whose tables are needed and are not there; nothing is decided then.
+    """
+
+    going_on: list[Continuation]
+    ended: list[Continuation]
+    read: list[int]
+    missing: list[int]
+
+
+def step(
+    active: Sequence[Hypothesis],
+    table: Callable[[int], Table | None],
+    depth: int,
+    rules: SentenceRules,
+) -> Step:
+    """One step of stock beam search.
+
+    Stock takes the 2 * beam best continuations. ``</s>`` counts among the first ``beam`` of them; elsewhere it neither
+    ends a hypothesis nor goes on. The first ``beam`` others go on, so nothing behind these decides anything, and as
+    no continuation scores more than its prefix, a prefix that scores less than the last of them needs no table.
+
+    Args:
+        active: the unfinished hypotheses, best first.
+        table: of a prefix, None where it is not known.
+        depth: tokens of each prefix.
+        rules: generation options.
+    """
+    pool: list[Continuation] = []
+    least = -math.inf
+    read, missing = [], []
+    for score, node in active:
+        if score + rules.bonus <= least:
+            break
+        known = table(node)
+        if known is None:
+            missing.append(node)
+            continue
+        read.append(node)
+        grown = len(pool)
+        for token, log_prob in zip(*known, strict=True):
+            if score + log_prob <= least:
+                break
+            pool.append((score + log_prob, node, token))
+        if len(pool) > grown:
+            least = _cut(pool, rules)
+    beam = rules.beam
+    if depth < rules.limit and rules.forced(depth) == rules.eos:
+        # Where the caller forces </s>, stock ends as many copies of the best hypothesis.
+        return Step([], pool[:1] * beam, read, missing)
+    going_on = [item for item in pool if item[2] != rules.eos]
+    return Step(going_on, [item for item in pool[:beam] if item[2] == rules.eos], read, missing)
+
+
+def _cut(pool: list[Continuation], rules: SentenceRules) -> float:
+    """Sorts continuations, best first, and drops what stands behind ``beam`` that go on; returns the least that counts.
+
+    Of equal ones that of the earlier hypothesis comes first.
+    """
+    pool.sort(key=itemgetter(0), reverse=True)
+    if len(pool) < rules.beam:
+        return -math.inf
+    going_on = 0
+    for index, item in enumerate(pool):
+        going_on += item[2] != rules.eos
+        if going_on == rules.beam:
+            del pool[index + 1 :]
+            return item[0]
+    return -math.inf

@@ -1,0 +1,170 @@
+"""All layers of a decoder or an encoder in one call of the compiled library, where it represents them."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.linear import FastNorm
+from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.kernels.library import LayerStruct, NormStruct, ShapeStruct, StepStruct, kernels
+
+PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
+NORMS = ("own_norm", "cross_norm", "last_norm")
+
+
+def causal(window: Window, span: int | None) -> bool:
+    """Whether every slot sees its row's positions up to itself and nothing else, which needs no mask."""
+    return type(window) is Window and window.block_starts is None and span is None
+
+
+class CompiledLayers:
+    """The layers of one stack; made by :func:`compile_layers`.
+
+    Args:
+        layers: what :class:`~fairseq_aggdec.decoding.cached_decoder.CachedDecoder` or
+            :class:`~fairseq_aggdec.decoding.encoder.FastEncoder` runs one by one; their weights are shared.
+        end_norm: follows the last layer, or None.
+        embedding: of tokens that :meth:`decode` is given as such, or None.
+    """
+
+    def __init__(
+        self, layers: Sequence[Any], end_norm: FastNorm | None, embedding: "Embedding | None"
+    ):
+        self.kept = layers, end_norm, embedding  # what the structures point to
+        self.library = kernels()
+        self.structs = (LayerStruct * len(layers))()
+        for struct, layer in zip(self.structs, layers, strict=True):
+            for name, module in _parts(layer):
+                if name in NORMS:
+                    module = NormStruct(
+                        module.weight.data_ptr(), module.bias.data_ptr(), module.eps
+                    )
+                else:
+                    module = module.kernel.struct
+                setattr(struct, name, module)
+        first = layers[0]
+        self.channels = first.own_out.outputs
+        self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
+        if end_norm is not None:
+            self.shape.end_norm = _norm(end_norm)
+        if embedding is not None:
+            self.shape.embeddings = embedding.weight.data_ptr()
+            self.shape.scale = embedding.scale
+            if embedding.norm is not None:
+                self.shape.first_norm = _norm(embedding.norm)
+        self.embeds = embedding is not None
+        self.step = StepStruct()
+        self.memory: Sequence[Tensor] | None = None
+        self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
+
+    def decode(
+        self,
+        x: Tensor | None,
+        window: Window,
+        cache: Tensor,
+        own_mask: Tensor | None,
+        memory: Sequence[Tensor],
+        memory_mask: Tensor | None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The window's tokens through all layers and the norm behind them, (N, C); may be ``x`` itself, overwritten.
+
+        Args:
+            x: (N, C); None: they are embedded here, each at its place among ``positions`` (>= end, C), if any. Where
+                ``embeds`` is true.
+            window: says where the tokens stand.
+            cache: (layers, B, capacity, 2C), written in place.
+            own_mask: additive, (B or 1, 1, W, end); None: a slot sees what :func:`causal` says, or everything.
+            memory: of each layer keys and values (2, B, H, S, D), all laid out alike, D together.
+            memory_mask: additive, (B, 1, 1, S), or None.
+        """
+        step = self.step
+        step.tokens = step.positions = None
+        if x is None:
+            tokens = window.tokens.contiguous()
+            step.tokens = tokens.data_ptr()
+            step.positions = None if positions is None else positions.data_ptr()
+            x = cache.new_empty(len(tokens), self.channels)
+        else:
+            x = x.contiguous()
+        step.rows, step.end, step.threads = window.rows, window.end, torch.get_num_threads()
+        places = (ctypes.c_int64 * (2 * window.rows))(*window.starts, *window.widths)
+        step.starts = ctypes.addressof(places)
+        step.widths = step.starts + 8 * window.rows
+        step.cache = cache.data_ptr()
+        step.cache_layer, step.cache_row, _, _ = cache.stride()
+        step.mask, step.causal = None, own_mask is None and causal(window, None)
+        if own_mask is not None:
+            step.mask = own_mask.data_ptr()
+            step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
+            step.mask_slot = own_mask.stride(2)
+        if memory is not self.memory:
+            self._remember(memory)
+        step.memory_mask = None
+        if memory_mask is not None:
+            step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
+        layers, shape, at = self.addresses
+        self.library.aggdec_decode(layers, shape, at, x.data_ptr())
+        return x
+
+    def _remember(self, memory: Sequence[Tensor]) -> None:
+        self.memory = memory
+        self.memory_addresses = (ctypes.c_void_p * len(memory))(*(m.data_ptr() for m in memory))
+        step, first = self.step, memory[0]
+        step.memory = ctypes.addressof(self.memory_addresses)
+        step.memory_value, step.memory_row, step.memory_head, step.memory_position, _ = (
+            first.stride()
+        )
+        step.sources = first.size(3)
+
+    def encode(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Sentences one after the other, (N, C) with N the sum of ``lengths``, through all layers of an encoder."""
+        x = x.contiguous()
+        numbers = (ctypes.c_int64 * len(lengths))(*lengths)
+        layers, shape, _ = self.addresses
+        threads = torch.get_num_threads()
+        self.library.aggdec_encode(
+            layers, shape, ctypes.addressof(numbers), len(lengths), threads, x.data_ptr()
+        )
+        return x
+
+
+@dataclass
+class Embedding:
+    """How tokens become vectors: ``norm(scale * weight[token] + position)``."""
+
+    weight: Tensor
+    scale: float
+    norm: FastNorm | None
+
+
+def _norm(module: FastNorm) -> NormStruct:
+    return NormStruct(module.weight.data_ptr(), module.bias.data_ptr(), module.eps)
+
+
+def _parts(layer: Any) -> list[tuple[str, Any]]:
+    """Norms and products of a layer by their names in the library; an encoder's has no cross-attention."""
+    block = layer.feed_forward
+    parts = {"expand": block.expand, "contract": block.contract, "last_norm": block.norm}
+    parts |= {name: getattr(layer, name, None) for name in (*PARTS[:4], *NORMS[:2])}
+    return [(name, module) for name, module in parts.items() if module is not None]
+
+
+def compile_layers(
+    layers: Sequence[Any], end_norm: FastNorm | None = None, embedding: Embedding | None = None
+) -> CompiledLayers | None:
+    """The layers for one call, None where the library does not represent one of them; see :class:`CompiledLayers`."""
+    if not layers or any(layer.feed_forward.activation is not None for layer in layers):
+        return None
+    for layer in layers:
+        for _, module in _parts(layer):
+            if isinstance(module, FastNorm):
+                if module.weight is None or module.weight.dtype is not torch.float32:
+                    return None
+            elif module.kernel is None:
+                return None
+    return CompiledLayers(layers, end_norm, embedding)

@@ -1,0 +1,125 @@
+"""Scores that are not finite numbers: decoding stops and names sentence and model, instead of writing nonsense.
+
+NaN counts as the largest number when a token is chosen, so a model whose training diverged, or a checkpoint that was
+damaged, decodes as if nothing were wrong. What is looked at is on the host anyway, at the end of a batch: the scores of
+the emitted tokens, which a log-softmax over a row with one NaN or +inf makes NaN. Only when something is wrong are the
+weights searched for the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BROKEN = "its weight {} holds NaN or infinity: its training went wrong or the file is damaged"
+
+
+class NonFiniteError(ValueError):
+    """A sentence whose scores are not finite numbers.
+
+    Args:
+        row: of the batch; None: some row.
+        message: for the user.
+    """
+
+    def __init__(self, row: int | None, message: str = ""):
+        super().__init__(message or f"row {row} of the batch: scores that are not finite numbers")
+        self.row = row
+
+
+def check_scores(scores: Sequence[Tensor]) -> None:
+    """Refuses the first row whose token scores, (T,) on the host, are not all finite.
+
+    Raises:
+        NonFiniteError: without names, which :func:`explained` adds.
+    """
+    if torch.cat(list(scores)).isfinite().all():
+        return
+    raise NonFiniteError(next(i for i, own in enumerate(scores) if not own.isfinite().all()))
+
+
+def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """The same for hypotheses of stock search, by the tokens of each sentence's best; one transfer to the host.
+
+    A score of -inf is no fault: with ``--match-source-len`` stock gives it to outputs that are too long.
+    """
+    totals = torch.stack([ranked[0]["positional_scores"].sum() for ranked in hypotheses]).tolist()
+    for row, total in enumerate(totals):
+        if not -float("inf") < total < float("inf"):
+            raise NonFiniteError(row)
+
+
+def explained(
+    row: int | None, sample: Mapping[str, Any], models: Sequence[nn.Module], names: Sequence[str]
+) -> NonFiniteError:
+    """The error of a row with the sentence's number in its set, the model's file and the reason.
+
+    Args:
+        row: of the sample.
+        sample: a batch; that of ``fairseq-interactive`` has no numbers.
+        models: that decoded.
+        names: how each was given; fewer than models: not known.
+    """
+    name, reason = " and ".join(names) or "the model", None
+    for place, model in enumerate(models):
+        if weight := broken_weight(model):
+            name = names[place] if len(names) == len(models) else name
+            reason = BROKEN.format(weight)
+            break
+    if reason is None:
+        half = any(
+            weight.dtype is torch.float16 for model in models for weight in model.parameters()
+        )
+        reason = "its weights are finite, but numbers grow too large on the way" + (
+            "; take --bf16 or fp32 instead of --fp16" if half else ""
+        )
+    where = _place(row, sample)
+    return NonFiniteError(
+        row, f"{where}: {name} gives scores that are not finite numbers; {reason}"
+    )
+
+
+def _place(row: int | None, sample: Mapping[str, Any]) -> str:
+    if "id" not in sample:
+        return "a sentence of a batch" if row is None else f"sentence {row} of a batch"
+    numbers = sample["id"].tolist()
+    if row is None and len(numbers) > 1:
+        return f"one of the sentences {min(numbers)} to {max(numbers)}"
+    return f"sentence {numbers[row or 0]}"
+
+
+def broken_weight(model: nn.Module) -> str | None:
+    """The name of the first weight that holds NaN or infinity, None for a model that is well."""
+    for name, weight in model.named_parameters():
+        if not weight.detach().isfinite().all():
+            return name
+    return None
+
+
+class Doubt:
+    """When to look whether a drafter's numbers are finite: not before so many drafts in a row gained nothing.
+
+    A drafter is told from the acceptance of its drafts, which is on the host, so that one that is well is never looked
+    at. Every draft of a broken one is rejected: it says the same token for NaN, whatever was asked.
+
+    Attributes:
+        due: look now.
+    """
+
+    DRAFTS = 8
+
+    def __init__(self) -> None:
+        self.fruitless = 0
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        if any(accepted):
+            self.fruitless = 0
+        elif any(drafted):
+            self.fruitless += 1
+
+    @property
+    def due(self) -> bool:
+        return self.fruitless >= self.DRAFTS

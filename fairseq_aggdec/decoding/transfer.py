@@ -1,0 +1,85 @@
+"""Between host and device: numbers of the host sent without waiting, numbers of the device read once.
+
+On a GPU every copy from memory that is not pinned, and every look at a number, waits for all work given before. So
+small tables of indices go through pinned memory, and what the host has to know as a batch begins is read in one
+transfer, before any layer has been launched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """``torch.tensor(values, device=device)`` that does not wait for the device."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return sent(tensor, device)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device, which need not be done with what it was given before."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    # PyTorch keeps pinned memory for the next copy and gives it out again when this one is done.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def read(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of a device on the host, in one transfer: integers and truth values as int64, others as float64."""
+    if len(tensors) == 1:
+        return [tensors[0].cpu()]
+    real = any(tensor.is_floating_point() for tensor in tensors)
+    dtype = (
+        torch.float64 if real else torch.int64
+    )  # holds every token id and every fp32 number as it is
+    flat = torch.cat([tensor.flatten().to(dtype) for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+class Watch(Protocol):
+    """What wants to know whether numbers on the device have changed, see :class:`ParameterWatch`."""
+
+    def question(self) -> Tensor | None:
+        """() bool on the device; None where the host knows the answer."""
+
+    def answer(self, changed: bool) -> None:
+        """Says what came of the question."""
+
+
+# What was read of the batch that is decoded: tensors of the device, their versions, their copies on the host.
+_last: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
+
+
+def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
+    """Reads what a batch's decoding needs to know, before it begins.
+
+    Args:
+        tensors: of the batch, int64: source tokens first. :func:`on_host` knows them then.
+        watches: are told what they ask.
+    """
+    if tensors[0].device.type != "cuda":
+        return
+    asked = [(watch, question) for watch in watches if (question := watch.question()) is not None]
+    found = read([*tensors, *(question for _, question in asked)])
+    for (watch, _), changed in zip(asked, found[len(tensors) :], strict=True):
+        watch.answer(bool(changed))
+    # An inference tensor has no version.
+    _last[:] = [
+        (weakref.ref(tensor), tensor._version, host)
+        for tensor, host in zip(tensors, found, strict=False)
+        if not tensor.is_inference()
+    ]
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """A tensor on the host; without a transfer where :func:`begin` has read it."""
+    for known, version, host in _last:
+        if known() is tensor and version == tensor._version:
+            return host
+    return tensor.cpu()

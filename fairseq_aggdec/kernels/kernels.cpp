@@ -1,0 +1,373 @@
+// Windows of a Transformer decoder, and whole sources for its encoder, on CPU in fp32 or in 8 bits.
+//
+// Every number that belongs to a token is computed from that token, its row's keys and the weights by the same
+// operations in the same order, however many tokens and rows stand beside it and whatever thread does it. So a token
+// verified in a window is, bit for bit, the token decoded alone. The 8-bit products add up integers, which is exact; the
+// rest is fp32 with a fixed order.
+//
+// A plain C interface without the headers of Python or PyTorch: fairseq_aggdec/kernels/library.py calls it through
+// ctypes and holds the same structures. Letters: N tokens, B rows, C channels, F hidden units, H heads, D = C / H.
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "attention.h"
+#include "products.h"
+#include "vector.h"
+
+using namespace aggdec;
+
+struct Layer {
+    Norm own_norm, cross_norm, last_norm;
+    Product qkv, own_out, cross_q, cross_out, expand, contract;
+};
+
+// What all layers of a stack have in common, and what surrounds them.
+struct Shape {
+    int64_t layers, channels, heads, pre_norm;
+    Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
+    const float* embeddings;    // (V, C)
+    double scale;               // of embeddings
+};
+
+// A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
+struct Step {
+    int64_t rows, end, threads;
+    const int64_t *starts, *widths;
+    const int64_t* tokens;   // (N), null: x holds their embeddings
+    const float* positions;  // (end, C) or null: is added to embeddings
+    float* cache;  // (layers, B, positions, 2C), the window's keys and values are written
+    int64_t cache_layer, cache_row;  // strides
+    // Additive, (B or 1, W, end); null: a token sees the positions up to itself, or, if not `causal`, all up to end.
+    const float* mask;
+    int64_t mask_row, mask_slot, causal;
+    float* const* memory;  // of each layer: keys and values (2, B, H, S, D), any strides but of D
+    int64_t memory_value, memory_row, memory_head, memory_position, sources;
+    const float* memory_mask;  // additive, (B, S) or null
+    int64_t memory_mask_row;
+};
+
+namespace {
+
+// f(first, how many) for every vector of `size` numbers.
+template <class F>
+inline void each_vector(int64_t size, const F& f) {
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) f(i, LANES);
+    if (i < size) f(i, static_cast<int>(size - i));
+}
+
+// Up to 16 numbers, -inf behind them.
+inline Floats padded(const float* p, int count) {
+    if (count == LANES) return load(p);
+    float copy[LANES];
+    std::fill(copy, copy + LANES, -INFINITY);
+    std::memcpy(copy, p, sizeof(float) * count);
+    return load(copy);
+}
+
+// The largest of the logits x (V) and the logarithm of the sum of their exponentials above it; NaN where x holds NaN or
+// the largest is infinite. maxima: of every 16th number, from each of the first 16.
+struct Normaliser {
+    float best, log_sum;
+    Floats maxima;
+};
+
+inline Normaliser normaliser(const float* x, int64_t size) {
+    Floats most = same(-INFINITY), sum = same(0.0f);
+    unsigned broken = 0;
+    each_vector(size, [&](int64_t i, int width) {
+        const Floats part = padded(x + i, width);
+        most = larger(part, most);
+        broken |= not_numbers(part);
+    });
+    const float best = largest(most);
+    each_vector(size, [&](int64_t i, int width) {
+        sum = sum + exponential(padded(x + i, width) - same(best));
+    });
+    return {best, broken || std::isinf(best) ? NAN : std::log(total(sum)), most};
+}
+
+// The largest numbers of a row, best first, of equal ones the first.
+struct Best {
+    float* values;
+    float* places;
+    int64_t room, count = 0;
+
+    float least() const { return count < room ? -INFINITY : values[room - 1]; }
+
+    void take(float value, int64_t place) {
+        if (count == room) {
+            if (value <= values[room - 1]) return;
+            --count;
+        }
+        int64_t at = count++;
+        for (; at > 0 && values[at - 1] < value; --at) {
+            values[at] = values[at - 1];
+            places[at] = places[at - 1];
+        }
+        values[at] = value;
+        places[at] = static_cast<float>(place);
+    }
+};
+
+// Takes every number of x (V) but that at `pad` which may be among the best. At least as many as there is room for are
+// not below `bound`.
+inline void take_best(const float* x, int64_t size, int64_t pad, float bound, Best& best) {
+    each_vector(size, [&](int64_t i, int width) {
+        unsigned found = at_least(padded(x + i, width), same(std::max(bound, best.least())));
+        if (width < LANES) found &= (1u << width) - 1;
+        for (; found; found &= found - 1) {
+            const int64_t place = i + __builtin_ctz(found);
+            if (place != pad) best.take(x[place], place);
+        }
+    });
+}
+
+struct Token {
+    int64_t row, slot;  // of the window
+};
+
+void embed(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
+    const int64_t channels = shape.channels;
+    const Floats scale = same(static_cast<float>(shape.scale));
+    for (size_t n = 0; n < window.size(); ++n, x += channels) {
+        const float* embedding = shape.embeddings + step.tokens[n] * channels;
+        const float* position = nullptr;
+        if (step.positions)
+            position =
+                step.positions + (step.starts[window[n].row] + window[n].slot) * channels;
+        for (int64_t i = 0; i < channels; i += LANES) {
+            const int count = static_cast<int>(std::min<int64_t>(LANES, channels - i));
+            Floats y = load(embedding + i, count) * scale;
+            if (position) y = y + load(position + i, count);
+            store(x + i, y, count);
+        }
+        if (shape.first_norm.weight) normalise(shape.first_norm, x, channels, x);
+    }
+}
+
+
+void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t tokens, float* inner,
+                  int64_t threads) {
+    const int64_t channels = shape.channels;
+    const float* in = x;
+    if (shape.pre_norm) {
+        normalise_rows(layer.last_norm, x, tokens, channels, inner);
+        in = inner;
+    }
+    float* hidden = scratch<float, 4>(tokens * layer.expand.outputs);
+    product(layer.expand, in, tokens, hidden, nullptr, threads);
+    product(layer.contract, hidden, tokens, x, x, threads);
+    if (!shape.pre_norm) normalise_rows(layer.last_norm, x, tokens, channels, x);
+}
+
+void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
+                  const std::vector<Token>& window, float* x, float* cache, const float* memory) {
+    const int64_t tokens = static_cast<int64_t>(window.size()), channels = shape.channels;
+    const int64_t threads = step.threads;
+    float* inner = scratch<float, 5>(tokens * channels);
+    float* wide = scratch<float, 6>(tokens * 3 * channels);
+    const float* in = x;
+    if (shape.pre_norm) {
+        normalise_rows(layer.own_norm, x, tokens, channels, inner);
+        in = inner;
+    }
+    product(layer.qkv, in, tokens, wide, nullptr, threads);
+    for (int64_t n = 0; n < tokens; ++n) {
+        const Token& token = window[n];
+        float* to = cache + token.row * step.cache_row +
+                    (step.starts[token.row] + token.slot) * 2 * channels;
+        std::memcpy(to, wide + (3 * n + 1) * channels, sizeof(float) * 2 * channels);
+    }
+    share(tokens, threads, tokens * step.end * channels * 4, [&](int64_t begin, int64_t end) {
+        int32_t* places = scratch<int32_t, 7>(std::max(step.end, step.sources));
+        for (int64_t n = begin; n < end; ++n) {
+            const Token& token = window[n];
+            const float* mask =
+                step.mask ? step.mask + token.row * step.mask_row + token.slot * step.mask_slot
+                          : nullptr;
+            const int64_t count =
+                step.causal && !mask ? step.starts[token.row] + token.slot + 1 : step.end;
+            const float* keys = cache + token.row * step.cache_row;
+            const Sight sight{keys,           keys + channels, 2 * channels, channels / shape.heads,
+                              count,          nullptr,         nullptr};
+            attend(wide + 3 * n * channels, seen(sight, mask, places), channels, shape.heads,
+                   inner + n * channels);
+        }
+    });
+    product(layer.own_out, inner, tokens, x, x, threads);
+    if (shape.pre_norm) normalise_rows(layer.cross_norm, x, tokens, channels, inner);
+    else normalise_rows(layer.own_norm, x, tokens, channels, x);
+    product(layer.cross_q, shape.pre_norm ? inner : x, tokens, wide, nullptr, threads);
+    share(tokens, threads, tokens * step.sources * channels * 4, [&](int64_t begin, int64_t end) {
+        int32_t* places = scratch<int32_t, 7>(std::max(step.end, step.sources));
+        for (int64_t n = begin; n < end; ++n) {
+            const int64_t row = window[n].row;
+            const float* mask =
+                step.memory_mask ? step.memory_mask + row * step.memory_mask_row : nullptr;
+            const float* keys = memory + row * step.memory_row;
+            const Sight sight{keys,         keys + step.memory_value, step.memory_position,
+                              step.memory_head, step.sources,         nullptr,
+                              nullptr};
+            attend(wide + n * channels, seen(sight, mask, places), channels, shape.heads,
+                   inner + n * channels);
+        }
+    });
+    product(layer.cross_out, inner, tokens, x, x, threads);
+    if (!shape.pre_norm) normalise_rows(layer.cross_norm, x, tokens, channels, x);
+    feed_forward(layer, shape, x, tokens, inner, threads);
+}
+
+}  // namespace
+
+extern "C" {
+
+// What this file was compiled for: 2 AVX-512 with VNNI, 1 AVX2, 0 anything.
+int aggdec_instructions() {
+#if defined(AGGDEC_AVX512)
+    return 2;
+#elif defined(AGGDEC_AVX2)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+// What this processor can run, whatever this file was compiled for.
+int aggdec_supported() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_cpu_init();
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vnni");
+    if (avx512) return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+// Size of the structures, to be compared with what the caller believes.
+int64_t aggdec_layout() {
+    return sizeof(Product) + 1000 * sizeof(Layer) + 1000000 * (sizeof(Step) + sizeof(Shape));
+}
+
+void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
+    product(*p, x, rows, y, nullptr, threads);
+}
+
+void aggdec_norm(const Norm* norm, const float* x, int64_t rows, int64_t size, float* y) {
+    normalise_rows(*norm, x, rows, size, y);
+}
+
+// Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.
+void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places) {
+    for (int64_t row = 0; row < rows; ++row, x += size) {
+        Floats most = same(-INFINITY);
+        unsigned broken = 0;
+        each_vector(size, [&](int64_t i, int count) {
+            const Floats part = padded(x + i, count);
+            most = larger(part, most);
+            broken |= not_numbers(part);
+        });
+        const Floats best = same(largest(most));
+        int64_t place = size;
+        each_vector(size, [&](int64_t i, int count) {
+            if (place < size) return;
+            const Floats part = padded(x + i, count);
+            const unsigned found = broken ? not_numbers(part) : equal(part, best);
+            if (found) place = i + __builtin_ctz(found);
+        });
+        places[row] = std::min(place, size - 1);
+    }
+}
+
+// Log-probabilities of a token in each row of the logits (N, V).
+void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
+                              const int64_t* tokens, float* out) {
+    for (int64_t n = 0; n < rows; ++n) {
+        const float* x = logits + n * size;
+        const Normaliser norm = normaliser(x, size);
+        out[n] = x[tokens[n]] - norm.best - norm.log_sum;
+    }
+}
+
+// The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
+// (N, 2 count + 1): log-probabilities, best first, tokens as numbers, log-probability of the wanted one.
+void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
+                        const int64_t* wanted, int64_t pad, float* out, int64_t threads) {
+    share(rows, threads, rows * size * 8, [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; ++n) {
+            const float* x = logits + n * size;
+            float* values = out + n * (2 * count + 1);
+            const Normaliser norm = normaliser(x, size);
+            float maxima[LANES], bound = -INFINITY;
+            if (count < LANES) {  // one of the maxima may be that of padding
+                store(maxima, norm.maxima);
+                std::nth_element(maxima, maxima + count, maxima + LANES, std::greater<float>());
+                bound = maxima[count];
+            }
+            Best best{values, values + count, count};
+            take_best(x, size, pad, bound, best);
+            while (best.count < count) best.take(-INFINITY, pad);
+            for (int64_t i = 0; i < count; ++i) values[i] = values[i] - norm.best - norm.log_sum;
+            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
+            values[2 * count] = score - norm.best - norm.log_sum;
+        }
+    });
+}
+
+// The layers of a decoder over the tokens of a window: x (N, C), in place.
+void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
+    thread_local std::vector<Token> window;
+    window.clear();
+    for (int64_t row = 0; row < step->rows; ++row)
+        for (int64_t slot = 0; slot < step->widths[row]; ++slot) window.push_back({row, slot});
+    if (step->tokens) embed(*shape, *step, window, x);
+    for (int64_t l = 0; l < shape->layers; ++l)
+        decode_layer(layers[l], *shape, *step, window, x, step->cache + l * step->cache_layer,
+                     step->memory[l]);
+    if (shape->end_norm.weight)
+        normalise_rows(shape->end_norm, x, static_cast<int64_t>(window.size()), shape->channels, x);
+}
+
+// The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.
+void aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows,
+                   int64_t threads, float* x) {
+    const int64_t channels = shape->channels;
+    std::vector<int64_t> begins, ends;  // of each token's sentence
+    for (int64_t row = 0, at = 0; row < rows; at += lengths[row++]) {
+        begins.insert(begins.end(), lengths[row], at);
+        ends.insert(ends.end(), lengths[row], at + lengths[row]);
+    }
+    const int64_t tokens = static_cast<int64_t>(begins.size());
+    for (int64_t l = 0; l < shape->layers; ++l) {
+        const Layer& layer = layers[l];
+        float* inner = scratch<float, 5>(tokens * channels);
+        float* wide = scratch<float, 6>(tokens * 3 * channels);
+        if (shape->pre_norm) normalise_rows(layer.own_norm, x, tokens, channels, inner);
+        product(layer.qkv, shape->pre_norm ? inner : x, tokens, wide, nullptr, threads);
+        const int64_t work = tokens * channels * 4 * (tokens / std::max<int64_t>(rows, 1));
+        share(tokens, threads, work, [&](int64_t begin, int64_t end) {
+            for (int64_t n = begin; n < end; ++n) {
+                const float* keys = wide + (3 * begins[n] + 1) * channels;
+                const Sight sight{keys,
+                                  keys + channels,
+                                  3 * channels,
+                                  channels / shape->heads,
+                                  ends[n] - begins[n],
+                                  nullptr,
+                                  nullptr};
+                attend(wide + 3 * n * channels, sight, channels, shape->heads,
+                       inner + n * channels);
+            }
+        });
+        product(layer.own_out, inner, tokens, x, x, threads);
+        if (!shape->pre_norm) normalise_rows(layer.own_norm, x, tokens, channels, x);
+        feed_forward(layer, *shape, x, tokens, inner, threads);
+    }
+    if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, tokens, channels, x);
+}
+
+}  // extern "C"

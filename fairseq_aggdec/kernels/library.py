@@ -1,0 +1,210 @@
+"""Finding, probing and calling the compiled library; the structures of ``kernels.cpp`` as ctypes spells them.
+
+The letters are those of ``kernels.cpp``.
+"""
+
+import ctypes
+import functools
+import importlib.machinery
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_aggdec.decoding.huge_pages import use_huge_pages
+
+logger = logging.getLogger(__name__)
+
+# What the library was compiled for, by the number that its function aggdec_instructions() gives.
+INSTRUCTIONS = ("plain", "avx2", "avx512")
+VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
+PANEL = 64  # outputs that are laid out side by side
+LEVELS = 127  # largest weight in 8 bits
+
+_int, _pointer = ctypes.c_int64, ctypes.c_void_p
+
+
+class ProductStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, _int) for name in ("inputs", "outputs")),
+        *((name, _pointer) for name in ("weight", "bias", "scales", "sums")),
+        ("relu", _int),
+    )
+
+
+class NormStruct(ctypes.Structure):
+    _fields_ = (("weight", _pointer), ("bias", _pointer), ("epsilon", ctypes.c_double))
+
+
+class LayerStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, NormStruct) for name in ("own_norm", "cross_norm", "last_norm")),
+        *(
+            (name, ProductStruct)
+            for name in ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
+        ),
+    )
+
+
+class ShapeStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, _int) for name in ("layers", "channels", "heads", "pre_norm")),
+        *((name, NormStruct) for name in ("first_norm", "end_norm")),
+        ("embeddings", _pointer),
+        ("scale", ctypes.c_double),
+    )
+
+
+class StepStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, _int) for name in ("rows", "end", "threads")),
+        *((name, _pointer) for name in ("starts", "widths", "tokens", "positions", "cache")),
+        *((name, _int) for name in ("cache_layer", "cache_row")),
+        ("mask", _pointer),
+        *((name, _int) for name in ("mask_row", "mask_slot", "causal")),
+        ("memory", _pointer),
+        *((name, _int) for name in ("memory_value", "memory_row", "memory_head")),
+        *((name, _int) for name in ("memory_position", "sources")),
+        ("memory_mask", _pointer),
+        ("memory_mask_row", _int),
+    )
+
+
+_LAYOUT = (
+    ctypes.sizeof(ProductStruct)
+    + 1000 * ctypes.sizeof(LayerStruct)
+    + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
+)
+
+
+def _open(name: str) -> Any:
+    """The library compiled for these instructions, None where there is none that fits."""
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_{name}{suffix}")
+        if not path.is_file():
+            continue
+        try:
+            library: Any = ctypes.CDLL(str(path))
+            library.aggdec_layout.restype = _int
+            if library.aggdec_layout() != _LAYOUT:
+                logger.warning("%s is of another version: build it anew (pip install)", path)
+                return None
+        except (OSError, AttributeError) as error:
+            logger.warning("%s does not load: %s", path, error)
+            return None
+        _declare(library)
+        return library
+    return None
+
+
+def _declare(library: Any) -> None:
+    arguments = {
+        "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
+        "aggdec_largest": (_pointer, _int, _int, _pointer),
+        "aggdec_log_probabilities": (_pointer, _int, _int, _pointer, _pointer),
+        "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
+        "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
+        "aggdec_decode": (_pointer, _pointer, _pointer, _pointer),
+        "aggdec_encode": (_pointer, _pointer, _pointer, _int, _int, _pointer),
+    }
+    for name, types in arguments.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, None
+
+
+@functools.cache
+def kernels() -> Any:
+    """The compiled library for the best instructions of this processor, None where there is none or it errs."""
+    plain = _open("plain")
+    if plain is None:
+        logger.info("no compiled kernels: PyTorch's operators do their work")
+        return None
+    best = plain.aggdec_supported()
+    limit = os.environ.get(VARIABLE, INSTRUCTIONS[-1])
+    best = min(best, INSTRUCTIONS.index(limit) if limit in INSTRUCTIONS else -1)
+    for name in reversed(INSTRUCTIONS[: best + 1]):
+        library = plain if name == "plain" else _open(name)
+        if library is not None and _right(library):
+            return library
+    return None
+
+
+def reads(x: Tensor) -> bool:
+    """Whether the compiled library can read a tensor as it lies: fp32 on CPU, row after row."""
+    return x.dtype is torch.float32 and x.device.type == "cpu" and x.is_contiguous()
+
+
+def _right(library: Any) -> bool:
+    """Whether the library multiplies a small matrix as PyTorch does."""
+    own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+    x, weight, bias = (torch.randn(shape, generator=own) for shape in ((3, 20), (70, 20), (70,)))
+    expected = F.linear(x, weight, bias)
+    for int8, tolerance in ((False, 1e-4), (True, 0.2)):
+        if not torch.allclose(
+            Product(weight, bias, int8=int8, library=library)(x), expected, atol=tolerance
+        ):
+            logger.warning("the compiled kernels compute something else than PyTorch: not used")
+            return False
+    return True
+
+
+def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight (O, K) in 8 bits, int8 of the same shape, and the scale of each output, (O,) fp32."""
+    weight = weight.float()
+    scales = (weight.abs().amax(1) * (1 / LEVELS)).clamp_(min=1e-12)
+    return (weight / scales.unsqueeze(1)).round_().clamp_(-LEVELS, LEVELS).to(torch.int8), scales
+
+
+class Product:
+    """``activation(x W^T + b)`` in the compiled library: x (N, K) fp32 on CPU -> (N, O).
+
+    Args:
+        weight: (O, K) fp32; a copy is laid out.
+        bias: (O,) or None, kept.
+        relu: apply ReLU.
+        int8: weights in 8 bits with a scale per output, x with a scale and a zero point per row.
+        library: in place of :func:`kernels`.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        relu: bool = False,
+        int8: bool = False,
+        library: Any = None,
+    ):
+        self.outputs, self.inputs = weight.shape
+        self.library = library or kernels()
+        self.bias = None if bias is None else bias.detach().contiguous()
+        self.scales: Tensor | None = None
+        self.sums: Tensor | None = None
+        missing = -self.outputs % PANEL
+        if int8:
+            levels, scales = in_levels(weight)
+            levels = F.pad(levels, (0, -self.inputs % 4, 0, missing))
+            self.scales = F.pad(scales, (0, missing))
+            self.sums = levels.sum(1, dtype=torch.int32)
+            weight = levels.view(-1, PANEL, levels.size(1) // 4, 4).transpose(1, 2)
+        else:
+            weight = F.pad(weight.detach(), (0, 0, 0, missing))
+            weight = weight.view(-1, PANEL, self.inputs).transpose(1, 2)
+        self.weight = weight.contiguous()
+        use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
+        parts = (self.weight, self.bias, self.scales, self.sums)
+        addresses = [None if part is None else part.data_ptr() for part in parts]
+        self.struct = ProductStruct(self.inputs, self.outputs, *addresses, relu)
+        self.address = ctypes.addressof(self.struct)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        rows = x.numel() // self.inputs
+        y = x.new_empty(*x.shape[:-1], self.outputs)
+        self.library.aggdec_product(
+            self.address, x.data_ptr(), rows, y.data_ptr(), torch.get_num_threads()
+        )
+        return y

@@ -1,0 +1,217 @@
+// Products of rows with weights that are laid out for them, in fp32 and in 8 bits.
+
+#pragma once
+
+#include <type_traits>
+
+#include "threads.h"
+#include "vector.h"
+
+using namespace aggdec;
+
+// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs. fp32: (O / 64, K, 64). 8 bits:
+// (O / 64, K / 4, 64, 4), K padded with zeros to a multiple of 4, with the scale and the sum of each output's weights.
+struct Product {
+    int64_t inputs, outputs;
+    const void* weight;
+    const float* bias;     // (O), none: null
+    const float* scales;   // (O / 64 * 64), 8 bits only
+    const int32_t* sums;   // (O / 64 * 64), 8 bits only
+    int64_t relu;
+};
+
+namespace {
+
+constexpr int PANEL = 64;  // outputs that are laid out side by side
+constexpr int ROWS = 6;  // that are in registers together
+// ... with so many vectors of outputs.
+constexpr int tile(int rows) {
+#if defined(AGGDEC_AVX512)
+    return rows ? 4 : 0;
+#else
+    return rows == 1 ? 4 : rows == 2 ? 2 : 1;
+#endif
+}
+constexpr int64_t DEPTH = 512;  // inputs after which fp32 sums are put aside: their panel stays in the cache
+
+struct Output {
+    float* y;
+    int64_t stride;
+    const float* bias;
+    const float* residual;  // as y, is added; may be y itself
+    bool relu;
+};
+
+// Ends the sums of 16 outputs from `column` on, `count` of which exist, in one row.
+inline void finish(const Output& out, int64_t row, int64_t column, int count, Floats sum) {
+    const int64_t at = row * out.stride + column;
+    if (count >= LANES) {
+        if (out.bias) sum = sum + load(out.bias + column);
+        if (out.relu) sum = larger(same(0.0f), sum);  // in this order NaN stays NaN
+        if (out.residual) sum = load(out.residual + at) + sum;
+        store(out.y + at, sum);
+    } else if (count > 0) {
+        if (out.bias) sum = sum + load(out.bias + column, count);
+        if (out.relu) sum = larger(same(0.0f), sum);  // in this order NaN stays NaN
+        if (out.residual) sum = load(out.residual + at, count) + sum;
+        store(out.y + at, sum, count);
+    }
+}
+
+template <int R>
+void multiply(const float* weight, const float* x, int64_t inputs, int64_t depth,
+              Floats (*sums)[PANEL / LANES], int part) {
+    constexpr int TILE = tile(R);
+    Floats a[R][TILE];
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < TILE; ++t) a[r][t] = sums[r][part + t];
+    weight += part * LANES;
+    for (int64_t k = 0; k < depth; ++k, weight += PANEL) {
+        Floats w[TILE];
+        for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * LANES);
+        for (int r = 0; r < R; ++r) {
+            const Floats one = same(x[r * inputs + k]);
+            for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < TILE; ++t) sums[r][part + t] = a[r][t];
+}
+
+// Rows `row` to `row + R` of one panel in fp32.
+template <int R>
+void panel_fp32(const Product& p, int64_t panel, const float* x, int64_t row, const Output& out) {
+    const float* weight = static_cast<const float*>(p.weight) + panel * p.inputs * PANEL;
+    Floats sums[R][PANEL / LANES];
+    for (auto& of_row : sums)
+        for (auto& sum : of_row) sum = same(0.0f);
+    for (int64_t k = 0; k < p.inputs; k += DEPTH)
+        for (int part = 0; part < PANEL / LANES; part += tile(R))
+            multiply<R>(weight + k * PANEL, x + row * p.inputs + k, p.inputs,
+                        std::min(DEPTH, p.inputs - k), sums, part);
+    for (int r = 0; r < R; ++r)
+        for (int j = 0; j < PANEL / LANES; ++j) {
+            const int64_t column = panel * PANEL + j * LANES;
+            finish(out, row + r, column, static_cast<int>(p.outputs - column), sums[r][j]);
+        }
+}
+
+// The rows of x in 8 bits: level = round(x / scale) + zero, 0 to 255; 0 is a level.
+struct Levels {
+    uint8_t* levels;  // (N, padded K)
+    float* scales;
+    int32_t* zeros;
+    int64_t stride;
+};
+
+constexpr float SMALLEST_RANGE = 1e-12f;
+
+void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int32_t* zero) {
+    Floats low = same(0.0f), high = same(0.0f);
+    int64_t k = 0;
+    for (; k + LANES <= inputs; k += LANES) {
+        const Floats part = load(x + k);
+        low = smaller(part, low), high = larger(part, high);
+    }
+    if (k < inputs) {
+        const Floats part = load(x + k, static_cast<int>(inputs - k));
+        low = smaller(part, low), high = larger(part, high);
+    }
+    const float least = smallest(low), range = std::max(largest(high) - least, SMALLEST_RANGE);
+    const float inverse = 255.0f / range;
+    const Floats shift = whole(same(-least * inverse));
+    for (k = 0; k < inputs; k += LANES) {
+        const int count = static_cast<int>(std::min<int64_t>(LANES, inputs - k));
+        const Floats part = count == LANES ? load(x + k) : load(x + k, count);
+        const Floats level = whole(part * same(inverse)) + shift;
+        store_bytes(levels + k, smaller(larger(level, same(0.0f)), same(255.0f)), count);
+    }
+    for (k = inputs; k % 4; ++k) levels[k] = 0;  // met by weights of zero
+    float first[LANES];
+    store(first, shift);
+    *scale = range * (1.0f / 255.0f);
+    *zero = static_cast<int32_t>(first[0]);
+}
+
+inline Ints four_levels(const uint8_t* levels) {
+    int32_t together;
+    std::memcpy(&together, levels, 4);
+    return all(together);
+}
+
+template <int R>
+void panel_int8(const Product& p, int64_t panel, const Levels& x, int64_t row, const Output& out) {
+    constexpr int TILE = tile(R);
+    const int64_t groups = x.stride / 4;
+    for (int part = 0; part < PANEL / LANES; part += TILE) {
+        const int8_t* weight =
+            static_cast<const int8_t*>(p.weight) + panel * groups * PANEL * 4 + part * LANES * 4;
+        Ints a[R][TILE];
+        for (auto& of_row : a)
+            for (auto& sum : of_row) sum = zeros();
+        const uint8_t* levels = x.levels + row * x.stride;
+        for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
+            Ints w[TILE];
+            for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
+            for (int r = 0; r < R; ++r) {
+                const Ints four = four_levels(levels + r * x.stride + 4 * g);
+                for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
+            }
+        }
+        for (int r = 0; r < R; ++r)
+            for (int t = 0; t < TILE; ++t) {
+                const int64_t column = panel * PANEL + (part + t) * LANES;
+                const Ints exact = a[r][t] - all(x.zeros[row + r]) * load(p.sums + column);
+                const Floats y =
+                    floats(exact) * same(x.scales[row + r]) * load(p.scales + column);
+                finish(out, row + r, column, static_cast<int>(p.outputs - column), y);
+            }
+    }
+}
+
+// Rows of one panel, as many at a time as fit into registers.
+template <class F>
+void by_rows(int64_t rows, const F& f) {
+    int64_t row = 0;
+    for (; row + ROWS <= rows; row += ROWS) f(std::integral_constant<int, ROWS>{}, row);
+    switch (rows - row) {
+        case 1: f(std::integral_constant<int, 1>{}, row); break;
+        case 2: f(std::integral_constant<int, 2>{}, row); break;
+        case 3: f(std::integral_constant<int, 3>{}, row); break;
+        case 4: f(std::integral_constant<int, 4>{}, row); break;
+        case 5: f(std::integral_constant<int, 5>{}, row); break;
+        default: break;
+    }
+}
+
+// x (N, K), contiguous; y (N, O), may be x only if `residual` is not.
+void product(const Product& p, const float* x, int64_t rows, float* y, const float* residual,
+             int64_t threads) {
+    const Output out{y, p.outputs, p.bias, residual, p.relu != 0};
+    const int64_t panels = (p.outputs + PANEL - 1) / PANEL, work = rows * p.inputs * p.outputs;
+    if (!p.scales) {
+        share(panels, threads, work, [&](int64_t begin, int64_t end) {
+            for (int64_t panel = begin; panel < end; ++panel)
+                by_rows(rows, [&](auto count, int64_t row) {
+                    panel_fp32<decltype(count)::value>(p, panel, x, row, out);
+                });
+        });
+        return;
+    }
+    const int64_t stride = (p.inputs + 3) / 4 * 4;
+    const Levels levels{scratch<uint8_t, 0>(rows * stride), scratch<float, 1>(rows),
+                        scratch<int32_t, 2>(rows), stride};
+    share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+            quantise(x + row * p.inputs, p.inputs, levels.levels + row * stride,
+                     levels.scales + row, levels.zeros + row);
+    });
+    share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; ++panel)
+            by_rows(rows, [&](auto count, int64_t row) {
+                panel_int8<decltype(count)::value>(p, panel, levels, row, out);
+            });
+    });
+}
+
+}  // namespace

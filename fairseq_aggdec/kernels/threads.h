@@ -1,0 +1,59 @@
+// The work of a call shared among threads.
+
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// The threads that PyTorch itself uses, where it was built with OpenMP as GCC has it; else there is one.
+struct OpenMp {
+    Parallel run = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+    int (*self)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"));
+    int (*team)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_num_threads"));
+};
+
+const OpenMp& openmp() {
+    static const OpenMp found;
+    return found;
+}
+
+constexpr int64_t WORTH_A_THREAD = 1 << 18;  // multiplications
+
+// f(begin, end) over parts of 0 to count, on up to `threads` threads if `work` multiplications are worth it.
+template <class F>
+void share(int64_t count, int64_t threads, int64_t work, const F& f) {
+    const OpenMp& omp = openmp();
+    threads = std::min({threads, count, 1 + work / WORTH_A_THREAD});
+    if (threads <= 1 || !omp.run || !omp.self || !omp.team) {
+        f(int64_t{0}, count);
+        return;
+    }
+    struct Task {
+        const F& f;
+        int64_t count;
+    } task{f, count};
+    omp.run(
+        [](void* data) {
+            const Task& task = *static_cast<Task*>(data);
+            const int64_t self = openmp().self(), team = openmp().team();
+            task.f(task.count * self / team, task.count * (self + 1) / team);
+        },
+        &task, static_cast<unsigned>(threads), 0);
+}
+
+// Memory that is kept from call to call, one of each tag and thread.
+template <class T, int TAG>
+T* scratch(int64_t size) {
+    thread_local std::vector<T> memory;
+    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+    return memory.data();
+}
+
+}  // namespace
