@@ -21,11 +21,11 @@ from torch import Tensor
 
 from fairseq_aggdec.data.distillation import (
     DistillationError,
-    Distilled,
     Filter,
     Output,
     count_reasons,
 )
+from fairseq_aggdec.data.shards import Distilled
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,89 @@
+"""What outputs depend on, for the header of a job: options that can change one, files by what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_aggdec.bulk.job import BulkError
+from fairseq_aggdec.evaluation.session import Session
+from fairseq_aggdec.lattice.decoding import tables_folder
+
+MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
+RELEVANT = {
+    "common": ("seed", "fp16", "bf16"),
+    "dataset": ("max_tokens", "batch_size"),
+}
+FILES = ("_path", "_file")
+IRRELEVANT = {"_name", "data", "model_paths", "no_seed_provided", "print_alignment", "print_step"}
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """SHA-256 of the files' contents."""
+    whole = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def refuse_clocked_drafts(cfg: DictConfig) -> None:
+    """Drafts as long as pays by the clock change no output, but where acceptance is relaxed or rounding decides.
+
+    Raises:
+        BulkError: names the two options that do not go together.
+    """
+    task, decoding = cfg.task, str(cfg.task.decoding)
+    clocked = {
+        "--block-size auto": decoding == "gad" and str(task.block_size) == "auto",
+        "--draft-nodes auto": decoding in ("gad", "blockwise") and str(task.draft_nodes) == "auto",
+    }
+    lossy = {
+        "--acceptance": str(task.acceptance) != "exact",
+        "--min-block-size": task.min_block_size > 1,
+        "--fp16": cfg.common.fp16,
+        "--bf16": getattr(cfg.common, "bf16", False),
+    }
+    for timed, option in itertools.product(clocked, lossy):
+        if clocked[timed] and lossy[option]:
+            raise BulkError(
+                f"{option} does not go with {timed}, whose drafts are as long as pays by the clock: the outputs would "
+                "depend on how busy the machine is"
+            )
+
+
+def relevant_options(session: Session) -> dict[str, Any]:
+    """Options that can change an output, by name; a file counts by what is in it, and so do the tables of a lattice."""
+    cfg = session.cfg
+    plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    found = {**plain["generation"], **plain["task"]}
+    for section, names in RELEVANT.items():
+        found |= {name: plain[section][name] for name in names}
+    found |= {name: by_content(value) for name, value in found.items() if name.endswith(FILES)}
+    if found["decoding"] == "lattice" or found["shortlist"]:
+        folder = tables_folder(session.task.cfg)
+        found["lattice"] = digest(sorted(path for path in folder.iterdir() if path.is_file()))
+    rest = {name: value for name, value in sorted(found.items()) if name not in IRRELEVANT}
+    return {"decoding": found["decoding"]} | rest  # the first that a refusal names
+
+
+def text_options(session: Session) -> dict[str, Any]:
+    """Those by which text becomes tokens, and tokens text."""
+    plain: Any = OmegaConf.to_container(session.cfg, resolve=True, enum_to_str=True)
+    found = {"post_process": plain["common_eval"]["post_process"]}
+    for section in ("tokenizer", "bpe"):
+        settings = dict(plain[section] or {})
+        found[section] = settings.pop("_name", None)
+        found |= {name: by_content(value) for name, value in settings.items()}
+    return found
+
+
+def by_content(value: Any) -> Any:
+    """The digest of a file, where a value names one."""
+    is_file = isinstance(value, str) and bool(value) and Path(value).is_file()
+    return digest([Path(value)]) if is_file else value
