@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import os
+import platform
+import re
 import site
 import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 FAIRSEQ = "fairseq-fixed==0.12.3.1"
@@ -26,13 +28,16 @@ REQUIREMENTS = [
 ]
 EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
+    "bulk": ["submitit>=1.5,<2", "zstandard>=0.22,<1"],
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
     "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
     "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
+    "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
 EXTRAS["test"] = [
+    *EXTRAS["bulk"],
     *EXTRAS["gec"],
     *EXTRAS["images"],
     *EXTRAS["lattice"],
@@ -43,6 +48,38 @@ EXTRAS["test"] = [
     "pytest>=8,<10",
     "pytest-xdist>=3.6,<4",
     "ruff==0.17.5",
+    "setuptools>=77",  # builds the wheel that is tested
+]
+CONFIGS = "fairseq_aggdec.configs"  # in a wheel; here they stand in configs/
+COMMANDS = [
+    "aggdec = fairseq_aggdec.cli.main:main",
+    *(
+        f"aggdec-{name} = fairseq_aggdec.cli.fairseq_commands:{name}"
+        for name in ("generate", "interactive", "train", "validate")
+    ),
+]
+# The project has no address of its own yet; these are what it builds on.
+URLS = {
+    "fairseq": "https://github.com/facebookresearch/fairseq",
+    "Paper, aggressive decoding": "https://arxiv.org/abs/2205.10350",
+    "Paper, blockwise decoding": "https://arxiv.org/abs/1811.03115",
+    "Paper, interleaved decoding": "https://arxiv.org/abs/2010.14481",
+}
+CLASSIFIERS = [
+    "Development Status :: 4 - Beta",
+    "Environment :: Console",
+    "Intended Audience :: Developers",
+    "Intended Audience :: Science/Research",
+    "Natural Language :: English",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: 3 :: Only",
+    "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Programming Language :: C++",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Topic :: Text Processing :: Linguistic",
+    "Typing :: Typed",
 ]
 
 
@@ -79,14 +116,47 @@ def refuse_to_overwrite_fairseq() -> None:
 
 
 def long_description() -> str:
+    """README without its picture and with the words of links into the repository, which lead nowhere elsewhere."""
     readme = HERE / "README.md"
-    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    return re.sub(
+        r"(!?)\[([^]]*)\]\((?!https?:)[^)]*\)", lambda link: "" if link[1] else link[2], text
+    )
+
+
+def version() -> str:
+    """The package's own, read without importing it."""
+    found: dict[str, str] = {}
+    exec((HERE / "fairseq_aggdec" / "version.py").read_text(encoding="utf-8"), found)
+    return found["__version__"]
+
+
+# The compiled kernels, once for every set of instructions; the package looks at the processor when it runs. Warnings:
+# GCC 12 finds uninitialised values in its own header.
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-g0"]
+FLAGS += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+KERNELS = {"plain": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    avx2 = ["-mavx2", "-mfma"]
+    avx512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
+    KERNELS |= {"avx2": avx2, "avx512": avx2 + avx512}
+
+
+def extension(name: str, flags: list[str]) -> Extension:
+    """A library with a C interface, no Python module; where it cannot be compiled, it is left out."""
+    return Extension(
+        f"fairseq_aggdec.kernels._{name}",
+        ["fairseq_aggdec/kernels/kernels.cpp"],
+        depends=[str(path) for path in sorted(Path("fairseq_aggdec/kernels").glob("*.h"))],
+        extra_compile_args=FLAGS + flags,
+        optional=True,
+    )
 
 
 refuse_to_overwrite_fairseq()
 setup(
     name="fairseq_aggdec",
-    version="0.1.0",
+    version=version(),
     description="Lossless acceleration of encoder-decoder generation in fairseq",
     long_description=long_description(),
     long_description_content_type="text/markdown",
@@ -94,8 +164,17 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]),
-    package_data={"fairseq_aggdec": ["evaluation/templates/*"]},
+    packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
+    package_dir={CONFIGS: "configs"},
+    package_data={
+        "fairseq_aggdec": ["evaluation/templates/*", "kernels/*.cpp", "kernels/*.h", "py.typed"],
+        CONFIGS: ["*.yaml"],
+    },
+    ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
+    project_urls=URLS,
+    entry_points={"console_scripts": COMMANDS},
+    classifiers=CLASSIFIERS,
+    keywords="fairseq speculative decoding, translation, grammatical error correction, Transformer",
 )

@@ -31,7 +31,8 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.options import blockwise_size
-from fairseq_aggdec.evaluation import machine, plots, systems
+from fairseq_aggdec.evaluation import machine, redraw, systems
+from fairseq_aggdec.evaluation import results as files
 from fairseq_aggdec.evaluation.quality import bleu
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.timing import System, measure
@@ -116,7 +117,7 @@ class Results:
 
     def read(self) -> None:
         """Takes over what an earlier run measured."""
-        path = self.output.with_suffix(".json")
+        path = files.named(self.output, ".json")
         if not path.exists():
             return
         try:
@@ -146,24 +147,22 @@ class Results:
             "scores": [asdict(score) for score in self.scores + later],
             "speeds": [asdict(speed) for speed in self.speeds + untimed],
         }
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        target = self.output.with_suffix(".json")
-        partial = target.with_suffix(".json.partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.replace(target)
+        files.write_text(files.named(self.output, ".json"), json.dumps(record, indent=1) + "\n")
         tables = f"{grid(self.scores)}\n\n{rows(self.scores, self.speeds)}"
         signature = self.scores[0].signature if self.scores else ""
         text = f"# {TITLE}\n\n`{self.command}`\n\n{tables}\n\n"
         text += f"sacreBLEU signature: `{signature}`. {machine.sentence(here)}\n"
-        self.output.with_suffix(".md").write_text(text, encoding="utf-8")
+        files.write_text(files.named(self.output, ".md"), text)
         return tables
 
     def finish(self) -> str:
         """Writes the end result: only what this command measures, and the plot."""
         self.known, self.timed = {}, {}
+        tables = self.write()
         if self.speeds:
-            plots.speedup_against_accepted(points(self.speeds), Path(f"{self.output}-speedup.svg"))
-        return self.write()
+            record = json.loads(files.named(self.output, ".json").read_text(encoding="utf-8"))
+            redraw.draw(self.output, record)
+        return tables
 
 
 # -- tables
@@ -205,15 +204,6 @@ def grid(scores: Sequence[Score]) -> str:
         row = (cells.get((size, setting), "") for setting in settings)
         lines.append(f"| {size} | " + " | ".join(row) + " |")
     return "\n".join(lines)
-
-
-def points(speeds: Sequence[Speed]) -> dict[str, list[tuple[float, float]]]:
-    """The points of Figure 4: a series of (mean accepted, speed-up) per setting and rule."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    for speed in speeds:
-        name = f"{speed.model.partition('/')[0]}, {speed.rule}"
-        series.setdefault(name, []).append((speed.mean_accepted, speed.speedup))
-    return {name: sorted(found) for name, found in series.items()}
 
 
 # -- measuring
@@ -316,7 +306,7 @@ class Model:
             score = results.known.get(key)
             if score is None:
                 if expected is None:
-                    expected, _ = decode(self.session, "beam", self.args.limit)
+                    expected, _ = decode(self.session, "stock", self.args.limit)
                 score = self._score(rule, key, expected)
             score.model = self.name
             results.scores.append(score)

@@ -4,14 +4,11 @@
 #
 #   scripts/distill.sh DATA OUTPUT --path teacher.pt [options of fairseq-generate, of the plugin and of distill.py]
 #
-# One process per visible GPU, or PROCESSES on the CPU (1). Kill it when you like: the same command goes on.
-# Several machines with OUTPUT in a shared folder: the same command on each, with SHARDS, the processes on all of them, and
-# FIRST, the processes on the machines before this one; the last machine to finish makes the data folder.
+# One process per visible GPU, or PROCESSES on the CPU (1); one where torchrun or srun start the processes. Several machines with
+# OUTPUT in a shared folder: the same command on each, at any time. Kill what you like: the same command goes on. The process that
+# ends last makes the data folder.
 #
-#   SHARDS=12 FIRST=0 scripts/distill.sh ...     on a machine with 8 GPUs
-#   SHARDS=12 FIRST=8 scripts/distill.sh ...     on one with 4
-#
-# Environment: PROCESSES, SHARDS, FIRST, PYTHON (.venv/bin/python of the checkout), OMP_NUM_THREADS (cores / PROCESSES).
+# Environment: PROCESSES, PYTHON (.venv/bin/python of the checkout), OMP_NUM_THREADS (cores / PROCESSES).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -35,54 +32,51 @@ visible_gpus() {
     fi
 }
 
-mapfile -t GPUS < <(visible_gpus "$@" | sed '/^$/d')
-if [ "${#GPUS[@]}" -gt 0 ]; then PROCESSES=${PROCESSES:-${#GPUS[@]}}; else PROCESSES=${PROCESSES:-1}; fi
-FIRST=${FIRST:-0}
-SHARDS=${SHARDS:-$((FIRST + PROCESSES))}
-CORES=$(getconf _NPROCESSORS_ONLN)
+GPUS=()
+if [ -n "${LOCAL_RANK:-}${SLURM_STEP_ID:-}" ]; then
+    PROCESSES=${PROCESSES:-1}
+else
+    mapfile -t GPUS < <(visible_gpus "$@" | sed '/^$/d')
+    PROCESSES=${PROCESSES:-$((${#GPUS[@]} > 0 ? ${#GPUS[@]} : 1))}
+fi
+[[ $PROCESSES =~ ^[1-9][0-9]{0,4}$ ]] || die "PROCESSES=$PROCESSES is no number of processes"
+[ -z "${SHARDS:-}${FIRST:-}" ] ||
+    die "SHARDS and FIRST are not needed any more: start the same command on every machine"
+CORES=$(nproc)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((CORES > PROCESSES ? CORES / PROCESSES : 1))}
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
-distill() { "$PYTHON" "$ROOT/scripts/distill.py" "$DATA" --output "$OUTPUT" "$@"; }
+distill() { exec "$PYTHON" "$ROOT/scripts/distill.py" "$DATA" --output "$OUTPUT" "$@"; }
 
-# What one process prints goes to the terminal, what several print to files.
-start() {
-    local shard=$1 log=$2
-    shift 2
-    [ "${#GPUS[@]}" = 0 ] || export CUDA_VISIBLE_DEVICES=${GPUS[$(((shard - FIRST) % ${#GPUS[@]}))]}
-    [ "$PROCESSES" = 1 ] || exec >"$log" 2>&1
-    exec "$PYTHON" "$ROOT/scripts/distill.py" "$DATA" --output "$OUTPUT" "$@" \
-        --distributed-world-size "$SHARDS" --distributed-rank "$shard"
-}
+# distill.py says more, but after it has started; and the logs must not be written into somebody's data folder.
+[ ! "$OUTPUT" -ef "$DATA" ] || die "OUTPUT $OUTPUT is DATA, whose training set would be lost: name a new folder"
+[ -d "$OUTPUT/shards" ] || [ -z "$(ls -A "$OUTPUT" 2>/dev/null)" ] ||
+    die "OUTPUT $OUTPUT holds files that distillation did not write: name a new folder"
+[ "$PROCESSES" -gt 1 ] || distill "$@"
 
 PIDS=()
 stop() { trap - INT TERM; say "stopped; the same command goes on"; kill "${PIDS[@]}" 2>/dev/null || true; exit 130; }
 trap stop INT TERM
-
+LOGS=$OUTPUT/shards/$HOSTNAME.$$
 mkdir -p "$OUTPUT/shards"
-for ((shard = FIRST; shard < FIRST + PROCESSES; shard++)); do
-    start "$shard" "$OUTPUT/shards/$shard.log" "$@" &
+for ((number = 0; number < PROCESSES; number++)); do
+    (
+        [ "${#GPUS[@]}" = 0 ] || export CUDA_VISIBLE_DEVICES=${GPUS[$((number % ${#GPUS[@]}))]}
+        distill "$@" >"$LOGS.$number.log" 2>&1
+    ) &
     PIDS+=("$!")
 done
-[ "$PROCESSES" = 1 ] || say "$PROCESSES processes; progress: tail -f $OUTPUT/shards/*.log"
+say "$PROCESSES processes; progress: tail -f $LOGS.*.log"
 
 FAILED=()
-for index in "${!PIDS[@]}"; do
-    wait "${PIDS[$index]}" || FAILED+=("$((FIRST + index))")
+for number in "${!PIDS[@]}"; do
+    wait "${PIDS[$number]}" || FAILED+=("$number")
 done
-for shard in "${FAILED[@]+"${FAILED[@]}"}"; do
-    say "shard $shard of $SHARDS failed"
-    [ "$PROCESSES" = 1 ] || { say "the end of $OUTPUT/shards/$shard.log:"; tail -n 5 "$OUTPUT/shards/$shard.log" >&2; }
+for number in "${FAILED[@]+"${FAILED[@]}"}"; do
+    say "process $number failed; the end of $LOGS.$number.log:"
+    tail -n 5 "$LOGS.$number.log" >&2
 done
 if [ "${#FAILED[@]}" -gt 0 ]; then
     die "${#FAILED[@]} of $PROCESSES processes failed; once the reason is gone, the same command goes on where they stopped"
 fi
-
-# Status 3: other machines are not done yet.
-status=0
-distill "$@" --merge || status=$?
-if [ "$status" = 3 ] && [ "$SHARDS" -gt "$PROCESSES" ]; then
-    say "the machine that finishes last makes the data folder"
-    exit 0
-fi
-exit "$status"
+grep -hE '^[^ ]+: [0-9]+ of [0-9]+ pairs kept|is made already$' "$LOGS".*.log || say "another machine makes the data folder"

@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.interleaved import common_geometry
-from fairseq_aggdec.evaluation import benchmark, machine
+from fairseq_aggdec.evaluation import benchmark, machine, redraw
 from fairseq_aggdec.evaluation.comparison import steps_of
 from fairseq_aggdec.evaluation.quality import bleu
+from fairseq_aggdec.evaluation.redraw import ENGINE, STOCK
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.timing import Measurement, System, measure
 
-STOCK, ENGINE = "Transformer, fairseq", "Transformer, this engine"
 BASELINES = (ENGINE, STOCK)
 TITLE = "Interleaved decoding by batch, beam, source length and words per step"
 
@@ -59,7 +58,7 @@ class Model:
             found = self.session.decode(generator, sample)
             return [hypothesis["tokens"].tolist() for hypothesis in found]
 
-        return System(self.name, decode, None if self.decoding == "beam" else counters)
+        return System(self.name, decode, None if self.decoding == "stock" else counters)
 
 
 @dataclass
@@ -183,7 +182,7 @@ def by_words(models: Sequence[Model], found: Mapping[str, Measurement]) -> list[
     ]
 
 
-# -- tables and plots
+# -- tables
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -223,53 +222,6 @@ def markdown(cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]
             table(["system", "h", "c", "dedup", "BLEU"], [words_row(point) for point in points]),
         )
     )
-
-
-# Name of a line -> x, y and what stands beside the point.
-Series = dict[str, list[tuple[float, float, str]]]
-
-
-def draw(path: Path, series: Series, x: str, y: str, logarithmic: bool = False) -> None:
-    figure = Figure(figsize=(5.5, 3.6))
-    axes = figure.subplots()
-    for number, (name, points) in enumerate(series.items()):
-        xs, ys = [point[0] for point in points], [point[1] for point in points]
-        axes.plot(xs, ys, marker="os^Dv"[number % 5], markersize=4, label=name)
-        for left, up, text in points:
-            axes.annotate(text, (left, up), xytext=(4, 4), textcoords="offset points", fontsize=7)
-    if logarithmic:
-        axes.set_xscale("log", base=2)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
-def draw_all(
-    output: Path, cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]
-) -> None:
-    """OUTPUT-batch.svg, OUTPUT-length.svg and OUTPUT-words.svg: Figures 2, 3 and 4."""
-    batch: Series = {}
-    for cell in cells:
-        if cell.system not in BASELINES:
-            point = (cell.batch_size, cell.speedup[ENGINE], "")
-            batch.setdefault(f"{cell.system}, beam {cell.beam}", []).append(point)
-    length: Series = {}
-    for part in bins:
-        if part.system not in BASELINES:
-            middle = (part.shortest + part.longest) / 2
-            length.setdefault(part.system, []).append((middle, part.speedup[ENGINE], ""))
-    words: Series = {}
-    for spot in sorted(points, key=lambda spot: spot.words_per_direction):
-        if spot.system != STOCK:
-            name = f"h={spot.directions}" + (f", dedup {spot.dedup}" if spot.dedup else "")
-            label = f"c={spot.words_per_direction}"
-            words.setdefault(name, []).append((spot.speedup[ENGINE], spot.bleu, label))
-    gain = "speed-up over the Transformer"
-    draw(Path(f"{output}-batch.svg"), batch, "batch size", gain, logarithmic=True)
-    draw(Path(f"{output}-length.svg"), length, "source tokens", gain)
-    draw(Path(f"{output}-words.svg"), words, gain, "BLEU")
 
 
 # -- command line
@@ -322,7 +274,7 @@ def load(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Model], lis
         raise SystemExit("error: --path: the Transformer of the comparison writes word by word")
     dedup = int(session.task.cfg.dedup)
     models = [
-        Model(STOCK, session, "beam", geometry),
+        Model(STOCK, session, "stock", geometry),
         Model(ENGINE, session, "interleaved", geometry),
     ]
     distinct = []
@@ -359,8 +311,8 @@ def main(arguments: Sequence[str]) -> None:
     signature = bleu(models[0].session, found[STOCK].outputs)[1]
     extra = {"sacrebleu": signature, "threads": args.threads, "repeats": repeats}
     text += f"\nsacreBLEU signature: `{signature}`"
-    benchmark.write_table(args.output, TITLE, command, text, results, extra)
-    draw_all(args.output, cells, bins, points)
+    record = benchmark.write_table(args.output, TITLE, command, text, results, extra)
+    redraw.draw(args.output, record)
     print(text)
 
 

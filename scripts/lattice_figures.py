@@ -31,12 +31,12 @@ from typing import Any
 os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation import machine, redraw
+from fairseq_aggdec.evaluation import results as files
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.lattice.lattice import Lattice
 
@@ -105,22 +105,6 @@ def spans(times: Sequence[tuple[int, Mapping[str, float]]], width: int) -> list[
     ]
 
 
-def plot_times(found: Sequence[Span], path: Path) -> None:
-    figure = Figure(figsize=(5, 4))
-    above, axes = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3])
-    places = [(span.first + span.last) / 2 for span in found]
-    width = found[0].last - found[0].first + 1
-    above.bar(places, [span.sentences for span in found], width, color="#bbbbbb", edgecolor="white")
-    above.set_ylabel("sentences")
-    parts = [[span.milliseconds[name] for span in found] for name in PARTS]
-    axes.stackplot(places, *parts, labels=list(PARTS))
-    axes.set_xlabel("target length, tokens")
-    axes.set_ylabel("milliseconds per sentence")
-    axes.legend(fontsize=7, loc="upper left")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
 # -- figure 2
 
 
@@ -182,21 +166,6 @@ def shares(found: Mapping[str, Counter[int]]) -> dict[str, dict[int, float]]:
         name: {rank: count / counts.total() for rank, count in sorted(counts.items())}
         for name, counts in found.items()
     }
-
-
-def plot_ranks(found: Mapping[str, Mapping[int, float]], path: Path) -> None:
-    figure = Figure(figsize=(5, 3.2))
-    axes = figure.subplots()
-    for name, by_rank in found.items():
-        highest = max(by_rank, default=1)
-        every = range(1, highest + 1)
-        axes.plot(every, [100 * by_rank.get(rank, 0) for rank in every], marker=".", label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("rank before the search")
-    axes.set_ylabel("words of the best path, %")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
 
 
 # -- tables and command line
@@ -281,9 +250,8 @@ def write(
         ("json", json.dumps(record, indent=1, ensure_ascii=False)),
         ("md", "\n".join(text)),
     ):
-        output.with_name(f"{output.name}.{suffix}").write_text(content + "\n", encoding="utf-8")
-    plot_times(times, output.with_name(f"{output.name}-time.svg"))
-    plot_ranks(by_rank, output.with_name(f"{output.name}-ranks.svg"))
+        files.write_text(files.named(output, f".{suffix}"), content + "\n")
+    redraw.draw(output, record)
     return tables
 
 

@@ -24,11 +24,11 @@ logging.getLogger().addHandler(logging.NullHandler())
 
 import torch  # noqa: E402
 from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
 
 from fairseq_aggdec.compat import CheckpointError  # noqa: E402
 from fairseq_aggdec.drafters.loading import load_drafter  # noqa: E402
-from fairseq_aggdec.evaluation import machine  # noqa: E402
+from fairseq_aggdec.evaluation import machine, redraw  # noqa: E402
+from fairseq_aggdec.evaluation import results as files  # noqa: E402
 from fairseq_aggdec.lattice import tables  # noqa: E402
 from fairseq_aggdec.lattice.candidates import CandidateModel  # noqa: E402
 from fairseq_aggdec.lattice.corpus import BinarisedPairs  # noqa: E402
@@ -107,19 +107,6 @@ def measure(
     return curves, about
 
 
-def plot(curves: Curves, path: Path) -> None:
-    figure = Figure(figsize=(5, 3.2))
-    axes = figure.subplots()
-    for name, curve in curves.items():
-        axes.plot(list(curve), [100 * value for value in curve.values()], marker="o", label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("candidates per position (N)")
-    axes.set_ylabel("reference tokens in the lattice, %")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
 def table(curves: Curves) -> list[str]:
     counts = list(next(iter(curves.values())))
     rows = [
@@ -152,9 +139,8 @@ def write(
         "tables": made,
         "recall": curves,
     }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=2, ensure_ascii=False)
-    args.output.with_name(args.output.name + ".json").write_text(text + "\n", encoding="utf-8")
+    files.write_text(files.named(args.output, ".json"), text + "\n")
     weights = about["weights"]
     lines = [
         "# Reference tokens in the lattice, %",
@@ -171,13 +157,12 @@ def write(
         "",
         f"Machine: {machine.sentence(described)}",
     ]
-    args.output.with_name(args.output.name + ".md").write_text(
-        "\n".join(lines) + "\n", encoding="utf-8"
-    )
-    plot(curves, args.output.with_name(args.output.name + ".svg"))
+    files.write_text(files.named(args.output, ".md"), "\n".join(lines) + "\n")
+    redraw.draw(args.output, record)
 
 
 def run(args: argparse.Namespace, command: str) -> None:
+    files.check_place("--output", args.output, ".json", ".md", ".svg")
     pairs = BinarisedPairs(args.data, args.split, args.source_lang, args.target_lang)
     folder = args.tables or pairs.folder
     header = tables.read_header(folder)

@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 TORCH_VERSION=2.13.0
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
-EXTRAS=test # what the scripts and the tests use
+EXTRAS=test,docs # what the scripts and the tests use
 PYTHON=.venv/bin/python
 LOG=.venv/setup.log
 CONSTRAINTS=.venv/constraints.txt
@@ -37,7 +37,7 @@ choose_python() {
 
 # All that the environment depends on; its folder, which stands in its commands, comes last.
 wanted_stamp() {
-    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
+    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh fairseq_aggdec/kernels/*.{cpp,h} | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
 }
 
 right_python() { # the Python in .venv runs and is of the version asked for
@@ -72,17 +72,27 @@ check_compiler() {
         die "building fairseq-fixed needs Python's headers (on Debian: apt-get install python3-dev)."
 }
 
+has_cpu_build() { # does an index (options for pip) have the CPU build for this Python?
+    grep -qE " ${TORCH_VERSION//./\\.}\+cpu(,|$)" <<<"$("$PYTHON" -m pip index versions torch "$@" 2>/dev/null)"
+}
+
 # Sets `torch` (a requirement) and `index` (options for pip). For Linux the public index has PyTorch
-# with gigabytes of CUDA. Without a GPU we insist on the CPU build: from the configured index if it
-# is there, else from PyTorch's own.
+# with gigabytes of CUDA. Without a GPU we want the CPU build: from the configured index if it
+# is there, else from PyTorch's own; if neither has it, what there is.
 choose_torch() {
     index=()
     torch=${AGGDEC_TORCH:-torch==$TORCH_VERSION}
     if [ -n "${AGGDEC_TORCH:-}" ] || [ "$(uname -s)" != Linux ]; then return; fi
     if nvidia-smi -L >/dev/null 2>&1; then return; fi
-    torch="torch==$TORCH_VERSION+cpu"
-    grep -qE " ${TORCH_VERSION//./\\.}\+cpu(,|$)" <<<"$("$PYTHON" -m pip index versions torch 2>/dev/null)" ||
+    if has_cpu_build; then
+        torch="torch==$TORCH_VERSION+cpu"
+    elif has_cpu_build --index-url "$TORCH_CPU_INDEX" --retries 0 --timeout 15; then
+        torch="torch==$TORCH_VERSION+cpu"
         index=(--extra-index-url "$TORCH_CPU_INDEX")
+    else
+        say "no index that can be reached has the CPU build of PyTorch $TORCH_VERSION for Python $(version_of "$PYTHON"):" \
+            "taking $torch, which may bring gigabytes of CUDA (AGGDEC_TORCH names another)"
+    fi
 }
 
 # The isolated build of fairseq-fixed would fetch a PyTorch of its own, the newest and with CUDA,
@@ -109,7 +119,7 @@ main() {
         rm "$UNFINISHED" # failed, not killed: pip left things in order, the next run may go on
         tail -n 40 "$LOG" >&2
         die "the installation of $torch and the rest failed: see above, the whole log is $LOG." \
-            "(A build with +cpu is wanted where there is no GPU; AGGDEC_TORCH names another.)"
+            "(AGGDEC_TORCH names another PyTorch.)"
     fi
     wanted_stamp >"$STAMP"
     rm "$UNFINISHED"

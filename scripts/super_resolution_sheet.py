@@ -37,6 +37,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fairseq_aggdec.data.images import read_format, read_split
 from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation import results as files
 from fairseq_aggdec.evaluation.image_quality import Quality, enlarge, quality
 from fairseq_aggdec.models import image_transformer  # noqa: F401  (registers the architecture)
 from fairseq_aggdec.tasks.super_resolution import SuperResolutionConfig, SuperResolutionTask
@@ -262,7 +263,7 @@ def write_tables(
         ],
     }
     text = json.dumps(record, indent=2)
-    args.output.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    files.write_text(files.named(args.output, ".json"), text + "\n")
     page = [
         "# Image super-resolution",
         "",
@@ -280,7 +281,7 @@ def write_tables(
         command,
         "```",
     ]
-    args.output.with_suffix(".md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    files.write_text(files.named(args.output, ".md"), "\n".join(page) + "\n")
 
 
 # -- the sheet
@@ -346,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("; ".join(caption(results[-1])), flush=True)
     write_tables(args, enlarged, results, form.source)
     sheet = draw_sheet(enlarged[0], results, references, args.rows)
-    sheet.save(args.output.with_suffix(".png"))
+    files.write(files.named(args.output, ".png"), sheet.save)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
 #
-#   scripts/test.sh                      everything
-#   scripts/test.sh unit equality        only these of: lint unit equality cli system
+#   scripts/test.sh                      lint unit equality cli system: what a change needs while it is made
+#   scripts/test.sh all                  these and the long ones: strict faults wheel recipes; what .ci/run calls
+#   scripts/test.sh unit equality        only these
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
+#   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option
+#                                        it runs on a device that takes the place of one
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LEVELS=(lint unit equality cli system)
+LONG=(strict faults wheel recipes)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -20,24 +24,50 @@ lint() {
     "$PYTHON" -m mypy
 }
 
+# The tests of a level. Four levels share the folder tests/cli: files that no long level names are of the level cli.
+tests_of() {
+    local faults=(tests/cli/test_faults.py) wheel=(tests/cli/test_wheel.py) recipes=(tests/cli/test_*recipe*.py)
+    recipes+=(tests/cli/test_{blockwise_analyses,configs,wmt_data}.py)
+    case "$1" in
+        faults) printf '%s\n' "${faults[@]}" ;;
+        wheel) printf '%s\n' "${wheel[@]}" ;;
+        recipes) printf '%s\n' "${recipes[@]}" ;;
+        cli) printf '%s\n' tests/cli && printf -- '--ignore=%s\n' "${faults[@]}" "${wheel[@]}" "${recipes[@]}" ;;
+        *) printf '%s\n' "tests/$1" ;;
+    esac
+}
+
 # pytest ends with 5 when it has run nothing: fine for a level that is still empty or a selection by the user.
 run_pytest() {
-    local level=$1 status=0 workers=(-n 2 --dist loadfile)
-    mkdir -p "tests/$level"
-    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 "${workers[@]}" \
-        "${pytest_options[@]+"${pytest_options[@]}"}" "tests/$level" || status=$?
+    local level=$1 status=0 workers=(-n 2 --dist loadfile) tests
+    mapfile -t tests < <(tests_of "$level")
+    # Tests of these levels are independent, and those of a file are many.
+    case "$level" in strict | faults) workers=(-n 2) ;; esac
+    if [ "$device" = cuda ]; then workers=(-n 0); fi
+    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 --device "$device" "${workers[@]}" \
+        "${pytest_options[@]+"${pytest_options[@]}"}" "${tests[@]}" || status=$?
     if [ "$status" = 5 ] && { [ "$level" != unit ] || [ "${#pytest_options[@]}" -gt 0 ]; }; then status=0; fi
     return "$status"
 }
 
-levels=()
+levels=() device=cpu
 while [ "$#" -gt 0 ] && [ "$1" != -- ]; do
-    case " ${LEVELS[*]} " in *" $1 "*) levels+=("$1") ;; *) die "unknown level '$1' (choose from: ${LEVELS[*]})" ;; esac
+    if [ "$1" = --device ]; then
+        case "${2:-}" in cpu | cuda) device=$2 ;; *) die "--device ${2:-}: it must be cpu or cuda" ;; esac
+        shift 2
+        continue
+    fi
+    case " ${LEVELS[*]} ${LONG[*]} all " in
+        *" $1 "*) if [ "$1" = all ]; then levels+=("${LEVELS[@]}" "${LONG[@]}"); else levels+=("$1"); fi ;;
+        *) die "unknown level '$1' (choose from: ${LEVELS[*]} ${LONG[*]} all)" ;;
+    esac
     shift
 done
 [ "$#" = 0 ] || shift
 pytest_options=("$@")
-[ "${#levels[@]}" -gt 0 ] || levels=("${LEVELS[@]}")
+if [ "${#levels[@]}" = 0 ]; then
+    if [ "$device" = cuda ]; then levels=(strict); else levels=("${LEVELS[@]}"); fi
+fi
 
 bash scripts/setup.sh
 for level in "${levels[@]}"; do

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rapidfuzz.distance import Levenshtein
 
-from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.evaluation import machine, results
 from fairseq_aggdec.evaluation.session import Session
-from fairseq_aggdec.evaluation.systems import LABELS
+from fairseq_aggdec.evaluation.systems import CTRANSLATE2, LABELS, OUR_BEAMS, STOCK_BEAMS
 from fairseq_aggdec.evaluation.timing import Measurement, different
 
 Item = TypeVar("Item")
@@ -28,13 +28,17 @@ COLUMNS = (
     "x beam 1",
     "x our greedy",
     "mean accepted",
-    "differ from beam 1",
+    "differ from stock",
 )
 
 
 @dataclass
 class Line:
-    """One system at one batch size and thread count. Times in seconds; p50 and p95 are of batches."""
+    """One system at one batch size and thread count. Times in seconds; p50 and p95 are of batches.
+
+    ``differ`` counts sentences whose best hypothesis is not that of stock with the same beam; None where that was not
+    timed.
+    """
 
     system: str
     batch_size: int
@@ -45,14 +49,13 @@ class Line:
     p50: float
     p95: float
     mean_accepted: float | None
-    differ_from_beam1: int | None
+    differ: int | None
     speedup: dict[str, float]
 
 
 def lines(measurements: Sequence[Measurement], batch_size: int, threads: int) -> list[Line]:
     """Puts the systems of one run beside each other."""
     by_name = {measurement.name: measurement for measurement in measurements}
-    oracle = by_name.get("beam1")
     result = []
     for m in measurements:
         speedup: dict[str, float] = {
@@ -71,11 +74,21 @@ def lines(measurements: Sequence[Measurement], batch_size: int, threads: int) ->
                 m.percentile(0.5),
                 m.percentile(0.95),
                 m.mean_accepted,
-                None if oracle is None or m.name.startswith("beam5") else different(m, oracle),
+                differing(m, by_name),
                 speedup,
             )
         )
     return result
+
+
+def differing(measurement: Measurement, by_name: Mapping[str, Measurement]) -> int | None:
+    """Sentences on which a system differs from stock with the same beam, None for stock itself and without it."""
+    name = measurement.name
+    if name in STOCK_BEAMS and name != "beam1":
+        return None
+    beam = OUR_BEAMS.get(name) or CTRANSLATE2.get(name, ("", 1))[1]
+    oracle = by_name.get(f"beam{beam}")
+    return None if oracle is None else different(measurement, oracle)
 
 
 def markdown(rows: Sequence[Line]) -> str:
@@ -104,7 +117,7 @@ def _row(row: Line) -> str:
         ratio("beam1"),
         ratio("greedy"),
         "" if row.mean_accepted is None else f"{row.mean_accepted:.2f}",
-        "" if row.differ_from_beam1 is None else f"{row.differ_from_beam1} of {row.sentences}",
+        "" if row.differ is None else f"{row.differ} of {row.sentences}",
     )
     return "| " + " | ".join(cells) + " |"
 
@@ -135,10 +148,10 @@ def spread(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 def write(
     output: Path, title: str, command: str, rows: Sequence[Line], extra: dict[str, object]
-) -> None:
-    """OUTPUT.json and OUTPUT.md with machine, versions, commit and command."""
-    results = [asdict(row) for row in rows]
-    write_table(output, title, command, markdown(rows), results, extra)
+) -> dict[str, object]:
+    """OUTPUT.json and OUTPUT.md with machine, versions, commit and command; gives what is in the JSON."""
+    found = [asdict(row) for row in rows]
+    return write_table(output, title, command, markdown(rows), found, extra)
 
 
 def write_table(
@@ -146,14 +159,19 @@ def write_table(
     title: str,
     command: str,
     table: str,
-    results: object,
+    found: object,
     extra: Mapping[str, object] | None = None,
-) -> None:
-    """OUTPUT.json and OUTPUT.md of any measurement, with what it was made on."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    here = machine.describe()
-    record = {"title": title, "command": command, "machine": here, **(extra or {})}
-    record["results"] = results
-    output.with_suffix(".json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    text = f"# {title}\n\n`{command}`\n\n{machine.sentence(here)}\n\n{table.rstrip()}\n"
-    output.with_suffix(".md").write_text(text)
+) -> dict[str, object]:
+    """OUTPUT.json and OUTPUT.md of any measurement, with what it was made on; gives what is in the JSON."""
+    record = {"title": title, "command": command, "machine": machine.describe(), **(extra or {})}
+    record["results"] = found
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    results.write_text(results.named(output, ".json"), text + "\n")
+    results.write_text(results.named(output, ".md"), page(record, table))
+    return record
+
+
+def page(record: Mapping[str, Any], table: str) -> str:
+    """A result in Markdown: title, command, machine, table."""
+    on = machine.sentence(record["machine"])
+    return f"# {record['title']}\n\n`{record['command']}`\n\n{on}\n\n{table.rstrip()}\n"

@@ -10,6 +10,7 @@ import torch
 
 from fairseq_aggdec.decoding.counters import PARTS, Counters
 from fairseq_aggdec.evaluation.quality import bleu
+from fairseq_aggdec.evaluation.results import cell
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import TURN, Measurement, System, different, measure
 
@@ -39,7 +40,7 @@ class Method:
 
     @property
     def stock(self) -> bool:
-        return self.decoding == "beam"
+        return self.decoding == "stock"
 
     @property
     def oracle(self) -> bool:
@@ -199,7 +200,7 @@ def markdown(lines: Sequence[Line]) -> str:
     for batch_size, threads in dict.fromkeys((line.batch_size, line.threads) for line in lines):
         rows = [line for line in lines if (line.batch_size, line.threads) == (batch_size, threads)]
         names = list(rows[0].speedup)
-        columns = [*COLUMNS, *(f"x {name}" for name in names), "differ from beam 1", TIME]
+        columns = [*COLUMNS, *(f"x {cell(name)}" for name in names), "differ from beam 1", TIME]
         parts.append(f"**batch {batch_size}, {threads} thread{'s' if threads > 1 else ''}**\n")
         parts.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         parts += [_row(line, names) for line in rows]
@@ -209,7 +210,7 @@ def markdown(lines: Sequence[Line]) -> str:
 
 def _row(line: Line, names: Sequence[str]) -> str:
     cells = [
-        line.system,
+        cell(line.system),
         f"{line.bleu:.2f}",
         f"{line.steps:.2f}",
         f"{line.tokens / line.sentences / line.steps:.2f}",

@@ -165,6 +165,11 @@ def explain(
     a, b = stock[position], method[position]
     log_probs = next_log_probs(session, sentence, stock[:position])
     log_probs[symbols.unk()] -= session.cfg.generation.unkpen
+    matched = getattr(session.cfg.generation, "match_source_len", False)
+    if matched and position >= len(session.dataset[sentence]["source"]):
+        log_probs[symbols.eos()] = (
+            0.0  # stock's for a forced end: a token of probability 1 ties with it
+        )
     margin = abs(log_probs[a] - log_probs[b]).item()
     verdict = TIE if margin < tie_margin else BUG
     return Difference(sentence, position, symbols[a], symbols[b], margin, verdict)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.verifier import Verifier
 
 RIGHT, WRONG, RANDOM, END = "right", "wrong", "random", "end"
-KINDS = (RIGHT, WRONG, RANDOM, END)
+TREE, RANDOM_TREE = "tree", "random-tree"
+KINDS = (RIGHT, WRONG, RANDOM, END, TREE, RANDOM_TREE)
+TREES = (TREE, RANDOM_TREE)
+# Tokens of a tree for each of its depth.
+BUSHINESS = 5
 
 
 class ForcedDrafter:
@@ -18,8 +22,11 @@ class ForcedDrafter:
 
     Args:
         kind: ``right``: what the verifier will write, so that everything is accepted; ``wrong``: another token at every
-            position; ``random``: any types of the dictionary, special symbols too; ``end``: ``</s>`` and random types.
-        length: tokens of a draft.
+            position; ``random``: any types of the dictionary, special symbols too; ``end``: ``</s>`` and random types;
+            ``tree``: at every place a wrong token, ``</s>``, the right token with nothing behind it and the right token
+            again with the tree going on behind it, the last; ``random-tree``: any types behind any others, of the right
+            tokens as many as chance makes stand in their place.
+        length: tokens of a draft, and of the longest path of a tree.
         types: size of the target dictionary.
         outputs: sentence -> what the verifier will write, ``</s>`` included.
     """
@@ -32,6 +39,9 @@ class ForcedDrafter:
         self.sentences = sample["id"].tolist()
 
     def draft(self, state: DecodeState) -> Draft:
+        if self.kind in TREES:
+            trees = [self._tree(row, state.eos) for row in state.rows]
+            return TreeDraft([tokens for tokens, _ in trees], [parents for _, parents in trees])
         return Draft([self._draft(row, state.eos) for row in state.rows])
 
     def _draft(self, row: Row, eos: int) -> list[int]:
@@ -41,11 +51,36 @@ class ForcedDrafter:
             anything[:1] = [eos][:length]
         if self.kind in (RANDOM, END):
             return anything
-        output = self.outputs.get(self.sentences[row.index], ())
-        right = output[row.position : row.position + length]
+        right = self._right(row, length)
         if self.kind == RIGHT:
-            return list(right)
+            return right
         return [(token + 1) % self.types for token in right]
+
+    def _right(self, row: Row, length: int) -> list[int]:
+        output = self.outputs.get(self.sentences[row.index], ())
+        return list(output[row.position : row.position + length])
+
+    def _tree(self, row: Row, eos: int) -> tuple[list[int], list[int]]:
+        """Tokens and parents; no path is longer than there is room for."""
+        length = min(self.length, row.end - row.position)
+        right = self._right(row, length)
+        tokens: list[int] = []
+        parents: list[int] = []
+        if self.kind == TREE:
+            for token in right:
+                behind = len(tokens)
+                tokens += [(token + 1) % self.types, eos, token, token]
+                parents += [behind] * 4
+            return tokens, parents
+        depths = [0]
+        for _ in range(BUSHINESS * length):
+            parent = self.random.choice([node for node, at in enumerate(depths) if at < length])
+            likely = right[depths[parent]] if depths[parent] < len(right) else eos
+            anything = self.random.randrange(self.types)
+            tokens.append(self.random.choice([likely, likely, eos, anything]))
+            parents.append(parent)
+            depths.append(depths[parent] + 1)
+        return tokens, parents
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         pass

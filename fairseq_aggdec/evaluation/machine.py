@@ -66,10 +66,15 @@ def _versions() -> dict[str, str]:
 
 
 def command(script: str, arguments: Sequence[str]) -> str:
-    """The command line of ``scripts/SCRIPT.py``, to be given in the checkout; paths in it are relative."""
-    checkout = f"{Path(__file__).resolve().parents[2]}/"
-    line = shlex.join(["python", f"scripts/{script}.py", *arguments])
-    return line.replace(checkout, "")
+    """The command line of ``scripts/SCRIPT.py``, to be given in the checkout; paths in it are relative.
+
+    Outside a checkout: that of ``aggdec SCRIPT``.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    start = ["python", f"scripts/{script}.py"]
+    if not (checkout / start[1]).exists():
+        start = ["aggdec", script.replace("_", "-")]
+    return shlex.join([*start, *arguments]).replace(f"{checkout}/", "")
 
 
 def _commit() -> str:

@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+from fairseq_aggdec.evaluation.results import cell
 from fairseq_aggdec.evaluation.timing import System
 
 MARK = "peak-memory "
 # Name in the table -> system and what is added to the command line.
 VARIANTS: dict[str, tuple[str, list[str]]] = {
     "fairseq beam 1": ("beam1", []),
+    "fairseq beam 5": ("beam5", []),
+    "ours, beam 5": ("search5", []),
     "ours, IAD": ("iad", []),
     "ours, IAD, --no-weight-packing": ("iad", ["--no-weight-packing"]),
 }
@@ -56,9 +59,9 @@ def report(system: System, batches: Sequence[dict[str, Any]]) -> None:
     print(MARK + json.dumps(peak_of(system, batches)))
 
 
-def measure(script: str, arguments: Sequence[str], system: str, batch_size: int) -> float:
-    """MiB that ``script ARGUMENTS --memory-of SYSTEM`` reports."""
-    command = [sys.executable, script, *arguments, "--memory-of", system]
+def measure(module: str, arguments: Sequence[str], system: str, batch_size: int) -> float:
+    """MiB that ``python -m MODULE ARGUMENTS --memory-of SYSTEM`` reports."""
+    command = [sys.executable, "-m", module, *arguments, "--memory-of", system]
     command += ["--batch-sizes", str(batch_size)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
@@ -68,10 +71,10 @@ def measure(script: str, arguments: Sequence[str], system: str, batch_size: int)
     return peak
 
 
-def measure_variants(script: str, arguments: Sequence[str], batch_size: int) -> dict[str, float]:
+def measure_variants(module: str, arguments: Sequence[str], batch_size: int) -> dict[str, float]:
     """The peak of each of the variants: name -> MiB."""
     return {
-        name: measure(script, [*arguments, *more], system, batch_size)
+        name: measure(module, [*arguments, *more], system, batch_size)
         for name, (system, more) in VARIANTS.items()
     }
 
@@ -79,8 +82,10 @@ def measure_variants(script: str, arguments: Sequence[str], batch_size: int) -> 
 def markdown(peaks: Mapping[int, Mapping[str, float]]) -> str:
     """The table of batch size -> system -> MiB; ratios are to the first system."""
     first = next(iter(next(iter(peaks.values()))))
-    rows = [f"| system | batch | MiB | x {first} |", "|---|---|---|---|"]
+    rows = [f"| system | batch | MiB | x {cell(first)} |", "|---|---|---|---|"]
     for batch_size, by_system in peaks.items():
         base = by_system[first]
-        rows += [f"| {n} | {batch_size} | {p:.0f} | {p / base:.2f} |" for n, p in by_system.items()]
+        rows += [
+            f"| {cell(n)} | {batch_size} | {p:.0f} | {p / base:.2f} |" for n, p in by_system.items()
+        ]
     return "\n".join(rows)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fairseq_aggdec.evaluation.results import write_text
+
 
 @dataclass
 class Iteration:
@@ -47,9 +49,8 @@ class Record:
 
 def save(path: Path, records: Iterable[Record]) -> None:
     """One JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(asdict(record), separators=(",", ":")) for record in records)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(line + "\n" for line in lines))
 
 
 def load(path: Path) -> list[Record]:

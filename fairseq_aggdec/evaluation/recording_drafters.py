@@ -11,6 +11,7 @@ from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window import DraftedTree
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 
 
@@ -39,9 +40,11 @@ class RecordingDrafter:
     def watched(self, accept: Acceptance) -> Acceptance:
         """``accept`` as it is; relaxed acceptance hides from the loop's result what the verifier would have written."""
 
-        def watching(logits: Tensor, choices: Tensor, drafted: Tensor) -> Tensor:
+        def watching(
+            logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+        ) -> Tensor:
             self.choices = choices
-            return accept(logits, choices, drafted)
+            return accept(logits, choices, drafted, tree)
 
         return watching
 
@@ -54,14 +57,22 @@ class RecordingDrafter:
         choices = verification.tokens if window.width == 1 else self.choices
         read, predicted = window.tokens.tolist(), choices.tolist()
         first = 0
-        for row, width, accepted, emitted in zip(
-            state.rows, window.widths, verification.accepted, verification.emitted, strict=True
+        for place, (row, width, accepted, emitted) in enumerate(
+            zip(state.rows, window.widths, verification.accepted, verification.emitted, strict=True)
         ):
-            last = first + width
+            order = list(range(first, first + width))
+            if verification.paths is not None:  # of a tree what stands comes first
+                path = verification.paths[place]
+                order = path + [slot for slot in order if slot not in path]
             self.open[row.index].iterations.append(
-                Iteration(read[first + 1 : last], predicted[first:last], accepted, list(emitted))
+                Iteration(
+                    [read[slot] for slot in order[1:]],
+                    [predicted[slot] for slot in order],
+                    accepted,
+                    list(emitted),
+                )
             )
-            first = last
+            first += width
         self.drafter.observe(verification, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:

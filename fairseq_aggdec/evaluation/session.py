@@ -32,6 +32,7 @@ class Session:
     Args:
         parser: from :func:`generation_parser`, with options of the caller's own added.
         arguments: the command line.
+        data: load the data set; without it, there is none.
 
     Attributes:
         args: parsed arguments. cfg: the same as fairseq's configuration.
@@ -39,12 +40,19 @@ class Session:
         saved: the configuration in the checkpoint.
     """
 
-    def __init__(self, parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None):
+    def __init__(
+        self,
+        parser: argparse.ArgumentParser,
+        arguments: Sequence[str] | None = None,
+        data: bool = True,
+    ):
         given = list(arguments) if arguments is not None else None
         self.args = options.parse_args_and_arch(parser, input_args=given)
         if self.args.task != TASK:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
         self.cfg = convert_namespace_to_omegaconf(self.args)
+        if not self.cfg.common_eval.path:
+            raise SystemExit("error: --path: name the checkpoint of a model")
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
         self.task = tasks.setup_task(self.cfg.task)
         self.models, self.saved = checkpoint_utils.load_model_ensemble(
@@ -52,8 +60,14 @@ class Session:
         )
         for model in self.models:
             self._prepare(model)
+        if data:
+            self._load_data()
+
+    def _load_data(self) -> None:
         self.task.load_dataset(self.cfg.dataset.gen_subset, task_cfg=self.saved.task)
         self.dataset = self.task.dataset(self.cfg.dataset.gen_subset)
+        if not len(self.dataset):
+            raise SystemExit(f"error: --gen-subset {self.cfg.dataset.gen_subset} has no sentences")
         # Taken once: sets other than "test" are shuffled anew at each call.
         self.order: list[int] = self.dataset.ordered_indices().tolist()
 

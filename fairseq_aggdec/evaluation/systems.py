@@ -21,14 +21,27 @@ from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import System
 
 STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
-CTRANSLATE2 = {"ct2-float32": "float32", "ct2-int8": "int8"}
+OUR_BEAMS = {"search5": 5, "search4": 4, "search10": 10, "undrafted5": 5}
+# Compute type and beam.
+CTRANSLATE2 = {
+    "ct2-float32": ("float32", 1),
+    "ct2-int8": ("int8", 1),
+    "ct2-float32-beam5": ("float32", 5),
+    "ct2-int8-beam5": ("int8", 5),
+}
 OTHERS = (*STOCK_BEAMS, *CTRANSLATE2)  # not ours: no counters
 LABELS = {
     "beam5": "fairseq beam 5",
     "beam4": "fairseq beam 4",
     "beam1": "fairseq beam 1",
+    "search5": "ours, beam 5",
+    "search4": "ours, beam 4",
+    "search10": "ours, beam 10",
+    "undrafted5": "ours, beam 5, nothing drafted",
     "ct2-float32": "CTranslate2 float32, greedy",
     "ct2-int8": "CTranslate2 int8, greedy, 1 thread",
+    "ct2-float32-beam5": "CTranslate2 float32, beam 5",
+    "ct2-int8-beam5": "CTranslate2 int8, beam 5, 1 thread",
     "greedy": "ours, greedy",
     "iad": "ours, IAD",
     "blockwise": "ours, blockwise",
@@ -45,7 +58,8 @@ def build(
     """A system on the session's models.
 
     Args:
-        name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``ct2-float32`` or ``ct2-int8``, else a ``--decoding`` of the
+        name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``search5`` and its like (ours with this beam), ``undrafted5``
+            (which evaluates only what the search waits for), one of :data:`CTRANSLATE2`, else a ``--decoding`` of the
             task.
         lengths: sentence -> tokens that must be written, for replays (one sentence at a time).
         drafter: takes the place of the method's own (greedy has none), for replays; one that is a model runs as well.
@@ -54,7 +68,11 @@ def build(
         return ctranslate2_system(name, session, lengths)
     counters = None
     if name in STOCK_BEAMS:
-        generator, _ = session.generator("beam", STOCK_BEAMS[name])
+        generator, _ = session.generator("stock", STOCK_BEAMS[name])
+    elif name in OUR_BEAMS:
+        generator, counters = session.generator("beam", OUR_BEAMS[name])
+        if name.startswith("undrafted"):
+            generator.ahead, generator.texts = False, None
     else:
         generator, counters = session.generator(name)
         if drafter is not None and name != "greedy":
@@ -90,7 +108,7 @@ def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> li
 def ctranslate2_system(
     name: str, session: Session, lengths: Mapping[int, int] | None = None
 ) -> System:
-    """CTranslate2's greedy search on the same checkpoint.
+    """CTranslate2's search on the same checkpoint.
 
     float32 gets as many threads as torch has now. int8 gets one: with two it has been seen ten times slower.
     """
@@ -100,7 +118,7 @@ def ctranslate2_system(
         raise SystemExit(
             f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
         ) from error
-    task = session.task
+    task, (compute_type, beam) = session.task, CTRANSLATE2[name]
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
         checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
         write_for_ctranslate2(session, checkpoint)
@@ -115,8 +133,8 @@ def ctranslate2_system(
         translator = ctranslate2.Translator(
             converted,
             device="cuda" if session.cuda else "cpu",
-            compute_type=CTRANSLATE2[name],
-            intra_threads=1 if name == "ct2-int8" else torch.get_num_threads(),
+            compute_type=compute_type,
+            intra_threads=1 if compute_type == "int8" else torch.get_num_threads(),
             inter_threads=1,
         )
     generation = session.cfg.generation
@@ -131,7 +149,7 @@ def ctranslate2_system(
         if lengths is not None:
             limit = floor = lengths[only(sample)]
         found = translator.translate_batch(
-            words, beam_size=1, max_decoding_length=limit, min_decoding_length=floor
+            words, beam_size=beam, max_decoding_length=limit, min_decoding_length=floor
         )
         return [
             [*(target.index(word) for word in result.hypotheses[0]), target.eos()]

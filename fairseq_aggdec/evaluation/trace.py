@@ -19,13 +19,26 @@ from fairseq_aggdec.evaluation.recording import Iteration, Record
 
 COMMITTED, ACCEPTED, RELAXED = "committed", "accepted", "relaxed"
 OWN, DISCARDED = "own", "discarded"
+AWAITED, NEEDED, VAIN, CALL = "awaited", "needed", "vain", "call"
 # Of rich; the report has the same names as CSS classes.
 STYLES = {
     COMMITTED: "dim",
     ACCEPTED: "green",
-    RELAXED: "blue",
+    RELAXED: "blue underline",
     OWN: "bold red",
     DISCARDED: "strike dim",
+    AWAITED: "bold red",
+    NEEDED: "green",
+    VAIN: "strike dim",
+    CALL: "dim",
+}
+# Around the text where there are no colours: in a file, in a pipe.
+MARKS = {
+    RELAXED: ("(", ")"),
+    OWN: ("[", "]"),
+    DISCARDED: ("~", "~"),
+    AWAITED: ("[", "]"),
+    VAIN: ("~", "~"),
 }
 MEANING = {
     COMMITTED: "committed before",
@@ -33,6 +46,10 @@ MEANING = {
     RELAXED: "drafted and accepted, though the verifier would have written another token",
     OWN: "the verifier's own token, where the draft ended or failed",
     DISCARDED: "drafted or predicted, and thrown away",
+    CALL: "3: which call of the decoder evaluated what follows",
+    AWAITED: "the search waited for it",
+    NEEDED: "evaluated ahead of the search, and needed",
+    VAIN: "evaluated ahead, and not needed",
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know
@@ -40,10 +57,23 @@ BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that 
 
 @dataclass
 class Piece:
-    """Tokens of one kind, as text; ``kind`` is a key of ``STYLES``."""
+    """Tokens of one kind, as text.
+
+    Attributes:
+        kind: a key of ``STYLES``.
+        call: of the decoder that evaluated them, where a line has tokens of several; None where a line is a call.
+    """
 
     text: str
     kind: str
+    call: int | None = None
+
+    @property
+    def marked(self) -> str:
+        """The text with a mark around what is in it."""
+        left, right = MARKS.get(self.kind, ("", ""))
+        words = self.text.lstrip()
+        return f"{self.text[: len(self.text) - len(words)]}{left}{words}{right}"
 
 
 def spell(tokens: Sequence[int], words: Dictionary) -> str:
@@ -61,8 +91,11 @@ def in_pieces(words: Dictionary) -> bool:
 
 
 def from_bytes(pieces: str) -> str:
-    """``<0xC3><0xA9>`` -> é."""
-    return bytes.fromhex(re.sub("<0x|>", "", pieces)).decode("utf-8", "replace")
+    """``<0xC3><0xA9>`` -> é; what is no character, such as half of one, stays as it is."""
+    try:
+        return bytes.fromhex(re.sub("<0x|>", "", pieces)).decode("utf-8")
+    except UnicodeDecodeError:
+        return pieces
 
 
 def symbols(tokens: Sequence[int], words: Dictionary) -> str:
@@ -131,6 +164,8 @@ class Trace:
 
     Attributes:
         gains: tokens gained by each iteration; empty where they are not to be shown.
+        calls: of the decoder, where the lines are something else.
+        written: the output after each iteration; empty where lines are something else.
         verified: the verifier's line of each iteration, where ``iterations`` are the drafter's; else empty.
     """
 
@@ -140,6 +175,19 @@ class Trace:
     tokens: int
     gains: list[int] = field(default_factory=list)
     verified: list[list[Piece]] = field(default_factory=list)
+    calls: int | None = None
+    written: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Calls of the decoder."""
+        return len(self.iterations) if self.calls is None else self.calls
+
+    @property
+    def readable(self) -> bool:
+        """Whether all of it is text: no unknown words, no halves of characters."""
+        shown = [piece.text for line in (*self.iterations, *self.verified) for piece in line]
+        return not any("<unk>" in text or BYTES.search(text) for text in (self.source, *shown))
 
 
 def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = False) -> Trace:
@@ -154,7 +202,19 @@ def trace(record: Record, source: Dictionary, target: Dictionary, apart: bool = 
         [pieces(iteration, target, apart) for iteration in record.iterations],
         len(record.output),
         [len(iteration.emitted) for iteration in record.iterations] if apart else [],
+        written=_written(record, target),
     )
+
+
+def _written(record: Record, target: Dictionary) -> list[str]:
+    """The output after each iteration, without ``</s>``."""
+    tokens: list[int] = []
+    texts = []
+    for iteration in record.iterations:
+        tokens += iteration.emitted
+        ended = tokens[-1:] == [target.eos()]
+        texts.append(spell(tokens[:-1] if ended else tokens, target).strip())
+    return texts
 
 
 def trace_beside(record: Record, source: Dictionary, target: Dictionary) -> Trace:
@@ -176,8 +236,8 @@ def legend(traces: Sequence[Trace]) -> dict[str, str]:
     return {kind: meaning for kind, meaning in MEANING.items() if kind in kinds}
 
 
-def lines(shown: Trace) -> Iterator[Text]:
-    """The trace as coloured lines."""
+def lines(shown: Trace, marked: bool = False) -> Iterator[Text]:
+    """The trace as coloured lines; ``marked`` with marks for where there are no colours."""
     yield Text("input   ", style="bold").append(shown.source, style="not bold")
     for number, iteration in enumerate(shown.iterations, start=1):
         line = Text().append(f"{number:>6} ", style="dim")
@@ -185,17 +245,18 @@ def lines(shown: Trace) -> Iterator[Text]:
             line.append(block(shown.gains[number - 1]), style="dim")
         if shown.verified:
             line.append("D", style="dim")
-        yield _coloured(line, iteration)
+        yield _coloured(line, iteration, marked)
         if shown.verified:
-            yield _coloured(Text("       V", style="dim"), shown.verified[number - 1])
+            yield _coloured(Text("       V", style="dim"), shown.verified[number - 1], marked)
     yield Text("output  ", style="bold").append(shown.output, style="not bold")
-    rounds = len(shown.iterations)
-    yield Text(f"        decoder calls: {rounds}; one token at a time: {shown.tokens}", style="dim")
+    yield Text(
+        f"        decoder calls: {shown.steps}; one token at a time: {shown.tokens}", style="dim"
+    )
 
 
-def _coloured(line: Text, pieces: Sequence[Piece]) -> Text:
+def _coloured(line: Text, pieces: Sequence[Piece], marked: bool) -> Text:
     for piece in pieces:
-        line.append(piece.text, style=STYLES[piece.kind])
+        line.append(piece.marked if marked else piece.text, style=STYLES[piece.kind])
     return line
 
 
@@ -205,23 +266,11 @@ def block(gained: int) -> str:
 
 
 def show(console: Console, traces: Sequence[Trace]) -> None:
-    """Prints traces with a legend."""
+    """Prints traces with a legend, with marks where the console has no colours."""
+    marked = console.color_system is None
     for kind, meaning in legend(traces).items():
-        console.print(Text("  ").append(meaning, style=STYLES[kind]))
+        console.print(_coloured(Text("  "), [Piece(meaning, kind)], marked))
     for shown in traces:
         console.print()
-        for line in lines(shown):
+        for line in lines(shown, marked):
             console.print(line)
-
-
-def choose(records: Sequence[Record], count: int = 3) -> list[Record]:
-    """Sentences worth showing: of middling length, from the fewest iterations to many, edited ones first."""
-    by_length = sorted(records, key=lambda record: len(record.output))
-    third = len(by_length) // 3
-    middling = by_length[third : max(2 * third, third + count)]
-    edited = [record for record in middling if len(record.iterations) > 1]
-    pool = edited if len(edited) >= count else middling
-    by_rounds = sorted(pool, key=lambda record: len(record.iterations))
-    # The last tenth is left out: what needs most iterations is rarely a sentence.
-    places = [round(i * 0.9 * (len(by_rounds) - 1) / max(1, count - 1)) for i in range(count)]
-    return [by_rounds[place] for place in dict.fromkeys(places)]

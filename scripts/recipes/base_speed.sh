@@ -48,7 +48,7 @@ stage "base-size-lattice-$PAIR" untrained --arch lattice_transformer "${START[@]
 
 lengths="--min-len $LENGTH --max-len-a 0 --max-len-b $LENGTH"
 writer() { printf '%s=--decoding interleaved --beam 4 --path %s %s' "$1" "$(model "$2")" "$lengths"; }
-SYSTEMS=(--system "fairseq beam 5=--beam 5 $lengths" --system "fairseq beam 4=--beam 4 $lengths" --system "fairseq beam 1=--beam 1 $lengths"
+SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5 $lengths" --system "fairseq beam 4=--decoding stock --beam 4 $lengths" --system "fairseq beam 1=--decoding stock --beam 1 $lengths"
     --system "ours, greedy=--decoding greedy $lengths" --system "$(writer "1x1 on this engine, beam 4" transformer)"
     --system "$(writer "2x1, beam 4" 2x1)" --system "$(writer "2x2, beam 4" 2x2)"
     --system "lattice, N = 64=--decoding lattice --path $(model lattice) --lattice $LATTICE")

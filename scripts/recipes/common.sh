@@ -66,6 +66,22 @@ generate() {
     "$BIN/fairseq-generate" "$@" > "$OUT/generate.txt" 2> "$OUT/log.txt" || { tail -n 20 "$OUT/log.txt" >&2; return 1; }
 }
 
+# checksum PART FILE: the SHA-256 of a download is that of CHECKSUMS (a file of sha256sum with names of files, yours) or of
+# SHA256SUMS beside FILE, where the first download of every file is written down: what changed upstream is not mixed in.
+checksum() {
+    local sum name known list notes
+    name=$(basename "$2") notes=$(dirname "$2")/SHA256SUMS
+    read -r sum _ < <(sha256sum "$1")
+    for list in "${CHECKSUMS:-}" "$notes"; do
+        [ -n "$list" ] && [ -e "$list" ] || continue
+        known=$(awk -v name="$name" '$2 == name || $2 == "*" name { print $1; exit }' "$list")
+        [ -z "$known" ] || [ "$known" = "$sum" ] ||
+            die "$1 has the SHA-256 $sum, not $known as $list says: delete it and download anew, or mend $list"
+        [ -z "$known" ] || return 0
+    done
+    printf '%s  %s\n' "$sum" "$name" >> "$notes"
+}
+
 # fetch FILE URL: an archive that was cut short goes on where it stopped, and is read to its end before it counts.
 fetch() {
     local part=$1.partial check=("$PYTHON" "$ROOT/scripts/recipes/wmt_steps.py" check "$1.partial") continue=()
@@ -78,6 +94,7 @@ fetch() {
             die "$2 cannot be downloaded; put $(basename "$1") into $(dirname "$1")"
         "${check[@]}" || exit 1 # also in a subshell, where set -e does not hold
     fi
+    checksum "$part" "$1"
     mv "$part" "$1"
 }
 

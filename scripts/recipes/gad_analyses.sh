@@ -56,7 +56,7 @@ compare() {
 # table NAME TITLE OPTIONS...   the same, with both kinds of greedy decoding as baselines
 table() {
     local name=$1 title=$2; shift 2
-    compare "$name" "$title" --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" "$@" \
+    compare "$name" "$title" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy" "$@" \
         --baselines "fairseq beam 1" "ours, greedy"
 }
 
@@ -93,13 +93,13 @@ drafter() {
 }
 
 modules() {
-    compare modules "time by module (Table 15), speed-up of single sentences (Figure 8)" --system "fairseq beam 5=--beam 5" \
-        --system "fairseq beam 1=" --system "ours, greedy=--decoding greedy" --system "GAD=$GAD" --system "GAD++=$GAD $RELAXED" \
+    compare modules "time by module (Table 15), speed-up of single sentences (Figure 8)" --system "fairseq beam 5=--decoding stock --beam 5" \
+        --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy" --system "GAD=$GAD" --system "GAD++=$GAD $RELAXED" \
         --baselines "fairseq beam 5" --distribution "GAD++"
 }
 
 memory() {
-    compare memory "memory (Table 16)" --memory --system "fairseq beam 1=" --system "fairseq beam 5=--beam 5" \
+    compare memory "memory (Table 16)" --memory --system "fairseq beam 1=--decoding stock --beam 1" --system "fairseq beam 5=--decoding stock --beam 5" \
         --system "GAD=$GAD" --system "GAD++=$GAD $RELAXED"
 }
 

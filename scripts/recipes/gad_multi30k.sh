@@ -42,8 +42,8 @@ DRAFTER_FLAGS=${DRAFTER_FLAGS:---share-verifier-encoder $VERIFIER --init-decoder
 resume "$RUN-$PAIR" train
 
 BASELINES=("fairseq beam 5" "fairseq beam 1" "ours, greedy")
-SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy"
-    --system "model of multi30k.sh, fairseq beam 5=--beam 5 --path $BASE")
+SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy"
+    --system "model of multi30k.sh, fairseq beam 5=--decoding stock --beam 5 --path $BASE")
 for folder in "$WORK"/drafter*-"$PAIR"/; do
     [ -e "$folder/checkpoint_best.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") options="--drafter-path ${folder}checkpoint_best.pt"

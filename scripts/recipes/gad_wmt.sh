@@ -59,8 +59,8 @@ relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
-system beam5 "verifier, beam 5" "${VERIFIER[@]}" --beam 5
-system beam1 "verifier, beam 1" "${VERIFIER[@]}" --beam 1
+system beam5 "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
+system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
 system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system nar "drafter alone" "${GAD[@]}" --decoding nar

@@ -64,7 +64,7 @@ done
 
 engine="1x1 on this engine, beam ${BEAMS%% *}"
 BASELINES=("fairseq beam 4" "$engine" "ours, greedy")
-SYSTEMS=(--system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy --beam 1")
+SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy --beam 1")
 for folder in "$WORK"/interleaved*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     name=$(basename "$folder" "-$PAIR")

@@ -51,7 +51,7 @@ done
 
 first=${BEAMS%% *}
 BASELINES=("fairseq beam 4" "1x1 on this engine, beam $first" "ours, IAD")
-SYSTEMS=(--system "fairseq beam 4=--beam 4" --system "fairseq beam 1=--beam 1" --system "ours, IAD=--decoding iad --beam 1")
+SYSTEMS=(--system "fairseq beam 4=--decoding stock --beam 4" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, IAD=--decoding iad --beam 1")
 for beam in $BEAMS; do
     SYSTEMS+=(--system "1x1 on this engine, beam $beam=--decoding interleaved --beam $beam")
     for folder in "$WORK"/interleaved-*x*/; do

@@ -53,7 +53,7 @@ for setting in $SETTINGS; do
 done
 
 BASELINES=("fairseq beam 5" "ours, greedy")
-SYSTEMS=(--system "fairseq beam 5=--beam 5" --system "fairseq beam 1=--beam 1" --system "ours, greedy=--decoding greedy")
+SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5" --system "fairseq beam 1=--decoding stock --beam 1" --system "ours, greedy=--decoding greedy")
 for folder in "$WORK"/scorer-*-"$PAIR"/; do
     [ -e "$folder/checkpoint_last.pt" ] || continue
     name=$(basename "$folder" "-$PAIR") name=${name#scorer-}

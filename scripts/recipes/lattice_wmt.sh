@@ -88,8 +88,8 @@ for setting in $SETTINGS; do
     for layers in $LAYERS; do resume "scorer-$setting-$layers-$DIRECTION" scorer "$setting" "$layers"; done
 done
 
-system beam5 "teacher, beam 5" --path "$TEACHER" --beam 5
-system beam1 "teacher, beam 1" --path "$TEACHER" --beam 1
+system beam5 "teacher, beam 5" --path "$TEACHER" --decoding stock --beam 5
+system beam1 "teacher, beam 1" --path "$TEACHER" --decoding stock --beam 1
 system greedy "teacher, our greedy" --path "$TEACHER" --beam 1 --decoding greedy
 for setting in $SETTINGS; do
     for layers in $LAYERS; do

@@ -23,18 +23,19 @@ SYSTEMS=()
 # row FILE NAME OPTIONS: a system that needs FILE.
 row() { if [ -e "$1" ]; then SYSTEMS+=(--system "$2=$3"); else say "$1 is not there: $2 is left out"; fi; }
 
-row "$BASE" "fairseq beam 5" "--beam 5"
-row "$BASE" "fairseq beam 4" "--beam 4"
-row "$BASE" "fairseq beam 1" "--beam 1"
+row "$BASE" "fairseq beam 5" "--decoding stock --beam 5"
+row "$BASE" "fairseq beam 4" "--decoding stock --beam 4"
+row "$BASE" "fairseq beam 1" "--decoding stock --beam 1"
+row "$BASE" "ours, beam 5" "--decoding beam --beam 5"
 row "$BASE" "ours, greedy" "--decoding greedy"
-row "$VERIFIER" "fairseq beam 1, verifier" "--beam 1 --path $VERIFIER"
+row "$VERIFIER" "fairseq beam 1, verifier" "--decoding stock --beam 1 --path $VERIFIER"
 row "$VERIFIER" "ours, greedy, verifier" "--decoding greedy --path $VERIFIER"
 row "$DRAFTER" "GAD, verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER"
 row "$DRAFTER" "GAD++ (3, 1.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
     --acceptance top-beta --top-beta 3 --tolerance 1.0"
 row "$DRAFTER" "GAD++ (5, 3.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
     --acceptance top-beta --top-beta 5 --tolerance 3.0"
-row "$HEADS" "fairseq beam 1, blockwise" "--beam 1 --path $HEADS"
+row "$HEADS" "fairseq beam 1, blockwise" "--decoding stock --beam 1 --path $HEADS"
 row "$HEADS" "blockwise" "--decoding blockwise --path $HEADS"
 for geometry in 2x1 2x2; do
     model=$WORK/interleaved-$geometry-distilled-3-$PAIR/checkpoint_last.pt

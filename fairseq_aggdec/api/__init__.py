@@ -1,0 +1,10 @@
+"""The Python interface: :func:`from_pretrained`, :class:`Translator` and its :class:`Hypothesis`.
+
+It is imported when ``fairseq_aggdec.from_pretrained`` is first asked for, not with the package.
+"""
+
+from fairseq_aggdec import registration  # noqa: F401  (first: nothing is half imported then)
+from fairseq_aggdec.api.loading import from_pretrained
+from fairseq_aggdec.api.translator import Hypothesis, Translator
+
+__all__ = ["Hypothesis", "Translator", "from_pretrained"]

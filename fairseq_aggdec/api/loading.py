@@ -1,0 +1,227 @@
+"""``from_pretrained``: from checkpoints, dictionaries and options to a translator."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import data_utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.utils import split_paths
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from fairseq_aggdec.api.text import make_codec
+from fairseq_aggdec.api.translator import Translator, best_device
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# Arguments of their own, not options.
+DECODING = {field.name for field in fields(DecodingConfig)} - {
+    "_name",
+    "bf16",
+    "decoding",
+    "drafter_path",
+}
+# Those of fairseq's generation options that mean something without its command line.
+GENERATION = {
+    "diverse_beam_groups",
+    "diverse_beam_strength",
+    "diversity_rate",
+    "lenpen",
+    "match_source_len",
+    "max_len_a",
+    "max_len_b",
+    "min_len",
+    "nbest",
+    "no_early_stop",
+    "no_repeat_ngram_size",
+    "sampling",
+    "sampling_topk",
+    "sampling_topp",
+    "temperature",
+    "unkpen",
+    "unnormalized",
+}
+LANGUAGES = {"source_lang", "target_lang"}
+TEXT = {"bpe", "post_process", "spm", "tokenizer"}
+# What a checkpoint was trained with and must be decoded with.
+OF_THE_CHECKPOINT = ("left_pad_source", "left_pad_target", "max_source_positions")
+
+
+def from_pretrained(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    data: str | os.PathLike[str],
+    decoding: str = "iad",
+    drafter_path: str | os.PathLike[str] | None = None,
+    beam: int = 1,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    **options: Any,
+) -> Translator:
+    """Loads a fairseq encoder-decoder checkpoint, stock or of this plugin, to decode from Python.
+
+    Args:
+        path: the checkpoint; several, as a list or joined by ``:``, are an ensemble whose probabilities are averaged.
+        data: folder with ``dict.SOURCE.txt`` and ``dict.TARGET.txt``, as ``fairseq-preprocess`` wrote them.
+        decoding: the method, as ``--decoding`` names it: ``beam``, ``stock`` (fairseq's own generator), ``greedy``,
+            ``iad``, ``gad``, ``nar``, ``blockwise``, ``interleaved``, ``lattice``.
+        drafter_path: checkpoint of the drafter, for ``gad`` and ``nar``.
+        beam: beam size of ``beam``, ``stock`` and ``interleaved``; the others take it as 1.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...; None: a GPU where there is one.
+        dtype: ``fp32`` (default), ``fp16``, ``bf16`` or a ``torch.dtype``.
+        **options: the plugin's and fairseq's options of decoding with ``_`` for ``-``: ``max_len_b=200``,
+            ``acceptance="top-beta"``, ``block_size="auto"``, ``nbest=5``, ...; ``source_lang`` and ``target_lang``,
+            where neither the checkpoint nor the data tell; and for the text: ``spm`` (a sentencepiece model), ``bpe``
+            (codes of subword-nmt), ``tokenizer`` (``moses``, ...), ``post_process`` (marks to remove from outputs, such
+            as ``"@@ "``, where text comes in pieces already). Tokenisation that is not named is the checkpoint's; a
+            checkpoint without any takes tokens separated by spaces.
+
+    Returns:
+        a translator, its weights packed.
+
+    Raises:
+        TypeError: an option that there is not; the message has the nearest names.
+        ValueError: a value that there is not, or that the method or the model cannot honour, in one sentence.
+        FileNotFoundError, CheckpointError: a file that is missing or does not fit; the message names it.
+
+    >>> import fairseq_aggdec
+    >>> folder = "checkpoints/ua_gec"
+    >>> model = fairseq_aggdec.from_pretrained(
+    ...     f"{folder}/checkpoint.pt", folder, spm=f"{folder}/spm.model", max_len_b=100
+    ... )
+    >>> model.translate(["Я знаю що ти тут ."])
+    ['Я знаю , що ти тут .']
+    >>> fairseq_aggdec.from_pretrained(f"{folder}/checkpoint.pt", folder, max_lenb=9)
+    Traceback (most recent call last):
+    ...
+    TypeError: there is no option 'max_lenb': did you mean max_len_b, max_len_a, min_len?
+    """
+    refuse_unknown(options)
+    paths = _paths(path)
+    states = [load_checkpoint(one) for one in paths]
+    saved = states[0].get("cfg") or {}
+    precision = _precision(dtype)
+    cfg = make_config(paths, str(data), decoding, beam, saved, options)
+    _set(cfg.task, "drafter_path", None if drafter_path is None else os.fspath(drafter_path))
+    cfg.common.bf16 = precision is torch.bfloat16
+    place = best_device() if device is None else torch.device(device)
+    task = TranslationAggdecTask.setup_task(cfg.task)
+    task.summary_at_exit = True  # who calls from Python asks for the summary
+    models = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
+    if precision is torch.float16:
+        models = [model.half() for model in models]
+    generator = task.build_generator(models, cfg.generation)
+    languages = cfg.task.source_lang, cfg.task.target_lang
+    folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
+    named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}
+    codec = make_codec(saved, folders, languages, **named)
+    return Translator(
+        task, models, generator, codec, int(cfg.generation.nbest), options.get("post_process")
+    )
+
+
+def refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Raises ``TypeError`` with the nearest names for the first option that there is not."""
+    known = sorted(DECODING | GENERATION | LANGUAGES | TEXT)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
+            raise TypeError(f"there is no option {name!r}: {hint}")
+
+
+def make_config(
+    paths: Sequence[str],
+    data: str,
+    decoding: str,
+    beam: int,
+    saved: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> DictConfig:
+    """fairseq's configuration, as its command line would make it of these options.
+
+    Args:
+        saved: the configuration in the checkpoint.
+
+    Raises:
+        ValueError: a value of the wrong kind, or languages that nobody tells.
+    """
+    cfg = OmegaConf.structured(FairseqConfig)
+    with open_dict(cfg):
+        cfg.task = OmegaConf.structured(TranslationAggdecConfig)
+    cfg.common_eval.path = os.pathsep.join(paths)
+    cfg.task.data = data
+    trained = saved.get("task") or {}
+    trained = trained if isinstance(trained, Mapping) else vars(trained)
+    for name in OF_THE_CHECKPOINT:
+        if trained.get(name) is not None:
+            cfg.task[name] = trained[name]
+    _set(cfg.task, "decoding", decoding)
+    _set(cfg.generation, "beam", beam)
+    for name, value in options.items():
+        if name not in TEXT | LANGUAGES:
+            _set(cfg.task if name in DECODING else cfg.generation, name, value)
+    if not 1 <= cfg.generation.nbest <= max(1, cfg.generation.beam):
+        raise ValueError(
+            f"nbest={cfg.generation.nbest}: it must be 1 to beam, which is {cfg.generation.beam}"
+        )
+    cfg.task.source_lang, cfg.task.target_lang = _languages(data, trained, options)
+    return cfg
+
+
+def _languages(
+    data: str, trained: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[str, str]:
+    source, target = (
+        options.get(name) or trained.get(name) for name in ("source_lang", "target_lang")
+    )
+    if source is None or target is None:
+        source, target = data_utils.infer_language_pair(split_paths(data)[0])
+    if source is None or target is None:
+        raise ValueError(
+            f"neither the checkpoint nor {data} tells the languages: name source_lang and target_lang"
+        )
+    return source, target
+
+
+def _set(section: DictConfig, name: str, value: Any) -> None:
+    try:
+        section[name] = value
+    except OmegaConfBaseException as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"{name}={value!r}: {reason}") from None
+
+
+def _paths(path: Any) -> list[str]:
+    if isinstance(path, str | os.PathLike):
+        return list(split_paths(os.fspath(path)))
+    paths = [os.fspath(one) for one in path]
+    if not paths:
+        raise ValueError("path: name at least one checkpoint")
+    return paths
+
+
+def _precision(dtype: str | torch.dtype | None) -> torch.dtype:
+    found = DTYPES.get(dtype or "fp32") if not isinstance(dtype, torch.dtype) else dtype
+    if found not in DTYPES.values():
+        raise ValueError(f"dtype={dtype!r}: there are {', '.join(DTYPES)}")
+    assert found is not None
+    return found
+
+
+def _load(
+    path: str, state: dict[str, Any], task: Any, cfg: DictConfig, device: torch.device
+) -> Any:
+    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    model = model.to(device).eval()
+    model.prepare_for_inference_(cfg)
+    return model

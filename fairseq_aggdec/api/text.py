@@ -1,0 +1,122 @@
+"""Between text and the tokens of a model: what the checkpoint says, or what the caller names."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import encoders
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
+from omegaconf import DictConfig, OmegaConf
+
+# Settings of fairseq's tokenisers that name a file.
+FILE_SETTINGS = ("_codes", "_encoder_json", "_merges", "_model", "_path", "_vocab", "_vocab_bpe")
+
+
+@dataclass
+class Codec:
+    """Text -> the line of tokens that a dictionary reads, and back; without parts, text is such a line already.
+
+    Attributes:
+        tokenizer, subwords: fairseq's encoders, each with ``encode`` and ``decode`` from text to text.
+    """
+
+    tokenizer: Any = None
+    subwords: Any = None
+
+    def encode(self, text: str) -> str:
+        for part in (self.tokenizer, self.subwords):
+            text = text if part is None else part.encode(text)
+        return text
+
+    def decode(self, line: str) -> str:
+        for part in (self.subwords, self.tokenizer):
+            line = line if part is None else part.decode(line)
+        return line
+
+
+def make_codec(
+    saved: Mapping[str, Any],
+    folders: Iterable[Path],
+    languages: tuple[str, str],
+    spm: str | Path | None = None,
+    bpe: str | Path | None = None,
+    tokenizer: str | None = None,
+) -> Codec:
+    """The codec that the caller asks for, part by part, else that of the checkpoint.
+
+    Args:
+        saved: the configuration in the checkpoint.
+        folders: where the checkpoint's files are looked for when they are not where it says.
+        languages: of source and target, which the Moses tokeniser asks for.
+        spm: a sentencepiece model.
+        bpe: codes of subword-nmt.
+        tokenizer: name of a tokeniser of fairseq, such as ``moses`` or ``space``.
+
+    Raises:
+        ValueError: two kinds of subwords, or an unknown tokeniser.
+        FileNotFoundError: there is no such file.
+        ImportError: fairseq's encoder needs a package that is not installed; it names it.
+    """
+    if spm and bpe:
+        raise ValueError("spm and bpe are two ways to cut words into pieces: give one of them")
+    folders = list(folders)
+    return Codec(
+        _tokenizer(saved, folders, languages, tokenizer), _subwords(saved, folders, spm, bpe)
+    )
+
+
+def _tokenizer(
+    saved: Mapping[str, Any], folders: list[Path], languages: tuple[str, str], name: str | None
+) -> Any:
+    if name is None:
+        return encoders.build_tokenizer(_found(saved.get("tokenizer"), folders))
+    known = sorted(encoders.TOKENIZER_REGISTRY)
+    if name not in known:
+        raise ValueError(f"tokenizer={name!r}: fairseq has {', '.join(known)}")
+    source, target = languages
+    settings = {"moses_no_dash_splits": False, "moses_no_escape": False}
+    return encoders.build_tokenizer(
+        Namespace(tokenizer=name, source_lang=source, target_lang=target, **settings)
+    )
+
+
+def _subwords(
+    saved: Mapping[str, Any], folders: list[Path], spm: str | Path | None, bpe: str | Path | None
+) -> Any:
+    for option, path in (("spm", spm), ("bpe", bpe)):
+        if path and not Path(path).is_file():
+            raise FileNotFoundError(f"{option}={str(path)!r}: there is no such file")
+    if spm:
+        return SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(spm)))
+    if bpe:
+        return SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(bpe)))
+    return encoders.build_bpe(_found(saved.get("bpe"), folders))
+
+
+def _found(settings: Any, folders: list[Path]) -> Any:
+    """A copy of a tokeniser's settings, with files that have moved taken from ``folders``."""
+    if settings is None:
+        return None
+    plain: Any = settings
+    if isinstance(settings, DictConfig):
+        plain = OmegaConf.to_container(settings, resolve=True)
+    plain = dict(plain if isinstance(plain, Mapping) else vars(plain))
+    for name, value in plain.items():
+        if isinstance(value, str) and name.endswith(FILE_SETTINGS) and not Path(value).is_file():
+            plain[name] = _moved(name, Path(value), folders)
+    return OmegaConf.create(plain) if isinstance(settings, Mapping) else Namespace(**plain)
+
+
+def _moved(name: str, path: Path, folders: list[Path]) -> str:
+    for folder in folders:
+        if (folder / path.name).is_file():
+            return str(folder / path.name)
+    raise FileNotFoundError(
+        f"the checkpoint's tokenisation wants {name} {path}, which is neither there nor beside the checkpoint or the "
+        "data: name the file with spm or bpe"
+    )

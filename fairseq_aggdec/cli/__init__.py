@@ -1,0 +1,1 @@
+"""The commands: ``aggdec-generate`` and its relatives, and ``aggdec`` with the project's tools."""

@@ -1,0 +1,275 @@
+"""Equality audit: is a fast method exactly what stock fairseq gives?
+
+    python scripts/audit.py DATA --path model.pt --gen-subset test --decoding iad --batch-sizes 1 8 32
+
+takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
+reports how many sentences are equal and how the others differ. Stock decodes with --beam 1, with --decoding beam with
+the beams of --beams, and every hypothesis of the n-best list counts. Exit status 1 on any BUG, a missing sentence
+included.
+--reference names another checkpoint for stock fairseq: that on which block heads were trained, for example. With
+--decoding greedy --drafts wrong the loop verifies drafts that are made to break it instead of a drafter's.
+With --output every comparison is written when it is done, and the same command goes on behind them after a kill.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import logging
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.evaluation import equality, machine, nbest_equality, results
+from fairseq_aggdec.evaluation.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.evaluation.session import Hypothesis, Session, generation_parser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    group = parser.add_argument_group("audit")
+    group.add_argument("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
+    group.add_argument(
+        "--stock-batch-size",
+        type=int,
+        metavar="B",
+        help="stock decodes once, in such batches (default: in those of the method)",
+    )
+    group.add_argument(
+        "--reference", metavar="FILE", help="checkpoint of the reference (default: that of --path)"
+    )
+    group.add_argument(
+        "--drafts",
+        nargs="+",
+        choices=KINDS,
+        default=[],
+        help="draft this instead of what the method drafts: right, wrong or random tokens, </s> at once, a tree with "
+        "the right tokens last, or a random one",
+    )
+    group.add_argument(
+        "--draft-lengths", type=int, nargs="+", default=[10], metavar="K", help="of such drafts"
+    )
+    group.add_argument(
+        "--beams", type=int, nargs="+", default=[5], metavar="B", help="of --decoding beam"
+    )
+    group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
+    group.add_argument(
+        "--tie-margin", type=float, help="nats below which a difference is a tie (fp32: 1e-4)"
+    )
+    group.add_argument(
+        "--output", type=Path, help="result files to write: OUTPUT.json and OUTPUT.md"
+    )
+    return parser
+
+
+def row(name: str, found: dict[str, Any]) -> str:
+    """One table row."""
+    return (
+        f"| {name} | {found['sentences']} | {found['equal']} | {found['ties']} | {found['bugs']} | "
+        f"{len(found['missing'])} | {found['score_error']:.1e} |"
+    )
+
+
+def show_differences(result: equality.Audit) -> None:
+    for item in result.differences[:SHOWN]:
+        print(
+            f"  sentence {item.sentence}, token {item.position}: stock {item.stock!r}, method {item.method!r}, "
+            f"margin {item.margin:.2e} nats: {item.verdict}"
+        )
+    for sentence in result.missing[:SHOWN]:
+        print(f"  sentence {sentence}: not decoded exactly once: {equality.BUG}")
+    if result.score_errors:
+        print(f"  {result.score_errors} sentences with scores that differ: {equality.BUG}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is audited at a batch size: the method, or the loop with drafts of one kind and length."""
+
+    name: str
+    kind: str | None = None
+    length: int = 0
+
+    def drafter(
+        self, session: Session, expected: dict[int, list[Hypothesis]]
+    ) -> ForcedDrafter | None:
+        if self.kind is None:
+            return None
+        outputs = {sentence: found[0]["tokens"].tolist() for sentence, found in expected.items()}
+        types = len(session.task.target_dictionary)
+        return ForcedDrafter(self.kind, self.length, types, outputs)
+
+
+def variants(args: argparse.Namespace, decoding: str, rest: str) -> list[Variant]:
+    """Every kind and length of draft asked for, or the method alone; ``rest`` ends their names."""
+    if not args.drafts:
+        return [Variant(f"{decoding}, {rest}")]
+    return [
+        Variant(f"{decoding}, {kind} drafts of {length}, {rest}", kind, length)
+        for kind, length in itertools.product(args.drafts, args.draft_lengths)
+    ]
+
+
+class Findings:
+    """The comparisons of an audit; with ``--output`` each is written to OUTPUT.partial.json when it is there.
+
+    After a kill the same command goes on with what is missing, if program, machine, models and data are the same.
+    """
+
+    def __init__(self, session: Session):
+        self.output: Path | None = session.args.output
+        self.record: dict[str, Any] = {
+            "command": machine.command("audit", sys.argv[1:]),
+            "machine": machine.describe(),
+            "data_set_size": len(session.dataset),
+            "inputs": fingerprints(session),
+        }
+        self.results: dict[str, Any] = self._earlier()
+
+    @property
+    def _partial(self) -> Path | None:
+        return self.output and results.named(self.output, ".partial.json")
+
+    def _earlier(self) -> dict[str, Any]:
+        """What the same command found before it was ended."""
+        if self._partial is None:
+            return {}
+        with suppress(OSError, ValueError, AttributeError):
+            earlier = json.loads(self._partial.read_text(encoding="utf-8"))
+            found: dict[str, Any] = earlier.pop("results", {})
+            if earlier == self.record:
+                print(f"goes on behind the {len(found)} comparisons in {self._partial}")
+                return found
+        return {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.results
+
+    def add(self, name: str, result: equality.Audit) -> None:
+        numbers = {"bugs": result.bugs, "ties": result.ties}
+        self.results[name] = asdict(result) | numbers
+        show_differences(result)
+        if self._partial is not None:
+            self._write(self._partial)
+
+    def conclude(self) -> int:
+        """Prints and writes the table; returns the exit status."""
+        print(self._table())
+        if self.output is not None:
+            self._write(results.named(self.output, ".json"))
+            text = f"`{self.record['command']}`\n\n{self._table()}\n"
+            text = f"# Equality with stock fairseq\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
+            results.write_text(results.named(self.output, ".md"), text)
+        if self._partial is not None:
+            self._partial.unlink(missing_ok=True)
+        return int(any(result["bugs"] for result in self.results.values()))
+
+    def _table(self) -> str:
+        return "\n".join([HEADER, *(row(name, found) for name, found in self.results.items())])
+
+    def _write(self, path: Path) -> None:
+        text = json.dumps(self.record | {"results": self.results}, indent=1, ensure_ascii=False)
+        results.write_text(path, text + "\n")
+
+
+def fingerprints(session: Session) -> dict[str, str]:
+    """The content of the models and of the data set, by the names of their files."""
+    models = [Path(path) for path in session.cfg.common_eval.path.split(os.pathsep)]
+    if session.args.reference:
+        models.append(Path(session.args.reference))
+    subset = session.cfg.dataset.gen_subset
+    folders = [Path(folder) for folder in session.cfg.task.data.split(os.pathsep)]
+    data = [path for folder in folders for path in sorted(folder.glob(f"{subset}.*"))]
+    found = {}
+    for path in (*models, *data):
+        if path.is_file():
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found
+
+
+VERIFIED = ("greedy", "iad", "gad", "blockwise")
+SHOWN = 20  # differences listed per comparison; the JSON has all
+HEADER = (
+    "| method | sentences | equal | ties | BUGs | missing | largest score difference (nats) |\n"
+    "|---|---|---|---|---|---|---|"
+)
+
+
+def check(args: argparse.Namespace, decoding: str) -> None:
+    results.check_counts(args, "limit", "batch_sizes", "stock_batch_size", "beams")
+    results.check_place("--output", args.output, ".json", ".md")
+    if args.drafts and decoding not in VERIFIED:
+        raise SystemExit(
+            f"error: --drafts: --decoding {decoding} verifies none, give one of {', '.join(VERIFIED)}"
+        )
+    if decoding == "beam" and args.reference:
+        raise SystemExit("error: --reference does not go with --decoding beam")
+    if min(args.draft_lengths) < 1:
+        raise SystemExit(f"error: --draft-lengths {min(args.draft_lengths)}: at least 1 is needed")
+
+
+def main() -> int:
+    with results.refusals():
+        return audit()
+
+
+def audit() -> int:
+    session = Session(build_parser())
+    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+    args, decoding = session.args, str(session.cfg.task.decoding)
+    check(args, decoding)
+    if decoding == "beam":
+        return audit_beams(session)
+    reference = session
+    if args.reference:
+        if not Path(args.reference).is_file():
+            raise SystemExit(f"error: --reference {args.reference}: there is no such file")
+        reference = Session(build_parser(), [*sys.argv[1:], "--path", args.reference])
+    tie_margin = args.tie_margin or equality.TIE_MARGIN[session.precision]
+    tolerance = equality.SCORE_TOLERANCE[session.precision]
+    findings, references = Findings(session), {}
+    for batch_size in args.batch_sizes:
+        stock_size = args.stock_batch_size or batch_size
+        wanted = variants(args, decoding, f"batch {batch_size}, {session.precision}")
+        for variant in [variant for variant in wanted if variant.name not in findings]:
+            if stock_size not in references:
+                references[stock_size] = equality.decode_all(
+                    reference, "stock", stock_size, args.limit
+                )
+            expected = references[stock_size]
+            drafter = variant.drafter(session, expected)
+            found = equality.decode_all(session, decoding, batch_size, args.limit, drafter)
+            result = equality.audit(
+                reference, session.sentences(args.limit), expected, found, tie_margin, tolerance
+            )
+            findings.add(variant.name, result)
+    return findings.conclude()
+
+
+def audit_beams(session: Session) -> int:
+    """The n-best lists of ``--decoding beam`` against stock's."""
+    args, precision = session.args, session.precision
+    tie_margin = args.tie_margin or equality.TIE_MARGIN[precision]
+    tolerance = equality.SCORE_TOLERANCE[precision]
+    findings = Findings(session)
+    for beam in args.beams:
+        wanted = {size: f"beam {beam}, batch {size}, {precision}" for size in args.batch_sizes}
+        missing = [size for size, name in wanted.items() if name not in findings]
+        expected = None
+        if args.stock_batch_size and missing:
+            expected = nbest_equality.decode_all(session, args.stock_batch_size, beam, args.limit)
+        for size in missing:
+            result = nbest_equality.audit(
+                session, size, beam, args.limit, tie_margin, tolerance, expected
+            )
+            findings.add(wanted[size], result)
+    return findings.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

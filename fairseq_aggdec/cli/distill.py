@@ -1,0 +1,287 @@
+"""Sequence-level distillation: replaces the targets of a data folder by what a teacher writes.
+
+    aggdec distill DATA --output OUTPUT --path teacher.pt            decodes; who ends last makes OUTPUT a data folder
+    aggdec distill DATA --output OUTPUT --path teacher.pt --merge    makes it anew, with another filter
+
+takes every flag of fairseq-generate and of the plugin. Any number of processes and machines may run the first command
+at once, come later and be killed at any moment: each claims the next shard that nobody works on, and the result is the
+same to the byte. scripts/distill.sh starts one process per GPU; so do torchrun, srun and --launcher (docs/bulk.md).
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import options, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import DictConfig
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.bulk import workers
+from fairseq_aggdec.bulk.claims import Claims
+from fairseq_aggdec.bulk.job import NOTES, BulkError, Job, UnfinishedError
+from fairseq_aggdec.bulk.relevant import (
+    MAX_TOKENS,
+    digest,
+    refuse_clocked_drafts,
+    relevant_options,
+)
+from fairseq_aggdec.cli.distill_merging import data_folder, is_merged, merge
+from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.data import distillation, output_folder, shards
+from fairseq_aggdec.data.distillation import DistillationError, Output
+from fairseq_aggdec.decoding.finite import NonFiniteError
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+
+logger = logging.getLogger("fairseq_aggdec.distill")
+
+SHARDS = output_folder.SHARDS
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    # Collating is nothing beside decoding, and a process that is killed leaves no loader behind.
+    parser.set_defaults(gen_subset="train", num_workers=0)
+    group = parser.add_argument_group("distillation")
+    group.add_argument(
+        "--output", type=Path, required=True, help="data folder to make; progress is kept in it"
+    )
+    group.add_argument(
+        "--subsets",
+        nargs="+",
+        metavar="SUBSET",
+        help="sets to distill (default: --gen-subset, which is train); valid and test keep their references",
+    )
+    group.add_argument(
+        "--merge",
+        action="store_true",
+        help="decode nothing: all shards are there, make the data folder",
+    )
+    group.add_argument(
+        "--max-length-ratio",
+        type=float,
+        metavar="R",
+        help="when merging, drop pairs with a side more than R times as long as the other (default: none)",
+    )
+    group.add_argument(
+        "--keep-cut",
+        action="store_true",
+        help="when merging, keep outputs that were cut at the maximum length (default: dropped)",
+    )
+    group.add_argument(
+        "--bleu-tokenize",
+        default="13a",
+        help="sacrebleu's tokenizer for the BLEU of the teacher against the references",
+    )
+    workers.add_options(parser)
+    return parser
+
+
+# -- decoding
+
+
+def refuse_pointless(cfg: DictConfig) -> None:
+    """Options of fairseq-generate that have no meaning here are refused, not ignored."""
+    generation, parallel = cfg.generation, cfg.distributed_training
+    refused = {
+        "--nbest": generation.nbest != 1,
+        "--lm-path": generation.lm_path is not None,
+        "--score-reference": generation.score_reference,
+        "--constraints": generation.constraints is not None,
+        "--replace-unk": generation.replace_unk is not None,
+        "--results-path": cfg.common_eval.results_path is not None,
+        "--model-overrides": cfg.common_eval.model_overrides != "{}",
+        "--num-shards": cfg.dataset.num_shards != 1,
+        "--distributed-rank": parallel.distributed_rank != 0,
+        "--distributed-world-size": parallel.distributed_world_size
+        != max(1, torch.cuda.device_count()),
+    }
+    for option, given in refused.items():
+        if given:
+            raise DistillationError(f"{option} does not go with distillation")
+    refuse_clocked_drafts(cfg)
+    if not cfg.common_eval.path:
+        raise DistillationError("--path: name the teacher's checkpoint")
+    for path in utils.split_paths(cfg.common_eval.path):
+        if not Path(path).is_file():
+            raise DistillationError(f"--path: there is no file {path}")
+
+
+def make_batches(session: Session, subset: str) -> list[list[int]]:
+    """Sentence numbers of every batch, the same list for every shard: stock batching, longest first.
+
+    Longest first: where memory does not suffice, it shows at once.
+    """
+    options = session.cfg.dataset
+    dataset = session.task.dataset(subset)
+    longest, _ = utils.resolve_max_positions(
+        session.task.max_positions(), *(model.max_positions() for model in session.models)
+    )
+    max_tokens = options.max_tokens
+    if max_tokens is None and options.batch_size is None:
+        max_tokens = MAX_TOKENS
+    refuse_small_batches(dataset, longest, max_tokens)
+    batches = session.task.get_batch_iterator(
+        dataset=dataset,
+        max_tokens=max_tokens,
+        max_sentences=options.batch_size,
+        max_positions=(longest, sys.maxsize),  # the reference may have any length
+        ignore_invalid_inputs=True,
+        seed=session.cfg.common.seed,
+        disable_iterator_cache=True,
+    ).frozen_batches
+    return [[int(number) for number in batch] for batch in reversed(batches)]
+
+
+def refuse_small_batches(dataset: Any, longest: int, max_tokens: int | None) -> None:
+    sizes = dataset.num_tokens_vec(np.flatnonzero(dataset.src_sizes <= longest))
+    if max_tokens is not None and sizes.max(initial=0) > max_tokens:
+        raise DistillationError(
+            f"--max-tokens {max_tokens} is less than the longest sentence, {sizes.max()} tokens"
+        )
+
+
+def make_header(
+    session: Session, subset: str, batches: list[list[int]], beam: int
+) -> dict[str, Any]:
+    """What the outputs depend on: two processes with equal headers write equal outputs.
+
+    Args:
+        beam: of the generator; most methods are greedy, whatever --beam says.
+    """
+    cfg = session.cfg
+    teachers = [Path(path) for path in utils.split_paths(cfg.common_eval.path)]
+    sentences = len(session.task.dataset(subset))
+    batched = {number for batch in batches for number in batch}
+    own = {
+        "device": "cuda" if session.cuda else "cpu",
+        "beam": beam,
+        "shard_size": session.args.shard_size,
+    }
+    return {
+        "teacher": [digest([path]) for path in teachers],
+        "data": digest(data_folder(cfg).files(subset)),
+        "options": relevant_options(session) | own,
+        "order of sentences": shards.order_digest(batches),
+        "subset": subset,
+        "sentences": sentences,
+        "too_long": sorted(set(range(sentences)) - batched),
+        "batches": len(batches),
+        "shards": min(len(batches), -(-sentences // session.args.shard_size)),
+        NOTES: {"teacher": [path.name for path in teachers]},
+    }
+
+
+def decode(session: Session, subset: str) -> None:
+    """Works on a subset until all of it is decoded, here or elsewhere."""
+    if subset != session.cfg.dataset.gen_subset:
+        session.task.load_dataset(subset, task_cfg=session.saved.task)
+    generator = build_generator(session)
+    batches = make_batches(session, subset)
+    header = make_header(session, subset, batches, generator.beam_size)
+    job = Job(session.args.output / SHARDS, subset, header, session.args.lease)
+    job.begin()
+
+    def make(shard: int) -> bytes:
+        workers.forget(generator)
+        own = distillation.own_batches(batches, shard, job.shards)
+        return distillation.write_batches(decoded(session, generator, subset, own))
+
+    job.work(make)
+
+
+def build_generator(session: Session) -> Any:
+    try:
+        return session.generator(str(session.cfg.task.decoding), session.cfg.generation.beam)[0]
+    except ValueError as error:  # an option that the method cannot honour
+        raise DistillationError(str(error)) from None
+
+
+def decoded(
+    session: Session, generator: Any, subset: str, batches: list[list[int]]
+) -> Iterator[list[Output]]:
+    """The teacher's outputs, batch by batch."""
+    dataset = session.task.dataset(subset)
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        batch_sampler=batches,
+        collate_fn=dataset.collater,
+        num_workers=session.cfg.dataset.num_workers,
+    )
+    for batch, sample in zip(batches, loader, strict=True):
+        # Of its own for each batch: sampling gives the same wherever and whenever it is decoded.
+        utils.set_torch_seed(session.cfg.common.seed + batch[0])
+        sample = utils.move_to_cuda(sample) if session.cuda else sample
+        found = dict(
+            zip(sample["id"].tolist(), session.decode(generator, sample), strict=True)
+        )  # longest source first, unlike the batch
+        longest = longest_output(generator, sample)
+        yield [as_output(number, found[number]["tokens"], longest) for number in batch]
+
+
+def longest_output(generator: Any, sample: dict[str, Any]) -> int | None:
+    """Tokens, without ``</s>``, at which the generator cuts; None where the source sets the length."""
+    if generator.match_source_len:
+        return None
+    width = sample["net_input"]["src_tokens"].size(1)
+    return min(int(generator.max_len_a * width + generator.max_len_b), generator.max_len - 1)
+
+
+def as_output(number: int, tokens: torch.Tensor, longest: int | None) -> Output:
+    """From a hypothesis's tokens (T,), the last of which is ``</s>``."""
+    written = tokens[:-1].int().cpu().numpy()
+    return Output(number, longest is not None and len(written) >= longest, written)
+
+
+UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
+
+
+def run(args: argparse.Namespace, cfg: DictConfig) -> None:
+    subsets = args.subsets or [args.gen_subset]
+    refuse_pointless(cfg)
+    output_folder.check(args.output, data_folder(cfg).path)
+    for subset in subsets:
+        data_folder(cfg).prefix(subset)
+    if not args.merge:
+        if args.launcher != workers.HERE:
+            workers.launch(args, "aggdec distill", args.output / SHARDS / "launcher")
+            return
+        workers.begin(cfg.common.cpu)
+        session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]])
+        for subset in subsets:
+            decode(session, subset)
+        if is_merged(args, subsets):
+            print(f"{args.output} is made already")
+            return
+    (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
+    with Claims(args.output / SHARDS, args.lease).take("merge") as mine:
+        if mine:
+            merge(args, cfg, subsets)
+        elif args.merge:
+            raise DistillationError(f"another process makes {args.output} just now: wait for it")
+        else:
+            print(f"another process makes {args.output}")
+
+
+def main() -> None:
+    args = options.parse_args_and_arch(build_parser())
+    try:
+        run(args, convert_namespace_to_omegaconf(args))
+    except UnfinishedError as error:
+        print(f"not yet: {error}", file=sys.stderr)
+        sys.exit(UNFINISHED)
+    except (BulkError, CheckpointError, NonFiniteError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        place = error.filename or args.output
+        reason = error.strerror or error
+        sys.exit(f"error: {place}: {reason}; once that is mended, the same command goes on")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What this machine and a checkpoint will use, what is refused, and which method to take.
+
+aggdec doctor
+aggdec doctor --path model.pt DATA
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.utils import split_paths
+from torch import nn
+
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.decoding import huge_pages
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap, parts_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
+from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.decoding.linear import multiplies_bfloat16, packing_available
+from fairseq_aggdec.decoding.options import beam_gap
+from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
+from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+
+Lines = Iterator[tuple[str, str]]
+
+GREEDY = ("greedy", "iad", "gad", "blockwise")
+SHARED = 0.6  # of the types of two dictionaries: source and target are one language, as it were
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aggdec doctor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("data", nargs="?", type=Path, help="data folder (default: that of --path)")
+    parser.add_argument("--path", metavar="FILE", help="checkpoint, or several joined by :")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = build_parser().parse_args(arguments)
+    show("machine", of_machine())
+    if args.path is None:
+        return
+    for path in split_paths(args.path):
+        state = load_checkpoint(path)
+        data = args.data or Path(path).parent
+        show(path, of_checkpoint(path, state, data))
+
+
+def show(title: str, lines: Lines) -> None:
+    print(title)
+    for name, what in lines:
+        print(f"  {name:<12}{what}")
+
+
+def of_machine() -> Lines:
+    """What decoding will find here."""
+    here = machine.describe()
+    flags = processor_flags()
+    yield "processor", f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB"
+    threads = os.environ.get("OMP_NUM_THREADS", "not set")
+    yield "threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS: {threads})"
+    for name, flag in (("VNNI", "avx512_vnni"), ("AMX", "amx_tile")):
+        yield name, "yes" if {flag, flag.replace("512", "")} & flags else "no"
+    fast = multiplies_bfloat16()
+    yield (
+        "bf16",
+        "this processor multiplies it: --bf16 may pay" if fast else "slower than fp32 here",
+    )
+    yield "kernels", of_kernels()
+    yield (
+        "int8",
+        "--int8 pays" if int8_available() else "--int8 works, slowly: there are no kernels",
+    )
+    yield "packing", "; ".join(packing())
+    pages = huge_pages.page_size()
+    yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
+    yield "GPU", str(here["gpu"] or "none")
+    versions = here["versions"]
+    assert isinstance(versions, dict)
+    yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def packing() -> Iterator[str]:
+    """Which layers are laid out anew on CPU."""
+    for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
+        yield f"{name} {'yes' if packing_available(dtype) else 'no, this PyTorch cannot'}"
+
+
+def of_kernels() -> str:
+    """Which of the compiled libraries is taken."""
+    library = kernels()
+    limit = os.environ.get(VARIABLE)
+    limited = f" ({VARIABLE}={limit})" if limit else ""
+    if library is None:
+        return f"none: PyTorch's operators do their work, slower{limited}"
+    return f"compiled for {INSTRUCTIONS[library.aggdec_instructions()]}{limited}"
+
+
+def processor_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    fields = (line.partition(":") for line in lines)
+    return next((set(rest.split()) for name, _, rest in fields if name.strip() == "flags"), set())
+
+
+def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
+    """What a checkpoint is, which forms its parts take, what it refuses and which method suits it.
+
+    Raises:
+        FileNotFoundError, CheckpointError: dictionaries that are missing or do not fit.
+    """
+    trained = (state.get("cfg") or {}).get("task") or {}
+    trained = trained if hasattr(trained, "get") else vars(trained)
+    yield "trained as", f"task {trained.get('_name')}"
+    if MASK_EMBEDDING in state["model"]:
+        yield "advice", "this is a drafter: give it to --drafter-path, and its verifier to --path"
+        return
+    task = make_task(trained, data)
+    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    yield "model", f"{type(model).__name__}, {millions:.1f} million parameters"
+    scorer = isinstance(model.decoder, MarkovDecoder)
+    gaps = encoder_gap(model.encoder), (parts_gap if scorer else decoder_gap)(model.decoder)
+    yield "encoder", f"as it is, unpacked: {gaps[0]}" if gaps[0] else encoder_form(model)
+    slow = "by recomputing the whole prefix, slowly"
+    yield "decoder", f"{slow}: {gaps[1]}" if gaps[1] else decoder_form(model)
+    yield "int8", int8_of(model, gaps)
+    beam = beam_gap(Namespace(), {}, [model])
+    yield "beam", f"left to stock fairseq: {beam}" if beam else "ours, over trees of prefixes"
+    refused = list(refusals_of(model))
+    yield "refused", "; ".join(refused) if refused else "nothing"
+    yield "advice", advice(model, task, gaps[1])
+
+
+def encoder_form(model: nn.Module) -> str:
+    return form(FastEncoder(model.encoder, pack=True))
+
+
+def decoder_form(model: nn.Module) -> str:
+    return form(CachedDecoder(model.decoder, pack=True))
+
+
+def form(part: Any) -> str:
+    """How the layers of an encoder or decoder that was packed are run in fp32 on CPU."""
+    if part.compiled is not None:
+        return "fast form, all layers in one call of the compiled kernels"
+    return "fast form, packed weights layer by layer"
+
+
+def int8_of(model: nn.Module, gaps: Sequence[str | None]) -> str:
+    """Whether ``--int8`` takes a model with these gaps of encoder and decoder."""
+    decoder: Any = model.decoder
+    reasons = [gap for gap in gaps if gap is not None]
+    if isinstance(decoder, MarkovDecoder) or getattr(decoder, "geometry", Geometry()) != Geometry():
+        reasons.append("not with --decoding interleaved or lattice")
+    return f"refused: {'; '.join(reasons)}" if reasons else "possible"
+
+
+def make_task(trained: Any, data: Path) -> Any:
+    """The task with the dictionaries of a data folder, in the languages of the checkpoint."""
+    config = TranslationAggdecConfig(data=str(data))
+    config.source_lang, config.target_lang = trained.get("source_lang"), trained.get("target_lang")
+    config.model_paths = None
+    return TranslationAggdecTask.setup_task(config)
+
+
+def refusals_of(model: nn.Module) -> Iterator[str]:
+    """The methods that this kind of model cannot take, with the reason."""
+    decoder: Any = model.decoder
+    several = getattr(decoder, "geometry", Geometry()) != Geometry()
+    if several:
+        yield f"{', '.join(GREEDY)}: it writes several words per step"
+    if not isinstance(decoder, HeadedDecoder):
+        yield "blockwise: it has no block heads (--arch blockwise_transformer)"
+    if not isinstance(decoder, MarkovDecoder):
+        yield "lattice: it is no scorer (--arch lattice_transformer)"
+    else:
+        yield f"{', '.join(GREEDY)}: it reads two words only"
+
+
+def advice(model: nn.Module, task: Any, gap: str | None) -> str:
+    """Which method to take, in one sentence."""
+    decoder: Any = model.decoder
+    if isinstance(decoder, MarkovDecoder):
+        return "--decoding lattice"
+    if getattr(decoder, "geometry", Geometry()) != Geometry():
+        return "--decoding interleaved"
+    if isinstance(decoder, HeadedDecoder):
+        return "--decoding blockwise"
+    if gap is not None:
+        return "--decoding iad where outputs copy their inputs, else --decoding beam"
+    source, target = (set(d.symbols) for d in (task.source_dictionary, task.target_dictionary))
+    if len(source & target) >= SHARED * min(len(source), len(target)):
+        return (
+            "--decoding iad with --beam 1, as source and target share their words (where nothing is copied it runs as "
+            "greedy); --decoding beam, the default, for more; with a drafter of its own (--arch nar_drafter) gad"
+        )
+    return (
+        "--decoding greedy with --beam 1, as outputs cannot copy inputs of other words; --decoding beam, the default, "
+        "for more; with a drafter of its own (--arch nar_drafter) gad"
+    )

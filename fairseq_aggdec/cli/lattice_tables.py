@@ -1,0 +1,121 @@
+"""Makes the tables of the candidate model: word alignment, counting, length, weights of interpolation.
+
+    python scripts/lattice_tables.py data-bin                          aligns with systran-align
+    python scripts/lattice_tables.py data-bin --links train.links      with links of your own, in i-j form
+
+DATA is a folder made by fairseq-preprocess. The tables go to DATA/lattice.SOURCE-TARGET, where decoding looks for them,
+with the links beside them. Of the training pairs some are held out, the weights are chosen on them, and then they are
+counted as well; the validation set is not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
+logging.getLogger().addHandler(logging.NullHandler())
+
+from fairseq_aggdec.evaluation import machine  # noqa: E402
+from fairseq_aggdec.evaluation.results import check_place  # noqa: E402
+from fairseq_aggdec.lattice.building import HELD_OUT, Built, build  # noqa: E402
+from fairseq_aggdec.lattice.corpus import BinarisedPairs  # noqa: E402
+from fairseq_aggdec.lattice.counting import POSITIONS, TOP  # noqa: E402
+from fairseq_aggdec.lattice.recall import COUNTS  # noqa: E402
+from fairseq_aggdec.lattice.word_alignment import (  # noqa: E402
+    add_options,
+    align_data,
+    build_aligner,
+)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="folder made by fairseq-preprocess")
+    parser.add_argument("--split", default="train", help="set to count (default: train)")
+    parser.add_argument("-s", "--source-lang", help="otherwise from the file names")
+    parser.add_argument("-t", "--target-lang")
+    parser.add_argument("--output", type=Path, help="folder of tables")
+    parser.add_argument("--links", type=Path, help="word alignments, instead of making them")
+    parser.add_argument(
+        "--top", type=int, default=TOP, help=f"tokens per word and offset (default: {TOP})"
+    )
+    parser.add_argument(
+        "--max-offset", type=int, help="offsets beyond are taken together (default: none are)"
+    )
+    parser.add_argument(
+        "--held-out",
+        type=int,
+        default=HELD_OUT,
+        help=f"pairs for the choice of weights, at most (default: {HELD_OUT})",
+    )
+    add_options(parser)
+    args = parser.parse_args(arguments)
+    for option, lowest in (("top", 1), ("max_offset", 0), ("held_out", 0)):
+        value = getattr(args, option)
+        if value is not None and value < lowest:
+            parser.error(f"--{option.replace('_', '-')} is {value}; it must be at least {lowest}")
+    if args.max_offset is not None and args.max_offset >= POSITIONS:
+        parser.error(f"--max-offset is {args.max_offset}; it must be less than {POSITIONS}")
+    return args
+
+
+def summary(built: Built, seconds: float) -> list[str]:
+    model = built.model
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GiB
+    lines = [
+        f"{built.pairs} sentence pairs, {built.links} links",
+        f"{len(model.translation.keys)} (source token, offset) pairs with {len(model.translation.values)} entries",
+        f"length = {model.length.slope:.3f} S + {model.length.intercept:.2f}",
+        f"{seconds:.1f} s without alignment, peak memory {peak:.2f} GiB",
+    ]
+    if built.held_out_recall is not None:
+        lines.append(
+            f"weights {model.weights.translation} (translation) and {model.weights.position} (position): "
+            f"recall {100 * built.held_out_recall:.1f} % on {built.held_out} held-out pairs, mean of N = {COUNTS}"
+        )
+    return lines
+
+
+def run(args: argparse.Namespace, command: str) -> None:
+    pairs = BinarisedPairs(args.data, args.split, args.source_lang, args.target_lang)
+    folder = args.output or pairs.folder
+    check_place("--output", folder / "header.json")
+    links = args.links
+    if links is None:
+        links = folder / "links.txt"
+        align_data(build_aligner(args), pairs, links)
+    began = time.perf_counter()
+    built = build(pairs, links, args.top, args.max_offset, args.held_out)
+    about = {
+        "command": command,
+        "machine": machine.describe(),
+        "split": args.split,
+        "languages": pairs.languages,
+        "pairs": built.pairs,
+        "links": built.links,
+        "top": args.top,
+        "held_out": {"pairs": built.held_out, "recall": built.held_out_recall},
+    }
+    built.model.save(folder, *pairs.dictionaries, about)
+    print("\n".join([f"tables in {folder}", *summary(built, time.perf_counter() - began)]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        run(args, machine.command("lattice_tables", given))
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""``aggdec``: the project's tools as one command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import fairseq_aggdec
+from fairseq_aggdec.cli import refusals
+
+TOOLS = {
+    "audit": "is a fast method exactly what stock fairseq gives?",
+    "benchmark": "how fast are the decoders?",
+    "compare": "quality and speed of several methods, side by side",
+    "trace": "a page that shows how sentences were decoded, call by call",
+    "distill": "replace the targets of a data folder by what a teacher writes",
+    "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
+    "lattice-dump": "the lattice of sentences as text or drawing",
+    "redraw": "plots and tables of result files drawn anew from their JSON",
+    "doctor": "what this machine and a checkpoint will use, and which method to take",
+}
+
+
+def usage() -> str:
+    width = max(map(len, TOOLS)) + 2
+    tools = "\n".join(f"  {name:<{width}}{what}" for name, what in TOOLS.items())
+    return (
+        "usage: aggdec TOOL [options]      aggdec TOOL --help shows the options of a tool\n\n"
+        f"{tools}\n\n"
+        "  --user-dir    print the folder for fairseq's --user-dir\n"
+        "  --version     print the version\n"
+        "  --debug       with a tool: show the traceback of what it refuses\n\n"
+        "Decoding and training: aggdec-generate, aggdec-interactive, aggdec-train, aggdec-validate, which take the\n"
+        "options of fairseq-generate and its relatives."
+    )
+
+
+def main() -> int:
+    """The console script."""
+    arguments = sys.argv[1:]
+    first = arguments[0] if arguments else "--help"
+    if first in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else refusals.REFUSED
+    if first == "--user-dir":
+        print(fairseq_aggdec.__path__[0])
+        return 0
+    if first == "--version":
+        print(f"fairseq_aggdec {fairseq_aggdec.__version__}")
+        return 0
+    return run_tool(first, arguments[1:])
+
+
+def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Runs a tool as ``aggdec NAME`` does, with the arguments of this process by default; its exit status."""
+    command = f"aggdec {name}"
+    if name not in TOOLS:
+        return refusals.refuse(command, f"there is no such tool, choose from {', '.join(TOOLS)}")
+
+    def tool(given: list[str]) -> object:
+        # In sys.argv too: results name the command that made them.
+        sys.argv = [command, *given]
+        module = importlib.import_module(f"fairseq_aggdec.cli.{name.replace('-', '_')}")
+        return module.main()
+
+    return refusals.run(command, tool, sys.argv[1:] if arguments is None else arguments)
+
+
+def run_script(name: str) -> None:
+    """What ``scripts/NAME.py`` does: as :func:`run_tool`, and the process ends with its status where it is not 0."""
+    status = run_tool(name)
+    if status:
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

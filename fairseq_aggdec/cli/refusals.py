@@ -1,0 +1,114 @@
+"""How a command ends: what it refuses is one sentence on stderr and exit code 2, without a traceback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+REFUSED = 2
+DEBUG = "--debug"
+PACKAGE = Path(__file__).resolve().parent.parent
+
+# Packages that only some commands need -> the extra that brings them.
+EXTRAS = {
+    "PIL": "images",
+    "ctranslate2": "benchmark",
+    "jinja2": "report",
+    "matplotlib": "report",
+    "rouge_score": "recipes",
+    "sacremoses": "recipes",
+    "skimage": "images",
+    "submitit": "bulk",
+    "systran_align": "lattice",
+    "ua_gec": "gec",
+    "zstandard": "bulk",
+}
+
+
+def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
+    """Runs a command; its exit status, 2 where it refused.
+
+    Args:
+        name: of the command, for the message.
+        command: takes the arguments, without ``--debug``.
+        arguments: those of the command line.
+
+    Raises:
+        Whatever is no refusal, and with ``--debug`` everything: the interpreter shows the traceback.
+    """
+    debug = DEBUG in arguments
+    if not debug:
+        quieten()
+    try:
+        status = command([argument for argument in arguments if argument != DEBUG])
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        return 130
+    except BrokenPipeError:  # who read the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 0
+    except SystemExit as end:
+        if debug or not isinstance(end.code, str):
+            raise
+        return refuse(name, end.code.removeprefix("error: "))
+    except Exception as error:
+        sentence = None if debug else refusal(error)
+        if sentence is None:
+            raise
+        return refuse(name, sentence)
+    return status if isinstance(status, int) else 0
+
+
+def quieten() -> None:
+    """Leaves out what hydra tells about fairseq's use of it, at every start."""
+    logging.getLogger("hydra").setLevel(logging.INFO)
+    for module in ("hydra", __name__):  # some are said of who calls
+        warnings.filterwarnings("ignore", category=UserWarning, module=module.replace(".", r"\."))
+
+
+def refuse(name: str, sentence: str) -> int:
+    for handler in logging.getLogger().handlers:  # what was logged stands before it
+        handler.flush()
+    print(f"{name}: error: {' '.join(sentence.split())}", file=sys.stderr)
+    return REFUSED
+
+
+def refusal(error: Exception) -> str | None:
+    """The sentence of an error that the user can mend; None for a fault, whose traceback is wanted.
+
+    Refusals are what our own code raises as ``ValueError`` or about a checkpoint, files that are not there, and what
+    fairseq's commands assert about their options.
+    """
+    from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
+
+    text = str(error).strip()
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        extra = EXTRAS.get(error.name.split(".")[0])
+        return extra and f"this needs {error.name}: pip install 'fairseq_aggdec[{extra}]'"
+    if isinstance(error, OSError):
+        missing = isinstance(error, FileNotFoundError) and " " not in text
+        return f"there is no {text}" if missing else re.sub(r"^\[Errno \d+\] ", "", text)
+    if isinstance(error, CheckpointError):
+        return text
+    module = innermost_module(error.__traceback__)
+    ours = module.startswith("fairseq_aggdec.")
+    if isinstance(error, ValueError) and ours and text:
+        return text
+    stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
+    if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
+        return text
+    return None
+
+
+def innermost_module(trace: TracebackType | None) -> str:
+    """Name of the module that raised."""
+    frames = list(traceback.walk_tb(trace))
+    return str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""

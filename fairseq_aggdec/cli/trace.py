@@ -1,0 +1,243 @@
+"""How single sentences were decoded, iteration by iteration: in the terminal and as a page.
+
+    python scripts/trace.py DATA --path verifier.pt --decoding gad --drafter-path drafter.pt --cpu
+    python scripts/trace.py DATA --path model.pt --decoding blockwise --sentences 4 17 --acceptance top-k --top-k 2
+
+takes every flag of fairseq-generate. With --decoding gad each iteration is a line D of the drafter and a line V of the
+verifier (Ge et al., Table 17); with iad it is one line; with blockwise it is a call of the decoder, token by token:
+tokens gained, then proposals that were thrown away (Stern et al., section 7.4); with beam it is the tree of the search,
+branch by branch. Without --sentences some of middling
+length are shown, from the fewest iterations to many.
+"""
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.evaluation import (
+    beam_trace,
+    choosing,
+    machine,
+    redraw,
+    report,
+    results,
+    speed,
+    systems,
+    trace,
+)
+from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.report import Page
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+
+COLUMNS = ("tokens gained", "iterations", "share of iterations")
+METHODS = {
+    "iad": (
+        "Input-guided aggressive decoding",
+        "Input-guided aggressive decoding: the output is guessed to go on as the input does, and the verifier checks "
+        "the guess in one call. Its own token follows what is accepted.",
+    ),
+    "gad": (
+        "Generalized aggressive decoding",
+        "Generalized aggressive decoding: in every iteration the drafter (D) proposes a block of tokens in one call, "
+        "and the verifier (V) checks all of them in one call. Its own token follows what is accepted.",
+    ),
+    "blockwise": (
+        "Blockwise parallel decoding",
+        "Blockwise parallel decoding: one call of the decoder checks the block that the heads proposed in the call "
+        "before and proposes the next one. The verifier's own token follows what is accepted; the first call has no "
+        "proposals.",
+    ),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    group = parser.add_argument_group("trace")
+    group.add_argument(
+        "--sentences", type=int, nargs="+", metavar="N", help="their numbers in the set, from 0"
+    )
+    group.add_argument(
+        "--limit",
+        type=int,
+        default=100,
+        help="sentences to decode and choose from, of all lengths (default: %(default)s)",
+    )
+    group.add_argument("--count", type=int, default=3, help="sentences to choose (default: 3)")
+    group.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html, or report-2.html, ... where there is one already)",
+    )
+    group.add_argument(
+        "--overwrite", action="store_true", help="replace the page that --report names"
+    )
+    group.add_argument(
+        "--no-speed", action="store_true", help="do not time the method against stock fairseq"
+    )
+    return parser
+
+
+def wanted(session: Session) -> list[dict[str, Any]]:
+    """The sentences that were asked for, or some of all lengths, each a batch."""
+    args = session.args
+    if args.sentences is None:
+        return session.batches(1, args.limit)
+    size = len(session.dataset)
+    for number in args.sentences:
+        if not 0 <= number < size:
+            raise SystemExit(
+                f"error: --sentences {number}: the set has sentences 0 to {size - 1} only"
+            )
+    by_number = {sample["id"].item(): sample for sample in session.batches(1)}
+    return [by_number[number] for number in dict.fromkeys(args.sentences)]
+
+
+def histogram(records: Sequence[Record]) -> list[list[str]]:
+    """Rows of the report's table: how often an iteration gained so many tokens."""
+    gained = Counter(len(step.emitted) for record in records for step in record.iterations)
+    rows = [
+        [str(n), str(gained[n]), f"{100 * gained[n] / gained.total():.0f} %"]
+        for n in sorted(gained)
+    ]
+    tokens = sum(n * calls for n, calls in gained.items())
+    return [*rows, [f"mean {tokens / gained.total():.2f}", str(gained.total()), ""]]
+
+
+def place(args: argparse.Namespace) -> Path:
+    """Where the page goes: nothing that is there is replaced unasked."""
+    if args.report is None:
+        return results.unused(Path("report.html"))
+    if args.report.is_file() and not args.overwrite:
+        raise SystemExit(
+            f"error: --report {args.report} is there already: name another file, or add --overwrite"
+        )
+    results.check_place("--report", args.report)
+    return args.report
+
+
+BEAM = (
+    "Beam search, call by call",
+    "Beam search over a tree of prefixes: every call of the decoder evaluates what the search waits for and what it "
+    "will probably need next. A line is a branch of the tree; the number before a run of tokens is the call that "
+    "evaluated them.",
+)
+
+
+@dataclass
+class Output:
+    """Where a page goes, and the command that makes it."""
+
+    path: Path
+    command: str
+
+
+def show_beam(session: Session, output: Output) -> None:
+    """The trees of some sentences, in the terminal and as a page."""
+    args = session.args
+    by_number = {
+        sample["id"].item(): sample
+        for sample in session.batches(1, None if args.sentences else args.limit)
+    }
+    unknown = [number for number in args.sentences or () if number not in by_number]
+    if unknown:
+        raise SystemExit(f"error: --sentences {unknown[0]}: there is no such sentence in the set")
+    # Of all lengths; where one of them is not readable, the next of the rest.
+    order = sorted(by_number)
+    step = max(1, len(order) // args.count)
+    order = args.sentences or list(dict.fromkeys([*order[step // 2 :: step], *order]))
+    words = session.task.source_dictionary, session.task.target_dictionary
+    traces, rows = list[trace.Trace](), []
+    for number, source, search, found in beam_trace.searches(
+        session, [by_number[number] for number in order]
+    ):
+        shown = beam_trace.trace(source, search, found, words)
+        if not args.sentences and not shown.readable:
+            continue
+        traces.append(shown)
+        used, places = len(search.tree.used), search.tree.places
+        rows.append([str(number), str(search.depth), str(search.calls), str(places), str(used)])
+        if not args.sentences and len(traces) == args.count:
+            break
+    trace.show(Console(), traces)
+    page = Page(*BEAM, traces=traces, lines="One line is one branch of the tree.", rows=rows)
+    page.columns = ("sentence", "steps", "calls", "nodes evaluated", "nodes used")
+    page.table = "The trees in numbers"
+    timed = args.sentences or list(by_number)
+    finish(session, "beam", [by_number[number] for number in timed], page, output)
+
+
+def finish(
+    session: Session, method: str, batches: list[dict[str, Any]], page: Page, output: Output
+) -> None:
+    """Adds the speed on some sentences and what was measured on what, and writes the page."""
+    args = session.args
+    if not args.no_speed:
+        beam = session.cfg.generation.beam if method == "beam" else 1
+        page.timed = speed.against_stock(session, method, beam, batches)
+    data, models = session.cfg.task.data, session.cfg.common_eval.path
+    threads = torch.get_num_threads()
+    page.context = (
+        f"Model {redraw.near(models)}; {args.gen_subset} set of {redraw.near(data)}; "
+        f"{redraw.count(len(batches), 'sentences')}, one at a time (batch size 1); "
+        f"{redraw.count(threads, 'threads')}; {session.precision}."
+    )
+    page.command = output.command
+    report.write(output.path, page)
+    print(f"\nThe same as a page: {output.path}")
+
+
+def put_into_words(method: str, session: Session, record: Record) -> trace.Trace:
+    dictionaries = session.task.source_dictionary, session.task.target_dictionary
+    if method == "gad":
+        return trace.trace_beside(record, *dictionaries)
+    return trace.trace(record, *dictionaries, apart=method == "blockwise")
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    arguments = sys.argv[1:] if given is None else given
+    with results.refusals():
+        show(arguments)
+
+
+def show(arguments: Sequence[str]) -> None:
+    session = Session(build_parser(), arguments)
+    args, method = session.args, str(session.task.cfg.decoding)
+    results.check_counts(args, "limit", "count")
+    output = Output(place(args), machine.command("trace", arguments))
+    if method == "beam":
+        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        return show_beam(session, output)
+    if method not in METHODS:
+        raise SystemExit(
+            f"error: --decoding {method} drafts nothing that could be shown: use {', '.join((*METHODS, 'beam'))}"
+        )
+    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+    batches = wanted(session)
+    records = systems.record(method, session, batches)
+    if args.sentences:
+        chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))
+    else:
+        words = session.task.source_dictionary, session.task.target_dictionary
+        worth = choosing.worth_showing(*words, choosing.references_of(session, records))
+        chosen = choosing.choose(records, args.count, worth)
+    traces = [put_into_words(method, session, record) for record in chosen]
+    trace.show(Console(), traces)
+    name, introduction = METHODS[method]
+    shown = Page(f"{name}, step by step", introduction, traces=traces)
+    shown.table, shown.columns = "Tokens gained in each call", COLUMNS
+    shown.rows = histogram(records)
+    finish(session, method, batches, shown, output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""``aggdec-generate --input-file BIG --output-file OUT``: raw text of any size, by any number of workers.
+
+Every other option is that of fairseq-interactive and of the plugin, and so is the output (its ``D-`` lines): text is
+cut by --tokenizer and --bpe as there, and joined again. DATA is the folder of the dictionaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from fairseq import options, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import DictConfig
+
+from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.api.translator import Translator
+from fairseq_aggdec.bulk import text, translation, workers
+from fairseq_aggdec.bulk.job import NOTES, BulkError, Job
+from fairseq_aggdec.bulk.relevant import (
+    MAX_TOKENS,
+    digest,
+    refuse_clocked_drafts,
+    relevant_options,
+    text_options,
+)
+from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
+from fairseq_aggdec.cli.fairseq_commands import check
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+
+OPTIONS = ("--input-file", "--output-file")
+
+
+def is_wanted(arguments: list[str]) -> bool:
+    """Whether a command line of aggdec-generate asks for a text file, not for a set of DATA."""
+    return any(argument.split("=")[0] in OPTIONS for argument in arguments)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    add_options(parser)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("text files")
+    group.add_argument(
+        "--input-file",
+        required=True,
+        metavar="FILE",
+        help="a sentence a line; .gz and .zst are read as such, - is standard input",
+    )
+    group.add_argument(
+        "--output-file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a line for each; OUT.jsonl: JSON lines with --nbest hypotheses; .gz and .zst are written as such. "
+        "It is there when it is complete; until then progress is kept in FILE.parts",
+    )
+    workers.add_options(parser)
+
+
+def help_text() -> str:
+    """The options that are ours, for ``aggdec-generate --help``."""
+    parser = argparse.ArgumentParser(
+        "aggdec-generate DATA", description=__doc__.split("\n")[0], add_help=False
+    )
+    add_options(parser)
+    return parser.format_help()
+
+
+def refuse_pointless(cfg: DictConfig, places: Places) -> None:
+    """Options that have no meaning for a text are refused, not ignored."""
+    generation = cfg.generation
+    refused = {
+        "--lm-path": generation.lm_path is not None,
+        "--score-reference": generation.score_reference,
+        "--constraints": generation.constraints is not None,
+        "--replace-unk": generation.replace_unk is not None,
+        "--print-alignment": generation.print_alignment is not None,
+        "--prefix-size": generation.prefix_size > 0,
+        "--results-path": cfg.common_eval.results_path is not None,
+        "--model-overrides": cfg.common_eval.model_overrides != "{}",
+        "--num-shards": cfg.dataset.num_shards != 1,
+    }
+    for option, given in refused.items():
+        if given:
+            raise BulkError(f"{option} does not go with --input-file")
+    refuse_clocked_drafts(cfg)
+    if not 1 <= generation.nbest <= generation.beam:
+        raise BulkError(f"--nbest {generation.nbest}: it must be 1 to --beam, {generation.beam}")
+    if generation.nbest > 1 and not places.json_lines:
+        raise BulkError(
+            f"--nbest {generation.nbest}: several outputs for a line are written as JSON lines: name the output *.jsonl"
+        )
+    if not cfg.common_eval.path:
+        raise BulkError("--path: name the checkpoint of a model")
+
+
+def make_translator(session: Session) -> Translator:
+    """What the command line names, as fairseq-interactive builds it."""
+    cfg, task = session.cfg, session.task
+    generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
+    codec = Codec(task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe))
+    joined = cfg.common_eval.post_process
+    return Translator(task, session.models, generator, codec, cfg.generation.nbest, joined)
+
+
+def make_header(session: Session, index: text.Index, places: Places) -> dict[str, Any]:
+    """What the output depends on: two processes with equal headers write equal outputs."""
+    paths = [Path(path) for path in utils.split_paths(session.cfg.common_eval.path)]
+    own = {
+        "device": "cuda" if session.cuda else "cpu",
+        "nbest": session.cfg.generation.nbest,
+        "shard_size": index.shard_size,
+        "json_lines": places.json_lines,
+    }
+    folder, task = Path(utils.split_paths(session.cfg.task.data)[0]), session.task.cfg
+    dictionaries = [folder / f"dict.{name}.txt" for name in (task.source_lang, task.target_lang)]
+    return {
+        "model": [digest([path]) for path in paths],
+        "data": digest(dictionaries),
+        "--input-file": index.sha256,
+        "options": relevant_options(session) | text_options(session) | own,
+        "sentences": index.lines,
+        "shards": index.shards,
+        NOTES: {"model": [path.name for path in paths], "input": places.source},
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Translates; ``arguments`` are those of the command line."""
+    sys.argv = ["aggdec-generate", *arguments]
+    check(build_parser)
+    args = options.parse_args_and_arch(build_parser(), input_args=arguments)
+    cfg = convert_namespace_to_omegaconf(args)
+    places = Places(args.input_file, args.output_file)
+    refuse_pointless(cfg, places)
+    places.check()
+    if args.launcher != workers.HERE:
+        if places.source == text.STDIN:
+            raise BulkError("--launcher: workers do not share standard input, name a file")
+        workers.launch(args, "aggdec-generate", places.parts / "launcher")
+        return
+    workers.begin(cfg.common.cpu)
+    path = places.input_path()
+    index = text.make_index(path, args.shard_size)
+    session = Session(build_parser(), arguments, data=False)
+    translator = make_translator(session)
+    job = Job(places.parts, NAME, make_header(session, index, places), args.lease)
+    job.begin()
+    batch_size, max_tokens = cfg.dataset.batch_size, cfg.dataset.max_tokens
+    if batch_size is None and max_tokens is None:
+        max_tokens = MAX_TOKENS
+    skip = cfg.dataset.skip_invalid_size_inputs_valid_test
+    translate = LineTranslator(translator, batch_size, max_tokens, skip, places.json_lines)
+    translation.work(job, places, text.Text(path, index), translate, cfg.common.seed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

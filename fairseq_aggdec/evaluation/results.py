@@ -1,0 +1,120 @@
+"""Files and options of the tools: results that are whole or not there, places checked before hours of work, refusals.
+
+A result is written beside its place and renamed, so a full disk or a kill leaves the older one as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fairseq_aggdec.compat import CheckpointError
+
+
+def named(output: Path, ending: str) -> Path:
+    """``OUTPUT`` with an ending behind its whole name: ``v1.2`` is no name with the ending ``.2``."""
+    return output.with_name(output.name + ending)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, UTF-8, that is there when it is whole; its folder is made."""
+    write(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write(path: Path, make: Callable[[Path], object]) -> None:
+    """Has ``make`` write a file of another name beside ``path``, with the same ending, and renames that.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind, and an older file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{os.getpid()}.partial.{path.name}")
+    try:
+        make(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def check_place(option: str, path: Path | None, *endings: str) -> None:
+    """Refuses a file that could not be written in the end; makes nothing.
+
+    Args:
+        option: that named it.
+        path: of the file; None: nothing was asked for.
+        endings: of the files, where ``path`` is only the beginning of their names.
+
+    Raises:
+        SystemExit: with the reason.
+    """
+    if path is None:
+        return
+    try:
+        for file in [named(path, ending) for ending in endings] or [path]:
+            if file.is_dir():
+                raise IsADirectoryError(f"{file} is a folder")
+        folder = path.parent
+        while not os.path.lexists(folder):
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"error: {option} {path} cannot be written: {error.strerror or error}"
+        ) from None
+
+
+def unused(path: Path) -> Path:
+    """A file that is not there yet: ``report.html``, else ``report-2.html`` and so on; its place is checked.
+
+    Raises:
+        SystemExit: it could not be written.
+    """
+    number, free = 1, path
+    while os.path.lexists(free):
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    check_place("the page", free)
+    return free
+
+
+def check_counts(args: Namespace, *options: str) -> None:
+    """Refuses numbers of options that count something and are below 1; None is not given.
+
+    Raises:
+        SystemExit: names the option.
+    """
+    for option in options:
+        value = getattr(args, option)
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and number < 1:
+                raise SystemExit(
+                    f"error: --{option.replace('_', '-')} {number}: it must be at least 1"
+                )
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the user can mend ends a tool with one sentence instead of a traceback."""
+    try:
+        yield
+    except (CheckpointError, OSError, ValueError) as error:
+        said = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            said = f"{error.filename}: {error.strerror}"
+        reason = " ".join(said.split()) or type(error).__name__
+        raise SystemExit(f"error: {reason}") from error
+
+
+def cell(text: str) -> str:
+    """Text as a cell of a Markdown table."""
+    return text.replace("|", r"\|").replace("\n", " ")

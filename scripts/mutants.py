@@ -1,0 +1,269 @@
+"""Do the tests see faults of the engine? Each mutant is one of them, put into a copy of the package.
+
+    python scripts/mutants.py --output docs/results/mutants
+
+runs for each mutant the tests that should see it, in the order given, until one fails, and writes which one that was.
+Exit status 1 if a mutant survives, or if the tests fail without any.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fairseq_aggdec.evaluation import benchmark, machine, results
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
+LOSSLESS, OPTIONS, BEAM = (
+    f"tests/equality/test_{name}.py" for name in ("lossless", "options", "beam")
+)
+TREES, CACHED, GAD = (
+    f"tests/equality/test_{name}.py" for name in ("trees", "cached_decoder", "gad")
+)
+RULES, STEPS, TABLES = (
+    f"tests/unit/test_{name}.py" for name in ("rules", "beam_rules", "beam_tables")
+)
+ACCEPTANCE = "tests/unit/test_acceptance.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: in ``file`` of the package ``old``, which stands there once, becomes ``new``."""
+
+    fault: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    fault: str
+    file: str
+    killed_by: str | None
+
+
+MUTANTS = [
+    Mutant(
+        *("keys are written one place too early", "decoding/compiled.py"),
+        "(*window.starts, *window.widths)",
+        "(*[max(0, start - 1) for start in window.starts], *window.widths)",
+        (CACHED, LOSSLESS),
+    ),
+    Mutant(
+        *("a token sees the one behind it", "decoding/window.py"),
+        ".triu_(1)",
+        ".triu_(2)",
+        ("tests/unit/test_window.py", CACHED),
+    ),
+    Mutant(
+        *("a node of a tree does not see its ancestors", "decoding/beam_tree.py"),
+        "above | 1 << self.places",
+        "1 | 1 << self.places",
+        ("tests/unit/test_beam_tree.py", BEAM),
+    ),
+    Mutant(
+        *("positions of a tree by place, not by depth", "decoding/window.py"),
+        "        return x + table[self.depths]",
+        "        return x + table[self.positions]",
+        ("tests/unit/test_window.py", BEAM),
+    ),
+    Mutant(
+        *("the first rejected token stands", "decoding/loop.py"),
+        "bifurcation = flags.index(0, first, first + width)",
+        "bifurcation = min(first + width - 1, flags.index(0, first, first + width) + 1)",
+        (LOSSLESS,),
+    ),
+    Mutant(
+        *("every drafted token stands", "decoding/acceptance.py"),
+        "return _before(choices, tree) == drafted",
+        "return _before(choices, tree) == _before(choices, tree)",
+        (ACCEPTANCE, LOSSLESS),
+    ),
+    Mutant(
+        *("top-beta takes one more", "decoding/acceptance.py"),
+        "(better < beta)",
+        "(better <= beta)",
+        (ACCEPTANCE,),
+    ),
+    Mutant(
+        *("tokens behind the end are kept", "decoding/loop.py"),
+        "        gained = host_tokens[first : bifurcation + 1]\n        if eos in gained:",
+        "        gained = host_tokens[first : bifurcation + 1]\n        if False:",
+        (LOSSLESS,),
+    ),
+    Mutant(
+        *("packed weights stay when training changes them", "decoding/linear.py"),
+        "return not torch.equal(self._values(), self.values) if told is None else told",
+        "return False",
+        ("tests/unit/test_linear.py", LOSSLESS, CACHED),
+    ),
+    Mutant(
+        *("the cache of another row after sentences left", "decoding/cached_decoder.py"),
+        "self.cache[:, new] = self.cache[:, old]",
+        "self.cache[:, new] = self.cache[:, new]",
+        (CACHED, LOSSLESS),
+    ),
+    Mutant(
+        *("the padding of another row after sentences left", "decoding/cached_decoder.py"),
+        "self.memory_mask[new] = self.memory_mask[old]",
+        "self.memory_mask[new] = self.memory_mask[new]",
+        (CACHED, LOSSLESS),
+    ),
+    Mutant(
+        *("rows stay in another order than their caches", "decoding/state.py"),
+        "self.rows = [self.rows[i] for i in keep]",
+        "self.rows = [self.rows[i] for i in sorted(keep)]",
+        (LOSSLESS,),
+    ),
+    Mutant(
+        *("keys of an accepted path are not moved", "decoding/verifier.py"),
+        "        if moved:\n",
+        "        if False:\n",
+        (TREES,),
+    ),
+    Mutant(
+        *("the end is forced one token late", "decoding/rules.py"),
+        "if position >= row.end:",
+        "if position > row.end:",
+        (RULES, OPTIONS),
+    ),
+    Mutant(
+        *("outputs may end one token early", "decoding/rules.py"),
+        "len(row.prefix) <= position < row.floor",
+        "len(row.prefix) <= position < row.floor - 1",
+        (RULES, OPTIONS),
+    ),
+    Mutant(
+        *("the penalty of <unk> is a reward", "decoding/rules.py"),
+        "logits[:, self.unk] - self.unk_penalty",
+        "logits[:, self.unk] + self.unk_penalty",
+        (RULES, OPTIONS),
+    ),
+    Mutant(
+        *("the first n-gram may be repeated", "decoding/rules.py"),
+        "for index in range(size - 1, len(output) + 1):",
+        "for index in range(size, len(output) + 1):",
+        (RULES,),
+    ),
+    Mutant(
+        *("probabilities of an ensemble are averaged as logarithms", "decoding/verifier.py"),
+        "return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))",
+        "return log_probs.mean(0)",
+        (LOSSLESS, OPTIONS),
+    ),
+    Mutant(
+        *("beam search: ends count among twice the beam", "decoding/beam_rules.py"),
+        "[item for item in pool[:beam] if item[2] == rules.eos]",
+        "[item for item in pool if item[2] == rules.eos]",
+        (STEPS, BEAM),
+    ),
+    Mutant(
+        *("beam search: prefixes are given up too early", "decoding/beam_rules.py"),
+        "if score + rules.bonus <= least:",
+        "if score - 0.5 <= least:",
+        (STEPS, "tests/unit/test_beam_search.py", BEAM),
+    ),
+    Mutant(
+        *("beam search: scores divided by a length without the end", "decoding/beam_generator.py"),
+        "return ending.total / (length + 1) ** self.len_penalty",
+        "return ending.total / max(1, length) ** self.len_penalty",
+        (BEAM,),
+    ),
+    Mutant(
+        *("beam search: padding may be chosen", "decoding/beam_tables.py"),
+        "log_probs[:, pad] = -torch.inf",
+        "pass",
+        (TABLES, BEAM),
+    ),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="TEXT", help="mutants whose fault has this in its name")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--output", type=Path, help="result files: OUTPUT.json and OUTPUT.md")
+    args = parser.parse_args()
+    results.check_counts(args, "jobs")
+    results.check_place("--output", args.output, ".json", ".md")
+    chosen = [mutant for mutant in MUTANTS if (args.only or "") in mutant.fault]
+    if not chosen:
+        raise SystemExit(f"error: --only {args.only}: no mutant is called so")
+    with ThreadPoolExecutor(args.jobs) as pool:
+        found = list(tqdm(pool.map(tried, chosen), total=len(chosen), unit="mutant"))
+    table = markdown(found)
+    print(table)
+    if args.output:
+        command = machine.command("mutants", sys.argv[1:])
+        rows = [asdict(outcome) for outcome in found]
+        benchmark.write_table(args.output, "Faults that the tests see", command, table, rows)
+    return int(any(outcome.killed_by is None for outcome in found))
+
+
+def tried(mutant: Mutant) -> Outcome:
+    """Runs a mutant's tests on a copy of the project that has its fault."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder)
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, copy / part, ignore=ignored)
+            else:
+                shutil.copy(source, copy / part)
+        put_in(mutant, copy)
+        return Outcome(mutant.fault, mutant.file, first_failure(copy, mutant.tests))
+
+
+def put_in(mutant: Mutant, project: Path) -> None:
+    """Writes the fault into a project.
+
+    Raises:
+        SystemExit: what it replaces does not stand there exactly once.
+    """
+    path = project / "fairseq_aggdec" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise SystemExit(f"error: {mutant.file} has {mutant.old!r} {text.count(mutant.old)} times")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def first_failure(project: Path, tests: Sequence[str]) -> str | None:
+    """The first test that fails, None if all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
+    environment = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode != 1 or failed is None:
+        raise SystemExit(f"error: the tests did not run: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return failed.group(1)
+
+
+def markdown(found: Sequence[Outcome]) -> str:
+    rows = ["| fault | in | seen by |", "|---|---|---|"]
+    for outcome in found:
+        seen = f"`{outcome.killed_by}`" if outcome.killed_by else "**nothing**"
+        rows.append(f"| {outcome.fault} | `{outcome.file}` | {results.cell(seen)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# A drafter for a trained model, from the model and the data it was trained on: what it writes for the training set is
+# distilled, then a drafter of one layer with its encoder learns to write that.
+#
+#   scripts/train_drafter.sh DATA VERIFIER [OUTPUT]
+#
+# DATA is a data folder of fairseq-preprocess, VERIFIER a checkpoint of an ordinary fairseq Transformer. The drafter is then
+# OUTPUT/drafter/checkpoint_best.pt (OUTPUT: DATA-drafter); decode with
+#
+#   fairseq-generate DATA --path VERIFIER --decoding gad --drafter-path OUTPUT/drafter/checkpoint_best.pt
+#
+# Training ends early when the tokens that would stand (mean_accepted in the log) no longer grow. Killed at any moment, the
+# same command goes on.
+# Environment: LAYERS (1, of the drafter's decoder), BLOCK_SIZE (10), MAX_UPDATE (5000), PATIENCE (6 validations, one every
+# 250 updates), LR (0.001), MAX_TOKENS (4000), SEED (1), FLAGS (more for fairseq-train), DISTILL_FLAGS (more for distill.sh:
+# --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16, PYTHON: see recipes/multi30k_common.sh.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/recipes/common.sh"
+
+[ "$#" -ge 2 ] && [ "$#" -le 3 ] && [ "${1#-}" = "$1" ] || die "usage: scripts/train_drafter.sh DATA VERIFIER [OUTPUT]"
+DATA=${1%/}
+VERIFIER=$2
+WORK=${3:-$DATA-drafter}
+[ -d "$DATA" ] || die "the folder $DATA does not exist"
+[ -f "$VERIFIER" ] || die "the checkpoint $VERIFIER does not exist"
+mkdir -p "$WORK"
+LAYERS=${LAYERS:-1}
+BLOCK_SIZE=${BLOCK_SIZE:-10}
+MAX_UPDATE=${MAX_UPDATE:-5000}
+devices
+
+# The sizes of the verifier, whose encoder and embeddings the drafter shares.
+sizes() {
+    "$PYTHON" - "$VERIFIER" <<'PYTHON'
+import sys
+
+from fairseq_aggdec.compat import load_checkpoint
+
+state = load_checkpoint(sys.argv[1])
+model = (state.get("cfg") or {}).get("model") or state.get("args")
+named = model if hasattr(model, "keys") else vars(model)
+names = ("embed_dim", "ffn_embed_dim", "attention_heads")
+flags = [f"--encoder-layers {named['encoder_layers']}"]
+for side in ("encoder", "decoder"):
+    flags += [f"--{side}-{name.replace('_', '-')} {named[f'{side}_{name}']}" for name in names]
+    if named.get(f"{side}_normalize_before"):
+        flags.append(f"--{side}-normalize-before")
+    if named.get(f"{side}_learned_pos"):
+        flags.append(f"--{side}-learned-pos")
+flags.append(f"--activation-fn {named.get('activation_fn', 'relu')}")
+print(" ".join(flags))
+PYTHON
+}
+
+distil() {
+    local options=(--decoding greedy --beam 1)
+    [ "$BF16" = 0 ] || options+=(--bf16)
+    # shellcheck disable=SC2086  # the flags are lists
+    bash "$ROOT/scripts/distill.sh" "$DATA" "$WORK/distilled" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
+        ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
+}
+
+train() {
+    # shellcheck disable=SC2086
+    "$BIN/fairseq-train" "$WORK/distilled" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS $PRECISION_FLAGS \
+        --seed "${SEED:-1}" --arch nar_drafter $SIZES --decoder-layers "$LAYERS" --block-size "$BLOCK_SIZE" \
+        --dropout 0 --criterion glancing_loss --label-smoothing 0.1 --slot-decay 0.8 --eval-acceptance "$VERIFIER" \
+        --share-verifier-encoder "$VERIFIER" --init-decoder-from "$VERIFIER" --share-decoder-input-output-embed \
+        --slot-predicts next --prefix-attention causal --slot-chain \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "${LR:-0.001}" \
+        --lr-scheduler polynomial_decay --warmup-updates $((MAX_UPDATE < 4000 ? MAX_UPDATE / 10 : 400)) \
+        --total-num-update "$MAX_UPDATE" --max-update "$MAX_UPDATE" --patience "${PATIENCE:-6}" \
+        --max-tokens "${MAX_TOKENS:-4000}" --required-batch-size-multiple 1 --num-workers 0 \
+        --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
+        --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
+        --keep-interval-updates 1 --no-epoch-checkpoints ${FLAGS:-} --log-format simple --log-interval 50 2>&1 |
+        tee -a "$OUT/train.log"
+}
+
+[ -e "$WORK/distilled/distillation.json" ] || distil
+SIZES=$(sizes)
+resume drafter train
+say "the drafter: $WORK/drafter/checkpoint_best.pt"
