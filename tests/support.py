@@ -1,4 +1,4 @@
-"""Tiny random models, batches and the stock oracle that the tests share."""
+"""The stock oracle and what else the tests share, tiny random models and batches among it."""
 
 from __future__ import annotations
 
@@ -7,95 +7,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.drafters.chain import CANDIDATES
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+from fairseq_aggdec.evaluation.random_models import (
+    SIZES,
+    WORDS,
+    make_batch,
+    make_dictionary,
+    make_model,
+    make_task,
+    random_sources,
+)
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 
-WORDS = 36
-SIZES = {
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_embed_dim": 16,
-    "decoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "decoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "dropout": 0.1,
-    "max_source_positions": 64,
-    "max_target_positions": 64,
-}
-
-
-def make_dictionary(words: Sequence[str] | None = None) -> Dictionary:
-    dictionary = Dictionary()
-    for word in words or [f"w{i}" for i in range(WORDS)]:
-        dictionary.add_symbol(word)
-    return dictionary
-
-
-def make_task(
-    decoding: str = "beam",
-    source: Dictionary | None = None,
-    target: Dictionary | None = None,
-    **options: Any,
-) -> TranslationAggdecTask:
-    config = TranslationAggdecConfig(data="", source_lang="src", target_lang="tgt")
-    config.decoding = decoding
-    for name, value in options.items():
-        assert hasattr(config, name), name
-        setattr(config, name, value)
-    return TranslationAggdecTask(config, source or make_dictionary(), target or make_dictionary())
-
-
-def make_model(
-    task: TranslationAggdecTask, seed: int, arch: str = "transformer", **options: Any
-) -> Any:
-    """A random model in evaluation mode whose output depends on the source, varies along the sentence and ends.
-
-    Freshly initialised models repeat one token with tiny margins. Larger layers over smaller embeddings make them
-    chaotic, which is what a test of equality wants: a wrong key or position shows at once.
-    """
-    args = Namespace(**(SIZES | options))
-    ARCH_CONFIG_REGISTRY[arch](args)
-    torch.manual_seed(seed)
-    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_tokens" in name:
-                parameter.normal_(0, 0.4, generator=generator)
-            elif parameter.dim() > 1 and "embed_positions" not in name:
-                parameter.normal_(0, 1.5 / parameter.size(-1) ** 0.5, generator=generator)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.05, generator=generator)
-    return model.eval()
-
-
-def make_batch(
-    rows: Sequence[Sequence[int]], left_pad: bool = True, pad: int = 1, eos: int = 2
-) -> dict[str, Any]:
-    """A sample as fairseq collates it from source token ids without ``</s>``."""
-    sources = [torch.tensor([*row, eos]) for row in rows]
-    lengths = torch.tensor([len(source) for source in sources])
-    tokens = data_utils.collate_tokens(sources, pad, eos, left_pad=left_pad)
-    return {
-        "id": torch.arange(len(rows)),
-        "net_input": {"src_tokens": tokens, "src_lengths": lengths},
-        "target": None,
-    }
-
-
-def random_sources(seed: int, count: int, longest: int = 12) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
-    return [
-        torch.randint(4, 4 + WORDS, (length,), generator=generator).tolist() for length in lengths
-    ]
+__all__ = [
+    "SIZES",
+    "WORDS",
+    "make_batch",
+    "make_dictionary",
+    "make_model",
+    "make_task",
+    "random_sources",
+]
 
 
 def generation_options(**options: Any) -> Namespace:
@@ -123,7 +60,7 @@ def stock(
     models: Sequence[Any], sample: dict[str, Any], prefix: Tensor | None = None, **options: Any
 ) -> list[dict[str, Any]]:
     """The oracle: what stock fairseq finds with beam 1."""
-    task = make_task("beam", models[0].encoder.dictionary, models[0].decoder.dictionary)
+    task = make_task("stock", models[0].encoder.dictionary, models[0].decoder.dictionary)
     generator = task.build_generator(list(models), generation_options(**options))
     assert isinstance(generator, SequenceGenerator)
     found = task.inference_step(generator, list(models), sample, prefix_tokens=prefix)

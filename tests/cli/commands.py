@@ -114,7 +114,7 @@ def run_process(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=1200,
     )
 
 

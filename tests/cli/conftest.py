@@ -30,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="session")
 def stock(trained: Trained) -> Result:
     """The whole test set with stock fairseq and beam 1."""
-    return trained.generate("beam")
+    return trained.generate("stock")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

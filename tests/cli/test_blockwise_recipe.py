@@ -68,7 +68,7 @@ def recipe(work: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         cwd=work.parent,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
 
 

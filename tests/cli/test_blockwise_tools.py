@@ -132,7 +132,7 @@ def table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def test_every_rule_is_measured(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     record = table.run()
-    assert table.decoded == {"beam": 2, "blockwise": len(table.script.RULES), "timed": 1}
+    assert table.decoded == {"stock": 2, "blockwise": len(table.script.RULES), "timed": 1}
     rules = ["exact", "top-2", "top-3", "minimum block 2", "minimum block 3"]
     found = [(score["model"], score["rule"]) for score in record["scores"]]
     stock = "stock --beam 1"
@@ -171,13 +171,13 @@ def test_what_has_changed_is_measured_again(table: Table) -> None:
     table.run()
     write_model(table.folder / "heads.pt", table.folder, "heads", seed=2)
     table.run()
-    assert table.decoded == {"beam": 1, "blockwise": 5, "timed": 1}  # not the base
+    assert table.decoded == {"stock": 1, "blockwise": 5, "timed": 1}  # not the base
     table.run("--repeats", "2")
     assert table.decoded == {"timed": 1}
     text = table.folder / "test.src-tgt.src"
     text.write_text(text.read_text().replace("w1 ", "w2 "))
     table.run("--max-len-b", "9")
-    assert table.decoded == {"beam": 2, "blockwise": 5, "timed": 1}
+    assert table.decoded == {"stock": 2, "blockwise": 5, "timed": 1}
 
 
 def test_a_killed_run_goes_on(table: Table) -> None:
@@ -186,7 +186,7 @@ def test_a_killed_run_goes_on(table: Table) -> None:
         table.run()
     table.stop_at = ""
     record = table.run()
-    assert table.decoded == {"beam": 1, "blockwise": 3, "timed": 1}  # stock again: to compare with
+    assert table.decoded == {"stock": 1, "blockwise": 3, "timed": 1}  # stock again: to compare with
     assert len(record["scores"]) == 7
 
 
@@ -249,8 +249,8 @@ def test_traces_show_block_after_block(
     assert sum(gained) == sum(written)
     assert max(gained) >= 2  # of a block of at least two
     html = page.read_text()
-    assert html.count('<div class="trace">') == 2
-    assert html.count('<span class="relaxed">') > 0  # what stands for the minimum only
+    assert html.count('<section class="trace"') == 2
+    assert html.count('<em class="relaxed">') > 0  # what stands for the minimum only
     assert f"<td>mean {sum(gained) / len(gained):.2f}</td>" in html
 
 

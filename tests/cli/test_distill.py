@@ -24,11 +24,14 @@ import torch
 from fairseq.data import Dictionary, data_utils
 from fairseq_cli import generate, train
 
-from fairseq_aggdec.data import distillation, distilled_folder
-from fairseq_aggdec.data.distillation import DistillationError, shard_path
+from fairseq_aggdec.bulk.claims import Claims
+from fairseq_aggdec.cli import distill as tool
+from fairseq_aggdec.data import distilled_folder
+from fairseq_aggdec.data.shards import collect
 from fairseq_aggdec.evaluation import replay
 from fairseq_aggdec.evaluation.session import Session
 from tests.support import WORDS, make_dictionary
+from tests.unit.test_distillation import change
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "distill.py"
@@ -40,6 +43,8 @@ FILES = [f"train.{PAIR}.{language}.{end}" for language in LANGUAGES for end in (
 FILES += [f"text/train.{name}" for name in (*LANGUAGES, "dropped.tsv")]
 OPTIONS = ["--cpu", "--batch-size", "4", "--beam", "3", "--max-len-b", "12"]
 OPTIONS += ["--max-source-positions", str(LONGEST)]
+COUNT = 25  # shards
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 # Processes are forked from one that has imported everything: they start in a second instead of four.
 context = multiprocessing.get_context("forkserver")
@@ -86,13 +91,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(folder: Path, output: Path, *more: str) -> list[str]:
     teacher = ["--path", str(folder / "teacher1.pt")]
-    return [str(folder / "data"), "--output", str(output), *teacher, *OPTIONS, *more]
+    given = ["--output", str(output), *teacher, *OPTIONS, "--shard-size", "8"]
+    return [str(folder / "data"), *given, *more]
 
 
 def distill(folder: Path, output: Path, *more: str) -> None:
     """Runs distill.py in this process."""
     with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+        tool.main()
 
 
 def start(folder: Path, output: Path, *more: str) -> BaseProcess:
@@ -123,12 +129,10 @@ def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-def size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def shards(output: Path) -> dict[str, bytes]:
+    """What was decoded so far."""
+    folder = output / "shards"
+    return {path.name: path.read_bytes() for path in folder.glob("train.*.shard")}
 
 
 def contents(output: Path) -> dict[str, bytes]:
@@ -137,28 +141,50 @@ def contents(output: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path) -> Path:
-    """One shard, decoded and merged without interruption."""
+    """Decoded and merged by one process, without interruption."""
     output = folder / "undisturbed"
     distill(folder, output)
-    distill(folder, output, "--merge")
     return output
 
 
-def test_ten_kills_change_nothing(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
-    whole = shard_path(undisturbed / "shards", "train", 0, 1).read_bytes()
-    path = shard_path(tmp_path / "shards", "train", 0, 1)
-    generator = random.Random(3)
-    for kill in range(10):
-        target = lines(path) + generator.randint(0, 4)
-        kill_when(start(folder, tmp_path), lambda target=target: lines(path) >= target)
-        if kill % 2 and lines(path):  # what a kill in the middle of a write leaves
-            os.truncate(path, size(path) - generator.randint(1, 40))
-        assert size(path) < len(whole)
-    assert lines(path) > 10
-    distill(folder, tmp_path)
-    assert path.read_bytes() == whole
-    distill(folder, tmp_path, "--merge")
+@pytest.mark.parametrize(
+    ("workers", "more"),
+    [
+        (1, []),
+        (2, []),
+        (3, []),
+        # Drafts of a learned length, and what stands depends on them.
+        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "9"]),
+    ],
+)
+def test_kills_and_workers_change_nothing(
+    workers: int, more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    if more:
+        undisturbed, tmp_path = tmp_path / "whole", tmp_path / "killed"
+        distill(folder, undisturbed, *more, "--keep-cut")
+    whole, generator = shards(undisturbed), random.Random(3)
+    assert len(whole) == COUNT
+    for _ in range(3):
+        target = len(shards(tmp_path)) + generator.randint(1, 4)
+        processes = [start(folder, tmp_path, *more) for _ in range(workers)]
+        kill_when(processes[0], lambda target=target: len(shards(tmp_path)) >= target)
+        for process in processes:
+            process.kill()
+            process.join()
+        assert 0 < len(shards(tmp_path)) < COUNT
+    last = [start(folder, tmp_path, *more, "--keep-cut") for _ in range(workers)]
+    for process in last:
+        process.join()
+        assert process.exitcode == 0
+    assert shards(tmp_path) == whole
+    if more:  # with what a merge drops by default, nothing would be left
+        distill(folder, tmp_path, *more, "--merge", "--keep-cut")
+    else:
+        distill(folder, tmp_path, *more, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
+    left = {path.name for path in (tmp_path / "shards").iterdir()}
+    assert left == {*whole, "train.job.json", "merged.json"}
 
 
 @pytest.mark.parametrize("seen", ["merge.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
@@ -186,7 +212,7 @@ def test_outputs_are_those_of_fairseq_generate(folder: Path, undisturbed: Path) 
     ):
         generate.cli_main()
     expected = dict(re.findall(r"^H-(\d+)\t\S+\t(.*)$", stdout.getvalue(), re.MULTILINE))
-    collected = distillation.collect(undisturbed / "shards", "train")
+    collected = collect(undisturbed / "shards", "train")
     found = {
         str(output.sentence): distilled_folder.symbols(make_dictionary(), output.tokens.tolist())
         for output in collected.outputs
@@ -240,7 +266,7 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
     """Two sets with one of our decoders; the filter changes without decoding anew."""
     more = ["--decoding", "iad", "--subsets", "valid", "test", "--beam", "1"]
     distill(folder, tmp_path, *more)
-    shards = {path: path.read_bytes() for path in (tmp_path / "shards").iterdir()}
+    before = {path: path.read_bytes() for path in (tmp_path / "shards").glob("*.shard")}
     for options in (["--keep-cut"], ["--keep-cut", "--max-length-ratio", "2"]):
         distill(folder, tmp_path, *more, "--merge", *options)
         summary = json.loads((tmp_path / "distillation.json").read_text())["subsets"]
@@ -248,7 +274,7 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
         dropped = summary["valid"]["dropped"]
         assert dropped["cut"] == 0
     assert sum(subset["dropped"]["length ratio"] for subset in summary.values()) > 0
-    assert {path: path.read_bytes() for path in shards} == shards
+    assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(SystemExit, match="no pair is left"):
         distill(folder, tmp_path, *more, "--merge", "--max-length-ratio", "0.1")
     name = f"train.{PAIR}.{replay.TARGET}.bin"
@@ -261,15 +287,20 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
         (["--beam", "4"], "--beam 3, not 4"),
         (["--decoding", "greedy"], '--decoding "beam", not "greedy"'),
         (["--batch-size", "5"], "--batch-size 4, not 5"),
-        (["--distributed-world-size", "2"], "--distributed-world-size 1, not 2"),
-        (["--distributed-rank", "1"], "--distributed-rank 1 is not one of 0 to 0"),
+        (["--shard-size", "9"], "--shard-size 8, not 9"),
+        (["--distributed-world-size", "2"], "--distributed-world-size does not go with"),
+        (["--distributed-rank", "1"], "--distributed-rank does not go with"),
         (["--path", "TEACHER2"], "another teacher"),
         (["--path", "nowhere.pt"], "--path: there is no file nowhere.pt"),
         (["--nbest", "2"], "--nbest"),
-        (["--decoding", "iad", "--acceptance", "top-beta"], "--acceptance does not go with drafts"),
-        (["--decoding", "iad", "--min-block-size", "2"], "--min-block-size does not go with"),
-        (["--decoding", "iad", "--bf16"], "--bf16 does not go with drafts"),
-        (["--decoding", "gad", "--block-size", "auto", "--fp16"], "--fp16 does not go with drafts"),
+        (
+            ["--decoding", "gad", "--block-size", "auto", "--fp16"],
+            "--fp16 does not go with --block",
+        ),
+        (
+            ["--decoding", "blockwise", "--draft-nodes", "auto", "--min-block-size", "2"],
+            "--min-block-size does not go with --draft-nodes auto",
+        ),
         (["--max-tokens", "9"], "--max-tokens 9"),
         (["--subsets", "dev"], "dev"),
         (["--merge", "--subsets", "valid"], None),
@@ -313,6 +344,133 @@ def test_other_data_is_refused(folder: Path, undisturbed: Path, tmp_path: Path) 
             distill(tmp_path, tmp_path / "new", *more)
 
 
+# -- what is not distillation's own
+
+
+def contents_of(folder: Path) -> dict[str, bytes | str]:
+    """Every file by its name, and where links lead to."""
+    return {
+        str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def refused(folder: Path, output: Path, *more: str) -> str:
+    """What distill.py says, in one line, when it stops."""
+    with pytest.raises(SystemExit) as stopped:
+        distill(folder, output, *more)
+    assert "\n" not in str(stopped.value)
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["DATA itself", "a link to DATA", "other data", "a note", "a file"]
+)
+@pytest.mark.parametrize("more", [[], ["--merge"]])
+def test_a_folder_of_somebody_else_is_refused(
+    kind: str, more: list[str], folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
+    shutil.copy(folder / "teacher1.pt", tmp_path)
+    output = tmp_path / "output"
+    if kind == "DATA itself":
+        output = tmp_path / "data"
+    elif kind == "a link to DATA":
+        output.symlink_to(tmp_path / "data")
+    elif kind == "other data":
+        shutil.copytree(folder / "data", output)
+    elif kind == "a note":
+        output.mkdir()
+        (output / "note.txt").write_text("precious")
+    else:
+        output.write_text("precious")
+    before = contents_of(tmp_path)
+    assert f"--output {output} " in refused(tmp_path, output, *more)
+    assert contents_of(tmp_path) == before
+
+
+def test_merging_replaces_only_what_it_made(
+    folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """A file that came into the folder while it was decoded stays, and nothing else is moved."""
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    (tmp_path / "shards" / "merged.json").unlink()
+    name = f"train.{PAIR}.{replay.SOURCE}.bin"
+    (tmp_path / name).write_text("precious")
+    assert f"would replace ({name})" in refused(folder, tmp_path, "--merge")
+    assert {path.name for path in tmp_path.iterdir()} == {"shards", "merge.partial", name}
+    assert (tmp_path / name).read_text() == "precious"
+    (tmp_path / name).unlink()
+    distill(folder, tmp_path, "--merge")
+    distill(folder, tmp_path, "--merge")  # its own files it replaces
+    assert contents(tmp_path) == contents(undisturbed)
+
+
+@pytest.mark.parametrize("name", ["merge.partial", "text"])
+def test_links_are_not_followed(name: str, folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed / "shards", tmp_path / "out" / "shards")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_text("precious")
+    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere")
+    before = contents_of(tmp_path)
+    assert f"{name} is a symbolic link" in refused(folder, tmp_path / "out", "--merge")
+    after = contents_of(tmp_path)
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_shard_that_was_changed_replaces_nothing(
+    folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "out")
+    path = tmp_path / "out" / "shards" / f"train.0-of-{COUNT}.shard"
+    change(path, lambda batches: batches[0][0][2].append(99999999))
+    before = contents_of(tmp_path)
+    assert "the token id 99999999 cannot" in refused(folder, tmp_path / "out", "--merge")
+    assert contents_of(tmp_path) == before
+
+
+def test_a_folder_of_an_earlier_version_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "train.0-of-2.jsonl").write_text("{}\n")
+    assert "was begun by an earlier version" in refused(folder, tmp_path)
+
+
+# -- more than one process
+
+
+def test_one_process_merges(
+    folder: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    with Claims(tmp_path / "shards").take("merge") as other:
+        assert other
+        distill(folder, tmp_path)
+        assert "another process makes" in capsys.readouterr().out
+        assert "another process makes" in refused(folder, tmp_path, "--merge")
+        assert not (tmp_path / "distillation.json").exists()
+    distill(folder, tmp_path)
+    assert contents(tmp_path) == contents(undisturbed)
+    written = (tmp_path / "distillation.json").stat().st_ino
+    distill(folder, tmp_path)  # one who comes late
+    assert "is made already" in capsys.readouterr().out
+    assert (tmp_path / "distillation.json").stat().st_ino == written
+    distill(folder, tmp_path, "--keep-cut")
+    assert contents(tmp_path) != contents(undisturbed)
+
+
+def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> None:
+    """As a preempted job gets it: nobody has to wait for the lease."""
+    process = start(folder, tmp_path)
+    while process.exitcode is None and not shards(tmp_path):
+        process.join(0.001)
+    process.terminate()
+    process.join()
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert 0 < len(shards(tmp_path)) < COUNT
+    assert not list((tmp_path / "shards").glob("*.claim"))
+
+
 # -- distill.sh
 
 
@@ -329,43 +487,85 @@ def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_until_free(paths: list[Path]) -> None:
-    """Killed processes that are nobody's children any more are gone when their locks are."""
-    while paths:
-        with suppress(DistillationError), distillation.exclusive(paths[0]):
-            paths = paths[1:]
-
-
 def test_two_processes_killed_then_one_fails_then_all_is_well(
     folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    paths = [shard_path(tmp_path / "shards", "train", shard, 2) for shard in (0, 1)]
     running = shell(folder, tmp_path)
-    while running.poll() is None and any(size(path) == 0 for path in paths):
+    while running.poll() is None and len(shards(tmp_path)) < 2:
         with suppress(subprocess.TimeoutExpired):
             running.wait(0.01)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
-    wait_until_free(paths)
-    with distillation.exclusive(paths[1]):
-        running = shell(folder, tmp_path)
-        printed, _ = running.communicate(timeout=300)
-    assert running.returncode == 2
-    assert "shard 1 of 2 failed" in printed
-    assert "in use by another process" in printed
-    assert "the same command" in printed
+    assert 2 <= len(shards(tmp_path)) < COUNT
+    path = tmp_path / "shards" / "train.job.json"
+    header = path.read_bytes()
+    path.write_bytes(b"{}")
     running = shell(folder, tmp_path)
-    printed, _ = running.communicate(timeout=300)
+    printed, _ = running.communicate(timeout=1200)
+    assert running.returncode == 2
+    assert "process 0 failed" in printed and "process 1 failed" in printed
+    assert "train.job.json is not what was written" in printed
+    assert "the same command" in printed
+    path.write_bytes(header)
+    running = shell(folder, tmp_path)
+    printed, _ = running.communicate(timeout=1200)
     assert running.returncode == 0, printed
     assert contents(tmp_path) == contents(undisturbed)
-    assert (
-        f"train: {(tmp_path / 'text' / 'train.target').read_text().count(chr(10))} of 200"
-        in printed
+    assert shards(tmp_path) == shards(undisturbed)
+    kept = (tmp_path / "text" / "train.target").read_text().count("\n")
+    assert f"train: {kept} of 200" in printed
+
+
+def test_torchrun(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node", "2", str(SCRIPT), *arguments(folder, tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=1200,
     )
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path) == contents(undisturbed)
+    assert shards(tmp_path) == shards(undisturbed)
+
+
+def shell_refuses(*arguments: str | Path, **environment: str) -> str:
+    """What distill.sh says when it stops before it starts anything."""
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "distill.sh"), *map(str, arguments)],
+        env={**os.environ, "PYTHON": "false", "CUDA_VISIBLE_DEVICES": "", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
 
 
 def test_usage() -> None:
-    script = str(ROOT / "scripts" / "distill.sh")
-    done = subprocess.run(["bash", script, "--path", "x"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: usage:")
+    assert shell_refuses("--path", "x").startswith("error: usage:")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PROCESSES", "abc"), ("PROCESSES", "0"), ("SHARDS", "2"), ("FIRST", "1")],
+)
+def test_numbers_of_processes(name: str, value: str, tmp_path: Path) -> None:
+    numbers = {"PROCESSES": "2", name: value}
+    said = shell_refuses("data", tmp_path / "new", "--cpu", **numbers)
+    assert (f"{name}={value}" if name == "PROCESSES" else "SHARDS and FIRST") in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_shell_writes_nothing_into_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for path in (data, other):
+        path.mkdir()
+        (path / "precious").write_text("precious")
+    (tmp_path / "link").symlink_to(data)
+    before = contents_of(tmp_path)
+    assert "is DATA" in shell_refuses(data, data, "--cpu")
+    assert "is DATA" in shell_refuses(data, tmp_path / "link", "--cpu")
+    assert "did not write" in shell_refuses(data, other, "--cpu")
+    assert contents_of(tmp_path) == before

@@ -84,6 +84,8 @@ def test_half_precision(trained: Trained, tmp_path: Path, stock: Result, options
         "--batch-size 1",
         "--draft-vocabulary 9",
         "--draft-int8",
+        "--draft-nodes 6",
+        "--draft-nodes auto --batch-size 7",
     ],
 )
 def test_gad_equals_stock(trained: Trained, stock: Result, drafter: Path, options: str) -> None:
@@ -121,7 +123,7 @@ def test_trace_of_drafter_and_verifier(
     options += ["--decoding", "gad", "--drafter-path", str(drafter), "--sentences", "2"]
     options += ["--report", str(page)]
     script("trace").main(options)
-    printed = capsys.readouterr().out
+    printed = re.sub(r"[\[\]~]", "", capsys.readouterr().out)  # marks, where no colours are
     (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
     assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
     verified = re.findall(r"^ +V (.*)$", printed, re.MULTILINE)
@@ -130,8 +132,42 @@ def test_trace_of_drafter_and_verifier(
     assert page.read_text().count("<b>V</b>") == len(verified)
     assert "another token" not in printed
 
-    script("trace").main([*options, "--min-block-size", "5"])
+    script("trace").main([*options, "--min-block-size", "5", "--overwrite"])
     assert "though the verifier would have written another token" in capsys.readouterr().out
+
+
+def test_trace_of_trees(
+    trained: Trained, drafter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
+    options += ["--decoding", "gad", "--drafter-path", str(drafter), "--sentences", "2"]
+    script("trace").main([*options, "--draft-nodes", "6"])
+    printed = capsys.readouterr().out
+    (output,) = re.findall(r"^output +(.*)$", printed, re.MULTILINE)
+    assert output == trained.generate("gad", "--drafter-path", drafter).texts()["2"]
+    assert "another token" not in printed
+
+
+def test_what_trees_bring(
+    trained: Trained, drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "trees"
+    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
+    options += ["--decoding", "gad", "--drafter-path", str(drafter), "--limit", "9"]
+    options += ["--nodes", "8", "64", "auto", "--relaxed", "5,3.0", "--output", str(output)]
+    script("tree_drafts").main(options)
+    found = json.loads(output.with_suffix(".json").read_text())["results"]
+    exact = {row["nodes"]: row for row in found["systems"] if row["acceptance"] == "exact"}
+    assert list(exact) == ["greedy", "chain", "8", "64", "auto"]
+    assert all(row["differ"] == 0 and row["milliseconds"] > 0 for row in exact.values())
+    assert len({row["tokens"] for row in exact.values()}) == 1
+    assert exact["64"]["iterations"] <= exact["chain"]["iterations"] < exact["greedy"]["iterations"]
+    given, fitted = (found["calibration"][name] for name in ("as given", "fitted"))
+    for one in (given, fitted):  # every node of every tree is in one of the bins
+        assert sum(count for count, _, _ in one["bins"]) > 64
+        assert all(0 <= stood <= count for count, _, stood in one["bins"])
+    assert sum(stood for _, _, stood in given["bins"]) > 0
+    assert capsys.readouterr().out.count("| exact |") == 10
 
 
 def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:

@@ -75,13 +75,13 @@ def test_beam_search_is_stock(trained: Trained) -> None:
     expected = run(
         generate.cli_main, trained.data, *plain, *CUT, "--required-batch-size-multiple", "1"
     )
-    found = trained.generate("beam", "--beam", "5")
+    found = trained.generate("stock", "--beam", "5")
     assert found.lines("D") == expected.lines("D")
 
 
 def test_bfloat16(trained: Trained, stock: Result) -> None:
     """fairseq's generation ignores --bf16; ours takes it, whatever decodes."""
-    found = [trained.generate(decoding, "--bf16") for decoding in ("beam", "greedy", "iad")]
+    found = [trained.generate(decoding, "--bf16") for decoding in ("stock", "greedy", "iad")]
     for result in found:
         assert result.lines("P") != stock.lines("P")
         assert bool(result.logged("does not multiply bfloat16")) is not multiplies_bfloat16()
@@ -137,13 +137,13 @@ def test_results_path(trained: Trained, stock: Result, tmp_path: Path) -> None:
 )
 def test_subwords_are_joined(trained: Trained, option: list[str]) -> None:
     found = trained.generate("iad", *option)
-    assert found.texts() == trained.generate("beam", *option).texts()
+    assert found.texts() == trained.generate("stock", *option).texts()
     assert "@@" not in " ".join([*found.texts().values(), *found.lines("S").values()])
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_alignment(trained: Trained, kind: str) -> None:
-    found, expected = (trained.generate(d, "--print-alignment", kind) for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, "--print-alignment", kind) for d in ("iad", "stock"))
     assert found.texts() == expected.texts()
     ours, theirs = found.lines("A"), expected.lines("A")
     assert ours.keys() == theirs.keys()
@@ -165,23 +165,23 @@ def test_replace_unk(trained: Trained, tmp_path: Path) -> None:
         "--unkpen",
         "30",
     ]
-    found, expected = (trained.generate(d, *options, data=tmp_path) for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, *options, data=tmp_path) for d in ("iad", "stock"))
     assert found.texts() == expected.texts()
     assert found.lines("S") == expected.lines("S")
     assert found.lines("S")["6"] == "never heard"
     with pytest.raises(IndexError):
-        trained.generate("beam", *options[:-1], "-30", data=tmp_path)
+        trained.generate("stock", *options[:-1], "-30", data=tmp_path)
 
 
 def test_score_reference(trained: Trained) -> None:
-    found, expected = (trained.generate(d, "--score-reference") for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, "--score-reference") for d in ("iad", "stock"))
     assert found.lines("P") == expected.lines("P")
     assert found.texts("H") == expected.texts("H")
 
 
 @pytest.mark.parametrize("size", ["1", "4", "30"])
 def test_prefixes_from_the_reference(trained: Trained, size: str) -> None:
-    found, expected = (trained.generate(d, "--prefix-size", size) for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, "--prefix-size", size) for d in ("iad", "stock"))
     assert found.texts() == expected.texts()
     for name, target in found.lines("T").items():
         if "unk" not in target:
@@ -202,7 +202,7 @@ def test_shards_add_up(trained: Trained, stock: Result) -> None:
 
 def test_ensemble(trained: Trained) -> None:
     path = f"{trained.checkpoint}:{trained.early}"
-    found, expected = (trained.generate(d, path=path) for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, path=path) for d in ("iad", "stock"))
     assert found.texts() == expected.texts()
 
 
@@ -212,7 +212,7 @@ def test_length_limits(trained: Trained) -> None:
         ["--min-len", "8"],
         ["--match-source-len"],
     ):
-        found, expected = (trained.generate(d, *options) for d in ("iad", "beam"))
+        found, expected = (trained.generate(d, *options) for d in ("iad", "stock"))
         assert found.texts() == expected.texts()
 
 
@@ -344,7 +344,7 @@ def test_interactive_answers_every_line(trained: Trained, decoding: str) -> None
         ["--buffer-size", "5", "--batch-size", "3"],
         ["--buffer-size", "100", "--max-tokens", "50"],
     ):
-        found, expected = (trained.interactive(d, stdin, *options) for d in (decoding, "beam"))
+        found, expected = (trained.interactive(d, stdin, *options) for d in (decoding, "stock"))
         assert list(found.lines("S")) == [str(i) for i in range(len(lines))]
         assert found.lines("S") == expected.lines("S")
         assert found.texts() == expected.texts()
@@ -366,11 +366,11 @@ def test_interactive_reads_a_file(trained: Trained, stock: Result) -> None:
 def test_a_line_that_is_too_long(trained: Trained) -> None:
     """Stock stops with a message that names the flag, and with that flag leaves the line out; so do we."""
     stdin = "be de\n" + "be " * 60 + "\nfe\n"
-    for decoding in ("beam", "iad"):
+    for decoding in ("stock", "iad"):
         with pytest.raises(Exception, match="--skip-invalid-size-inputs-valid-test"):
             trained.interactive(decoding, stdin)
     options = ["--skip-invalid-size-inputs-valid-test", "--buffer-size", "3", "--batch-size", "3"]
-    found, expected = (trained.interactive(d, stdin, *options) for d in ("iad", "beam"))
+    found, expected = (trained.interactive(d, stdin, *options) for d in ("iad", "stock"))
     assert list(found.texts()) == ["0", "2"]
     assert found.texts() == expected.texts()
 
@@ -413,7 +413,7 @@ def test_bleu_in_training_equals_stock(trained: Trained, tmp_path: Path) -> None
     """The generator is built once, before the weights move."""
     scores = {}
     training = [option for option in TRAINING if option != "--disable-validation"]
-    for decoding in ("beam", "iad"):
+    for decoding in ("stock", "iad"):
         arguments: list[str | Path] = [
             *PLUGIN,
             "--decoding",
@@ -435,9 +435,9 @@ def test_bleu_in_training_equals_stock(trained: Trained, tmp_path: Path) -> None
             train.cli_main, trained.data, *MODEL, *training, *arguments, "--warmup-updates", "1"
         )
         scores[decoding] = bleu(result)
-    assert len(scores["beam"]) >= 3
-    assert len(set(scores["beam"])) > 1
-    assert scores["beam"] == scores["iad"]
+    assert len(scores["stock"]) >= 3
+    assert len(set(scores["stock"])) > 1
+    assert scores["stock"] == scores["iad"]
     assert any("decoded_accepted" in line for line in result.log)
 
 
@@ -467,7 +467,7 @@ def test_hydra_train_and_its_checkpoint(trained: Trained, tmp_path: Path) -> Non
     assert "bleu" in log
     assert "decoded_accepted" in log
     checkpoint = tmp_path / "checkpoints" / "checkpoint_last.pt"
-    found, expected = (trained.generate(d, path=checkpoint) for d in ("iad", "beam"))
+    found, expected = (trained.generate(d, path=checkpoint) for d in ("iad", "stock"))
     assert found.texts() == expected.texts()
 
 

@@ -82,7 +82,7 @@ def test_nbest_and_options(trained: Trained, writer: Path) -> None:
 
 def test_the_transformer_itself_is_stock_beam_search(trained: Trained) -> None:
     ours = trained.generate("interleaved", "--beam", "4")
-    theirs = trained.generate("beam", "--beam", "4")
+    theirs = trained.generate("stock", "--beam", "4")
     assert ours.texts("H") == theirs.texts("H")
 
 
@@ -95,6 +95,6 @@ def test_refusals_come_before_a_sentence_is_decoded(trained: Trained, writer: Pa
     with pytest.raises(ValueError, match="--prefix-size does not go with --decoding interleaved"):
         trained.generate("interleaved", "--prefix-size", "1", path=writer)
     with pytest.raises(ValueError, match="decodes with --decoding interleaved only"):
-        trained.generate("beam", path=writer)
+        trained.generate("stock", path=writer)
     with pytest.raises(ValueError, match="--directions 3"):
         train_writer(trained, writer.parent / "never", "--directions", "3", updates=1)

@@ -69,7 +69,7 @@ def test_tables_and_plots(trained: Trained, writers: dict[str, Path], tmp_path: 
 
     table = output.with_suffix(".md").read_text()
     assert all(f"(Figure {number})" in table for number in (2, 3, 4))
-    lines = {"batch": "IB, beam 2", "length": "SA", "words": "h=2, dedup 2"}
+    lines = {"batch": "beam 2", "length": "SA", "words": "h=2, dedup 2"}
     for name, line in lines.items():
         assert line in Path(f"{output}-{name}.svg").read_text()
 

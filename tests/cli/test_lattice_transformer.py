@@ -41,7 +41,7 @@ def scorer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, ROOT / "scripts" / "lattice_tables.py", trained.data, "--links", links],
         check=True,
         capture_output=True,
-        timeout=200,
+        timeout=1200,
     )
     return folder / "checkpoint_last.pt"
 
@@ -124,7 +124,7 @@ def test_refusals_name_option_or_file(trained: Trained, scorer: Path, tmp_path: 
     with pytest.raises(ValueError, match="lattice_transformer"):
         trained.generate("lattice")
     with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
-        trained.generate("beam", path=scorer)
+        trained.generate("stock", path=scorer)
     with pytest.raises(ValueError, match="--decoder-layers -1"):
         train_scorer(trained, tmp_path, "--decoder-layers", "-1", updates=1)
     with pytest.raises((FileNotFoundError, CheckpointError)):

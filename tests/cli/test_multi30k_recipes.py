@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.wmt_files import PAIRS, ROOT, recipe, write_multi30k
 
 SETTINGS = {
@@ -60,6 +62,23 @@ def test_gad(made: Path, tmp_path: Path) -> None:
     assert "model-de-en/model.pt" in record["command"]
     assert rows["model of multi30k.sh, fairseq beam 5"]["differ"] is None
     assert (tmp_path / "work" / "verifier-greedy-de-en" / "distillation.json").exists()
+
+
+def test_train_drafter(made: Path, tmp_path: Path) -> None:
+    """A drafter with the verifier's encoder, from model and data alone; the same command again goes on from there."""
+    data, verifier = made / "data-de-en", made / "model-de-en" / "model.pt"
+    settings = SETTINGS | {"BLOCK_SIZE": "4", "PATIENCE": "1"}
+    for done in (False, True):
+        result = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
+        assert result.returncode == 0, result.stderr[-2000:]
+        assert ("stage drafter: done already" in result.stderr) == done
+    drafter = load_checkpoint(str(tmp_path / "out" / "drafter" / "checkpoint_best.pt"))["model"]
+    own = load_checkpoint(str(verifier))["model"]
+    shared = [name for name in own if name.startswith("encoder.layers")]
+    assert shared and all(torch.equal(drafter[name], own[name]) for name in shared)
+    assert any(name.startswith("decoder.chain.") for name in drafter)
+    missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
+    assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
 
 
 def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:

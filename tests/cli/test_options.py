@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-import subprocess
+import io
+import runpy
 import sys
+from contextlib import redirect_stdout
 from dataclasses import fields
+from pathlib import Path
+from unittest import mock
 
+from fairseq_aggdec.cli import options_page
 from fairseq_aggdec.decoding.config import DecodingConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 
-def options(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fairseq_aggdec", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+def options(*arguments: str) -> tuple[str, object]:
+    """What the module prints as a program, in this process, and what it ends with."""
+    shown, status = io.StringIO(), None
+    with mock.patch.object(sys, "argv", ["fairseq_aggdec", *arguments]), redirect_stdout(shown):
+        try:
+            runpy.run_module("fairseq_aggdec", run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+    return shown.getvalue(), status
 
 
 def test_every_option_is_there_with_its_default() -> None:
-    found = options()
-    assert found.returncode == 0, found.stderr
+    found, status = options()
+    assert status is None
     for field in fields(DecodingConfig):
         if "help" in field.metadata:
-            assert f"  --{field.name.replace('_', '-')} " in found.stdout
-    words = " ".join(found.stdout.split())
+            assert f"  --{field.name.replace('_', '-')} " in found
+    words = " ".join(found.split())
     assert (
         "--tolerance TOLERANCE --acceptance top-beta: log-probability behind the best, in nats (default: 1.0)"
         in words
     )
     assert "tokens drafted at once, k (default: 10)" in words  # an option of two architectures
     assert "tokens predicted at once (default: 8)" in words
-    assert found.stdout.count("  --drafter-path ") == 1  # an option of two tasks
+    assert found.count("  --drafter-path ") == 1  # an option of two tasks
     for heading in (
         "--task translation_aggdec:",
         "--arch lattice_transformer:",
         "--criterion glancing_loss:",
     ):
-        assert heading in found.stdout
-    assert "--encoder-layers" not in found.stdout  # stock options are fairseq's to show
+        assert heading in found
+    assert "--encoder-layers" not in found  # stock options are fairseq's to show
 
 
 def test_arguments_are_refused() -> None:
-    found = options("--decoding", "iad")
-    assert found.returncode == 1
-    assert "takes no arguments" in found.stderr
+    _, status = options("--decoding", "iad")
+    assert isinstance(status, str) and "takes no arguments" in status  # shown, with exit status 1
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert written == options_page.page(), (
+        "python -m fairseq_aggdec.cli.options_page > docs/options.md"
+    )
+    for field in fields(DecodingConfig):
+        if "help" in field.metadata:
+            assert f"\n| `--{field.name.replace('_', '-')}" in written

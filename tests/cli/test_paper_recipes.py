@@ -43,7 +43,7 @@ def run_recipe(
         cwd=work.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
 
 

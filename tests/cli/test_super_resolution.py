@@ -204,7 +204,7 @@ def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> No
             ["bash", str(ROOT / "scripts" / "recipes" / "super_resolution.sh")],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1200,
             env={**os.environ, **settings},
         )
 

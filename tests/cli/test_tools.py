@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -63,6 +65,41 @@ def test_audit_passes(
     assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_killed_audit_goes_on(
+    changed: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished comparisons are not made again, unless the model is another one meanwhile."""
+    model = tmp_path / "model.pt"
+    place = arguments.index("--path") + 1
+    shutil.copy(arguments[place], model)
+    more = ["--decoding", "greedy", "--batch-sizes", "1", "4", "--output", str(tmp_path / "audit")]
+    command = [*arguments[:place], str(model), *arguments[place + 1 :], *more]
+    real, decoded = equality.decode_all, []
+
+    def decode_all(session: Any, decoding: str, size: int, *rest: Any) -> Any:
+        if size == 4 and not decoded:
+            raise KeyboardInterrupt
+        if (tmp_path / "audit.partial.json").exists():
+            decoded.append(size)
+        return real(session, decoding, size, *rest)
+
+    monkeypatch.setattr(equality, "decode_all", decode_all)
+    with pytest.raises(KeyboardInterrupt):
+        run_audit(command, monkeypatch)
+    assert [path.name for path in tmp_path.glob("audit*")] == ["audit.partial.json"]
+    decoded.append(0)  # from here on nothing is ended
+    if changed:
+        state = load_checkpoint(str(model))
+        state["cfg"] = OmegaConf.to_container(OmegaConf.create(state["cfg"]), enum_to_str=True)
+        torch.save(state | {"extra": 1}, model)
+    assert run_audit(command, monkeypatch) == 0
+    assert decoded == ([0, 1, 1, 4, 4] if changed else [0, 4, 4])
+    assert sorted(path.name for path in tmp_path.glob("audit*")) == ["audit.json", "audit.md"]
+    results = json.loads((tmp_path / "audit.json").read_text())["results"]
+    assert [found["equal"] for found in results.values()] == [11, 11]
+
+
 def test_audit_against_another_checkpoint(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +131,7 @@ def doctored(fault: str) -> Any:
 
     def decode_all(session: Any, decoding: str, *rest: Any) -> Any:
         found = real(session, decoding, *rest)
-        if decoding != "beam":
+        if decoding != "stock":
             if fault == "lost":
                 del found[3]
             elif fault == "twice":
@@ -130,11 +167,17 @@ def test_benchmark_writes_everything(arguments: list[str], tmp_path: Path) -> No
     systems = {row["system"]: row for row in record["results"] if row["batch_size"] == 4}
     assert set(systems) == {"beam5", "beam1", "greedy", "iad"}
     assert systems["iad"]["sentences"] == 11
-    assert systems["iad"]["differ_from_beam1"] == 0
+    assert systems["iad"]["differ"] == 0
     assert systems["greedy"]["mean_accepted"] == 1.0
     assert output.with_suffix(".md").read_text().count("| ours, IAD |") == 2
-    for plot in ("distribution", "edits", "batch"):
+    single = record["distribution"]
+    assert (single["system"], single["baseline"]) == ("iad", "beam1")
+    assert len(single["speedups"]) == len(single["edit_ratios"]) == 11
+    # A model that has learnt nothing copies nothing, so there is no plot of edits.
+    assert median(single["edit_ratios"]) > 0.5
+    for plot in ("distribution", "batch"):
         assert "<svg" in Path(f"{output}-{plot}.svg").read_text()
+    assert not Path(f"{output}-edits.svg").exists()
 
 
 @pytest.mark.parametrize("kind", ["right", "wrong", "random", "end"])
@@ -184,7 +227,7 @@ def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
     for row in result["results"]:
         assert row["tokens"] == tokens
         if row["system"] == "iad":
-            assert row["differ_from_beam1"] == 0
+            assert row["differ"] == 0
             assert row["mean_accepted"] == pytest.approx(tokens / rounds)
 
 
@@ -212,7 +255,7 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
         decoder = drafting.call_args.args[0].model.decoder
         assert decoder.causal_prefix and decoder.chain is not None
     _, replayed = json.loads(output.with_suffix(".json").read_text())["results"]
-    assert replayed["differ_from_beam1"] == 0
+    assert replayed["differ"] == 0
     assert replayed["mean_accepted"] == pytest.approx(replayed["tokens"] / rounds)
 
 
@@ -239,3 +282,21 @@ def test_memory_of_one_system(arguments: list[str], capsys: pytest.CaptureFixtur
 def test_a_wrong_size_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="--size huge"):
         script("benchmark").main(["--replay", str(tmp_path / "x"), "--size", "huge"])
+
+
+def test_validation_needs_references(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["validation_speed.py", *arguments])
+    with pytest.raises(SystemExit, match="--gen-subset test has no references"):
+        script("validation_speed").main()
+
+
+def test_beam_search_is_replayed_at_another_size(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "replay"
+    more = ["--beam", "3", "--size", "tiny", "--limit", "3", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", ["beam_base_speed.py", *arguments, *more])
+    script("beam_base_speed").main()
+    record = json.loads((tmp_path / "replay.json").read_text())
+    assert [row["system"] for row in record["results"]] == ["beam3", "search3"]
+    assert record["nodes"] > 3

@@ -71,7 +71,7 @@ def run(work: Path) -> subprocess.CompletedProcess[str]:
         cwd=work.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
     return result

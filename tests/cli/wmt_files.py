@@ -80,5 +80,5 @@ def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.Complete
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters import from_text
+from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice.candidates import CandidateModel
-from tests.equality.test_lattice import tables
 from tests.support import (
     assert_same,
     generate,
@@ -113,7 +113,7 @@ def test_another_model_drafts(
     monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
     folder = tmp_path / "lattice"
     plain = make_task()
-    tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
+    random_tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
     assert CandidateModel.open(folder, plain.source_dictionary, plain.target_dictionary)
     task = make_task("iad", draft_from=kind, drafter_path="writer.pt", lattice=str(folder))
     sample = make_batch(random_sources(6, rows))
@@ -132,7 +132,7 @@ def test_a_source_too_long_for_the_other_model_has_no_draft(
     writer = make_model(make_task(), 2, arch, **options, **short)
     monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
     plain = make_task()
-    tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
+    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
     task = make_task("iad", draft_from=kind, **more)
     sample = make_batch([[5, 6, 7, 8, 9], [5]])
@@ -148,7 +148,7 @@ def test_the_other_model_follows_a_verifier_that_is_moved(
     writer, moved = make_model(make_task(), 2, arch, **options), make_model(make_task(), 5)
     monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
     plain = make_task()
-    tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
+    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
     task = make_task("iad", draft_from=kind, **more)
     generator = task.build_generator([moved], generation_options())

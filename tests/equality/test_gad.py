@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
-from fairseq_aggdec.decoding import int8
 from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.decoding.draft import BlockDraft
 from fairseq_aggdec.decoding.state import DecodeState, Row
@@ -81,7 +80,7 @@ def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
     ) -> Any:
         monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
         names = ("block_size", "acceptance", "top_beta", "tolerance", "min_block_size")
-        names += ("draft_int8", "draft_vocabulary")
+        names += ("draft_int8", "draft_vocabulary", "draft_nodes")
         chosen = {name: options.pop(name) for name in names if name in options}
         task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **chosen)
         return generate(task, verifiers, sample, prefix, **options)
@@ -99,14 +98,40 @@ def test_output_is_the_verifiers(gad: Any, variant: dict[str, Any], rows: int) -
 
 
 @ALL
-def test_drafts_in_8_bits(
-    gad: Any, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
+def test_drafts_in_8_bits(gad: Any, variant: dict[str, Any]) -> None:
     verifier, sample = make_model(make_task(), 5), make_batch(random_sources(3, 5))
     for size in (0, 9):
         found = gad(drafter(**variant), [verifier], sample, draft_int8=True, draft_vocabulary=size)
         assert_same(found, stock([verifier], sample))
+
+
+@ALL
+@pytest.mark.parametrize("nodes", ["1", "4", "40", "auto"])
+def test_trees(gad: Any, variant: dict[str, Any], nodes: str) -> None:
+    verifier, model = make_model(make_task(), 5), drafter(**variant)
+    sample = make_batch(random_sources(4, 6))
+    for options in ({}, {"block_size": "auto"}, {"draft_vocabulary": 9, "draft_int8": True}):
+        found = gad(model, [verifier], sample, draft_nodes=nodes, **options)
+        assert_same(found, stock([verifier], sample))
+
+
+def test_trees_with_prefixes_and_ensembles(gad: Any) -> None:
+    verifiers = [make_model(make_task(), seed) for seed in (1, 2)]
+    sample = make_batch(random_sources(8, 3))
+    prefix = torch.tensor([[5, 6, 7], [9, 1, 1], [4, 4, 1]])
+    options = {"min_len": 5, "unkpen": -1.0}
+    found = gad(drafter(), verifiers, sample, prefix, draft_nodes="9", **options)
+    assert_same(found, stock(verifiers, sample, prefix, **options))
+
+
+def test_wider_trees_save_iterations(gad: Any) -> None:
+    verifier, model = make_model(make_task(), 5), drafter(slot_chain=True)
+    sample = make_batch(random_sources(13, 8))
+    steps = []
+    for nodes in (None, "8", "64"):
+        found = gad(model, [verifier], sample, draft_nodes=nodes)
+        steps.append(sum(hypothesis["steps"] for hypothesis in found))
+    assert steps == sorted(steps, reverse=True) and steps[-1] < steps[0]
 
 
 @pytest.mark.parametrize("block_size", ["1", "3", "auto"])
@@ -468,14 +493,20 @@ def learn_to_draft(updates: int = 500) -> Any:
     return model.eval()
 
 
-def test_a_trained_drafter_saves_iterations(gad: Any) -> None:
+def test_a_trained_drafter_saves_as_many_iterations_as_ever(gad: Any) -> None:
     _, verifier = trained_copier(updates=400)
     model = learn_to_draft()
     sample = make_batch(random_sources(31, 40))
-    found = gad(model, [verifier], sample)
-    assert_same(found, stock([verifier], sample))
-    tokens = sum(len(hypothesis["tokens"]) for hypothesis in found)
-    assert tokens / sum(hypothesis["steps"] for hypothesis in found) > 2
+    expected = stock([verifier], sample)
+    gained = {}
+    for nodes in (None, "4", "16"):
+        found = gad(model, [verifier], sample, draft_nodes=nodes)
+        assert_same(found, expected)
+        tokens = sum(len(hypothesis["tokens"]) for hypothesis in found)
+        gained[nodes] = tokens / sum(hypothesis["steps"] for hypothesis in found)
+    # With these seeds 2.63, 2.73 and 2.97: a change of training or drafting that loses tokens is noticed here.
+    assert 2.4 < gained[None] < 2.9
+    assert gained[None] < gained["4"] and 2.75 < gained["16"] < 3.3
 
 
 # -- refusals
@@ -496,6 +527,8 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "--block-size 6" in refusal(make_task("gad", block_size="6", **options))
     assert "--block-size many" in refusal(make_task("gad", block_size="many", **options))
     assert "--block-size auto" in refusal(make_task("nar", block_size="auto", **options))
+    assert "--draft-nodes" in refusal(make_task("nar", draft_nodes="4", **options))
+    assert "--draft-nodes 0" in refusal(make_task("gad", draft_nodes="0", **options))
     assert "--acceptance" in refusal(make_task("nar", acceptance="top-k", **options))
     assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
     longer = refusal(make_task("gad", **options), match_source_len=True, unkpen=-1.0)

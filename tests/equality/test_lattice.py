@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.decoding.cached_decoder import parts_gap
-from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
-from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
-from fairseq_aggdec.lattice.length import LengthModel
+from fairseq_aggdec.evaluation.random_models import random_tables
+from fairseq_aggdec.lattice import decoding as lattice_decoding
+from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.scoring import EdgeScorer
 from fairseq_aggdec.models.lattice_transformer import ORDERS
 from tests.support import WORDS, generation_options, make_batch, make_model, make_task
@@ -28,32 +28,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def tables() -> CandidateModel:
-    """Counts of pairs that copy, with a second translation now and then."""
-    generator = torch.Generator().manual_seed(5)
-    counter = Counter(TYPES, None)
-    for _ in range(40):
-        source = torch.randint(4, TYPES, (3, 7), generator=generator)
-        noise = torch.randint(4, TYPES, source.shape, generator=generator)
-        target = torch.where(torch.rand(source.shape, generator=generator) < 0.6, source, noise)
-        links = [(i, i) for _ in range(3) for i in range(7)]
-        counter.add(
-            AlignedPairs(
-                *(side.flatten().int().numpy() for side in (source, target)),
-                *(torch.full((3,), 7).numpy() for _ in "st"),
-                torch.tensor(links, dtype=torch.int32).numpy(),
-                torch.full((3,), 7).numpy(),
-            )
-        )
-    return CandidateModel(
-        **counter.tables(40),
-        max_offset=counter.reach,
-        length=LengthModel(1.0, 0.0),
-        weights=Weights(0.4, 0.6),
-        special=Special(PAD, EOS, UNK, TYPES),
-    )
-
-
 def lattice_model(seed: int = 1, **options: Any) -> Any:
     return make_model(make_task(), seed, "lattice_transformer", **({"decoder_layers": 1} | options))
 
@@ -62,7 +36,7 @@ def lattice_model(seed: int = 1, **options: Any) -> Any:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "lattice"
     task = make_task()
-    tables().save(path, task.source_dictionary, task.target_dictionary, {"command": "test"})
+    random_tables().save(path, task.source_dictionary, task.target_dictionary, {"command": "test"})
     return path
 
 
@@ -122,7 +96,7 @@ def test_edge_scores_are_the_models(variant: dict[str, Any], normalise: Any) -> 
     model = lattice_model(**variant)
     assert parts_gap(model.decoder) is None
     sample = make_batch(SOURCES)
-    candidates = tables().lattice(sample["net_input"]["src_tokens"], 5, window=1)
+    candidates = random_tables().lattice(sample["net_input"]["src_tokens"], 5, window=1)
     scorer = EdgeScorer([model], normalise)
     with torch.no_grad():
         scorer.start(sample["net_input"])
@@ -189,7 +163,9 @@ def test_the_best_paths_of_all(folder: Path, count: int, search: str) -> None:
 def test_unlikely_candidates_are_left_out(folder: Path, least: float) -> None:
     """Nothing else changes: the scores of what is left are those of a lattice that never had the others."""
     sample = make_batch(SOURCES)
-    lattice = tables().lattice(sample["net_input"]["src_tokens"], 8, "interpolated", window=1)
+    lattice = random_tables().lattice(
+        sample["net_input"]["src_tokens"], 8, "interpolated", window=1
+    )
     pruned = lattice.pruned(least)
     for row, t in itertools.product(range(len(SOURCES)), range(lattice.tokens.size(1))):
         nodes = zip(
@@ -284,7 +260,7 @@ def test_a_token_depends_on_no_more_than_the_order_says(order: str, layers: int)
 
 
 def test_search_word_by_word_is_refused(folder: Path) -> None:
-    model, task = lattice_model(), make_task("beam")
+    model, task = lattice_model(), make_task("stock")
     generator = task.build_generator([model], generation_options())
     with pytest.raises(ValueError, match="decodes with --decoding lattice only"):
         task.inference_step(generator, [model], make_batch(SOURCES))
@@ -309,3 +285,26 @@ def test_wrong_models_and_missing_tables_are_named(folder: Path, tmp_path: Path)
         build([lattice_model()], tmp_path / "nothing", {})
     with pytest.raises(ValueError, match="--min-len 9"):
         decode([lattice_model()], make_batch(SOURCES), folder, min_len=9, max_len_b=4)
+
+
+def test_a_lattice_that_does_not_fit_into_memory_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = make_batch([[5, 6, 7], [8, 9, 10]])
+    for name, value, options in (
+        ("lattice_candidates", 40, {}),
+        ("lattice_candidates", 5, {"nbest": 10**9}),
+    ):
+        monkeypatch.setattr(lattice_decoding, "free_bytes", lambda device: 2**62)
+        _, generator = build([lattice_model()], folder, {name: value})
+        assert generator.generate(None, sample)
+        monkeypatch.setattr(lattice_decoding, "LARGE", 0)
+        monkeypatch.setattr(lattice_decoding, "free_bytes", lambda device: 1000)
+        _, generator = build([lattice_model()], folder, {name: value}, **options)
+        option = "--nbest" if options else "--lattice-candidates"
+        with pytest.raises(ValueError, match=rf"^{option}: the lattices of 2 sentences .* GiB"):
+            generator.generate(None, sample)
+
+
+def test_free_memory_is_known() -> None:
+    assert 2**20 < lattice_decoding.free_bytes(torch.device("cpu")) < 2**50

@@ -200,6 +200,19 @@ def test_without_packed_weights(copier: Any) -> None:
     assert_same(generate(task, [copier], sample), stock([copier], sample))
 
 
+def test_drafting_stops_where_nothing_is_copied(copier: Any) -> None:
+    """The output stays stock's, through batches that rest and batches that try again; the summary says so."""
+    task = make_task("iad")
+    generator = task.build_generator([copier], _options())
+    generator.drafter.to_target = generator.drafter.to_target.roll(7)  # no draft stands
+    for batch in range(120):
+        sample = make_batch(random_sources(500 + batch, 3))
+        found = [row[0] for row in task.inference_step(generator, [copier], sample)]
+        assert_same(found, stock([copier], sample))
+    assert 100 < task.counters.undrafted < 360
+    assert "decoded without, as by --decoding greedy" in task.counters.summary()
+
+
 def test_decoding_while_training(copier: Any) -> None:
     """The generator is built once before training; weights change under it."""
     task = make_task("greedy")

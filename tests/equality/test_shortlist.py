@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice.shortlist import Shortlist
 from tests.equality.test_blockwise import headed
-from tests.equality.test_lattice import tables
 from tests.support import (
     assert_same,
     generate,
@@ -34,12 +34,12 @@ COUNT = 3
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "lattice"
     task = make_task()
-    tables().save(path, task.source_dictionary, task.target_dictionary, {"command": "test"})
+    random_tables().save(path, task.source_dictionary, task.target_dictionary, {"command": "test"})
     return path
 
 
 def types_of(sample: dict[str, Any]) -> Tensor:
-    return Shortlist(tables(), COUNT, "interpolated")(sample["net_input"]["src_tokens"])
+    return Shortlist(random_tables(), COUNT, "interpolated")(sample["net_input"]["src_tokens"])
 
 
 def confined(model: Any, types: Tensor) -> Any:
@@ -54,9 +54,9 @@ def confined(model: Any, types: Tensor) -> Any:
 
 def test_the_likeliest_words_and_special_symbols() -> None:
     source = torch.tensor([[5, 9, 12, EOS], [30, 31, EOS, PAD]])
-    lattice = tables().lattice(source, COUNT + 2, "interpolated")
+    lattice = random_tables().lattice(source, COUNT + 2, "interpolated")
     words = {int(token) for token in lattice.tokens.flatten()}
-    found = Shortlist(tables(), COUNT, "interpolated")(source)
+    found = Shortlist(random_tables(), COUNT, "interpolated")(source)
     assert set(found.tolist()) == words | {PAD, EOS, UNK}
     assert found.tolist() == sorted(set(found.tolist()))
 

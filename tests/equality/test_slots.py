@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,10 +21,7 @@ def block_logits(slots: Any, prefixes: list[list[int]], block_size: int, types: 
 
 
 @ALL
-def test_slots_in_8_bits_say_nearly_the_same(
-    variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(int8, "LARGE_WEIGHT", 0)
+def test_slots_in_8_bits_say_nearly_the_same(variant: dict[str, Any]) -> None:
     model, net_input = drafter(**variant), make_batch(random_sources(5, 3))["net_input"]
     with torch.inference_mode():
         encoder_out = model.encoder(**net_input)
@@ -33,9 +29,8 @@ def test_slots_in_8_bits_say_nearly_the_same(
         for slots in (CachedSlots(model, pack=True), CachedSlots(model, pack=True, int8=True)):
             slots.begin(net_input["src_tokens"], encoder_out)
             found.append(block_logits(slots, [[5], [6, 7, 8], [9]], 4).log_softmax(-1))
-    if int8.int8_available():
-        assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
-        assert not torch.equal(*found)
+    assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
+    assert not torch.equal(*found)
     exact, rounded = found
     torch.testing.assert_close(rounded, exact, atol=0.2, rtol=0.0)
 

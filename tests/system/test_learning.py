@@ -36,7 +36,7 @@ def command(name: str, *arguments: str | Path) -> str:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=300,
+        timeout=1200,
     )
     assert found.returncode == 0, found.stderr[-2000:]
     return found.stdout + found.stderr
@@ -105,7 +105,7 @@ def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
         f"both/4={model}",
     ]
     options = ["--gen-subset", "test", "--cpu", "--output", output]
-    found = subprocess.run([*script, *options], capture_output=True, text=True, timeout=300)
+    found = subprocess.run([*script, *options], capture_output=True, text=True, timeout=1200)
     assert found.returncode == 0, found.stderr[-2000:]
     assert "| both/4 | 500 | exact |" in output.with_suffix(".md").read_text()
     scores = json.loads(output.with_suffix(".json").read_text())["scores"]

@@ -102,6 +102,32 @@ def test_the_unknown_word_penalty_counts(session: Session, monkeypatch: pytest.M
     assert result.ties == 1
 
 
+def test_a_forced_end_ties_with_a_token_of_probability_1(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --match-source-len stock gives the end 0 at the length of the source and looks which is larger."""
+    prefix, weight = [5, 5, 5], session.models[0].decoder.output_projection.weight
+    assert len(session.dataset[0]["source"]) == len(prefix)
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight.mul_(1e4)
+    sure = equality.next_log_probs(session, 0, prefix)
+    assert sure.max() == 0 and sure.argmax() != 2
+    outputs = [*prefix, int(sure.argmax()), 2], [*prefix, 2]
+
+    def verdicts(matched: bool, cut: int = 0) -> tuple[int, int]:
+        generation = Namespace(unkpen=0.0, temperature=1.0, match_source_len=matched)
+        monkeypatch.setattr(session, "cfg", Namespace(generation=generation))
+        stock, method = (hypothesis(tokens[cut:]) for tokens in outputs)
+        result = compare(session, {0: stock}, {0: method})
+        return result.ties, result.bugs
+
+    found = verdicts(True), verdicts(False), verdicts(True, cut=1)
+    with torch.no_grad():
+        weight.copy_(before)
+    assert found == ((1, 0), (0, 1), (0, 1))
+
+
 def test_a_shorter_output_is_a_bug(session: Session) -> None:
     result = compare(session, {0: hypothesis([5, 6, 2])}, {0: hypothesis([5, 6])})
     assert result.bugs == 1
@@ -119,7 +145,7 @@ def test_every_sentence_counts_exactly_once(session: Session) -> None:
 
 
 def test_the_real_thing(session: Session, tmp_path: Path) -> None:
-    expected = equality.decode_all(session, "beam", 1, None)
+    expected = equality.decode_all(session, "stock", 1, None)
     found = equality.decode_all(session, "iad", 2, None)
     result = equality.audit(session, session.sentences(), expected, found, 1e-4, 1e-4)
     assert (result.sentences, result.bugs) == (3, 0)

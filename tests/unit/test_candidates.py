@@ -389,7 +389,8 @@ def test_open_tables_outlive_new_ones(tmp_path: Path) -> None:
 
 
 def test_tables_of_other_data_are_refused(tmp_path: Path) -> None:
-    dictionary, other = make_dictionary(["a", "b"]), make_dictionary(["b", "a"])
+    words = [f"w{i}" for i in range(50)]
+    dictionary, other = make_dictionary(words), make_dictionary(words[::-1])
     with pytest.raises(FileNotFoundError, match=r"no lattice tables; scripts/lattice_tables\.py"):
         CandidateModel.open(tmp_path, dictionary, dictionary)
     make_model(MONOTONE).save(tmp_path, dictionary, other, {})

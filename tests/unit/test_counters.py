@@ -55,6 +55,13 @@ def test_summary_says_it_in_one_line() -> None:
     assert all(f"{part} 0.00" in summary for part in PARTS)
 
 
+def test_summary_says_where_drafts_did_not_pay() -> None:
+    counters = worked_trace()
+    assert "--decoding greedy" not in counters.summary()
+    counters.undrafted = 1
+    assert "1 of the sentences were decoded without, as by --decoding greedy" in counters.summary()
+
+
 def test_nothing_decoded_divides_by_nothing() -> None:
     counters = Counters()
     assert counters.mean_accepted_tokens == counters.acceptance_rate == 0.0

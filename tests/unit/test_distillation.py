@@ -1,11 +1,11 @@
-"""Files of distillation: torn lines, locks, what a merge refuses, what a filter drops; data folders."""
+"""Files of distillation: what a merge refuses, what a filter drops; data folders."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import multiprocessing
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ import pytest
 import torch
 from fairseq.data import data_utils
 
+from fairseq_aggdec.bulk.job import NOTES, Job, UnfinishedError
 from fairseq_aggdec.data import distillation, distilled_folder
-from fairseq_aggdec.data.distillation import DistillationError, Filter, Output, UnfinishedError
+from fairseq_aggdec.data.distillation import DistillationError, Filter, Output
 from fairseq_aggdec.data.distilled_folder import DataFolder
+from fairseq_aggdec.data.shards import Distilled, collect, order_digest
 from tests.support import make_dictionary
 
 SUBSET = "train"
 
 
-def make_header(batches: Sequence[Sequence[int]], shard: int, shards: int) -> dict[str, Any]:
+def make_header(batches: Sequence[Sequence[int]], shards: int) -> dict[str, Any]:
     numbers = [number for batch in batches for number in batch]
     return {
         "teacher": ["abc"],
@@ -31,9 +33,9 @@ def make_header(batches: Sequence[Sequence[int]], shard: int, shards: int) -> di
         "sentences": len(numbers),
         "too_long": [],
         "batches": len(batches),
+        "order of sentences": order_digest(batches),
         "shards": shards,
-        "shard": shard,
-        distillation.NOTES: {"teacher": ["model.pt"]},
+        NOTES: {"teacher": ["model.pt"]},
     }
 
 
@@ -54,146 +56,24 @@ def output_of(sentence: int) -> Output:
     return Output(sentence, sentence % 5 == 0, tokens)
 
 
-def write(
-    folder: Path,
-    batches: Sequence[Sequence[int]],
-    shard: int = 0,
-    shards: int = 1,
-    most: int | None = None,
-    **changed: Any,
-) -> int:
-    """Decodes up to ``most`` batches of a shard; returns how many were there already."""
-    own = distillation.own_batches(batches, shard, shards)
-    header = make_header(batches, shard, shards) | changed
-    with distillation.exclusive(distillation.shard_path(folder, SUBSET, shard, shards)) as opened:
-        file = distillation.ShardFile(opened, header, own)
-        there = file.done
-        for batch in own[there:][:most]:
-            file.append([output_of(sentence) for sentence in batch])
-    return there
+def make_job(
+    folder: Path, batches: Sequence[Sequence[int]], shards: int = 1, **changed: Any
+) -> Job:
+    job = Job(folder, SUBSET, make_header(batches, shards) | changed)
+    job.begin()
+    return job
 
 
-# -- one shard
+def write(folder: Path, batches: Sequence[Sequence[int]], shards: int = 1, **changed: Any) -> Job:
+    """Decodes all batches."""
+    job = make_job(folder, batches, shards, **changed)
 
+    def make(shard: int) -> bytes:
+        own = distillation.own_batches(batches, shard, shards)
+        return distillation.write_batches([output_of(n) for n in batch] for batch in own)
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_cut_is_mended(seed: int, tmp_path: Path) -> None:
-    """The file cut at any byte, again and again, ends as if nothing had happened."""
-    generator, batches = random.Random(seed), random_batches(seed)
-    write(tmp_path / "whole", batches)
-    whole = distillation.shard_path(tmp_path / "whole", SUBSET, 0, 1).read_bytes()
-    path = distillation.shard_path(tmp_path / "cut", SUBSET, 0, 1)
-    write(tmp_path / "cut", batches)
-    for _ in range(5):
-        content = path.read_bytes()[: generator.randrange(len(whole))]
-        path.write_bytes(content)
-        there = write(tmp_path / "cut", batches, most=generator.randint(0, 4))
-        # nothing that was whole is decoded again
-        assert there == max(0, content.count(b"\n") - 1)
-    write(tmp_path / "cut", batches)
-    assert path.read_bytes() == whole
-
-
-def test_a_batch_is_in_the_file_when_append_returns(tmp_path: Path) -> None:
-    path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
-    with distillation.exclusive(path) as opened:
-        file = distillation.ShardFile(opened, make_header([[0], [1]], 0, 1), [[0], [1]])
-        assert path.read_bytes().count(b"\n") == 1
-        file.append([output_of(0)])
-        assert path.read_bytes().count(b"\n") == 2
-
-
-def test_a_wrong_batch_is_not_written(tmp_path: Path) -> None:
-    with distillation.exclusive(tmp_path / "shard") as opened:
-        file = distillation.ShardFile(opened, make_header([[0, 1]], 0, 1), [[0, 1]])
-        for wrong in ([1, 0], [0], [0, 1, 2], []):
-            with pytest.raises(ValueError, match="comes next"):
-                file.append([output_of(sentence) for sentence in wrong])
-        file.append([output_of(0), output_of(1)])
-        with pytest.raises(ValueError, match="comes next"):
-            file.append([output_of(0), output_of(1)])
-    assert (tmp_path / "shard").read_bytes().count(b"\n") == 2
-
-
-@pytest.mark.parametrize(
-    "line", [b"\n", b"[[0, fal\n", b"7\n", b"[1, 2]\n", b"[[99, false, []]]\n"]
-)
-def test_a_damaged_line_is_named(line: bytes, tmp_path: Path) -> None:
-    batches = random_batches(1)
-    write(tmp_path, batches)
-    path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:3], line, *lines[4:]]))
-    with pytest.raises(DistillationError, match="line 4"):
-        write(tmp_path, batches)
-
-
-@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b"{\n"])
-def test_a_damaged_header_is_named(line: bytes, tmp_path: Path) -> None:
-    write(tmp_path, [[0]])
-    path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
-    path.write_bytes(line + path.read_bytes())
-    for read in (lambda: write(tmp_path, [[0]]), lambda: distillation.collect(tmp_path, SUBSET)):
-        with pytest.raises(DistillationError, match="line 1"):
-            read()
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"options": {"beam": 4, "max_len_b": 200}}, "--beam 5, not 4"),
-        ({"options": {"beam": 5, "max_len_b": 200, "new": 1}}, "--new null, not 1"),
-        ({"options": {"beam": 5}}, "--max-len-b 200, not null"),
-        ({"teacher": ["abd"]}, "another teacher"),
-        ({"teacher": ["abc", "abc"]}, "another teacher"),
-        ({"sentences": 41}, "another sentences"),
-    ],
-)
-def test_another_start_is_refused(changed: dict[str, Any], named: str, tmp_path: Path) -> None:
-    batches = random_batches(2)
-    assert write(tmp_path, batches, most=2) == 0
-    path = distillation.shard_path(tmp_path, SUBSET, 0, 1)
-    before = path.read_bytes()
-    with pytest.raises(DistillationError, match=named):
-        write(tmp_path, batches, **changed)
-    assert path.read_bytes() == before
-    assert write(tmp_path, batches, notes={"teacher": ["renamed.pt"]}) == 2
-
-
-def test_siblings_must_agree(tmp_path: Path) -> None:
-    batches = random_batches(3)
-    write(tmp_path, batches, shard=1, shards=2, most=1)
-    distillation.check_siblings(tmp_path, SUBSET, make_header(batches, 0, 2))
-    distillation.check_siblings(tmp_path, "valid", make_header(batches, 0, 3))
-    with pytest.raises(DistillationError, match="--distributed-world-size 2, not 3"):
-        distillation.check_siblings(tmp_path, SUBSET, make_header(batches, 0, 3))
-    other = make_header(batches, 0, 2) | {"teacher": ["abd"]}
-    with pytest.raises(DistillationError, match="another teacher"):
-        distillation.check_siblings(tmp_path, SUBSET, other)
-
-
-def try_to_open(path: Path, answers: Any) -> None:
-    try:
-        with distillation.exclusive(path):
-            answers.put("opened")
-    except DistillationError as error:
-        answers.put(str(error))
-
-
-def open_elsewhere(path: Path) -> str:
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    process = context.Process(target=try_to_open, args=(path, answers))
-    process.start()
-    process.join()
-    return answers.get()
-
-
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "shard"
-    with distillation.exclusive(path):
-        assert "in use by another process" in open_elsewhere(path)
-    assert open_elsewhere(path) == "opened"
+    job.work(make)
+    return job
 
 
 # -- all shards
@@ -201,10 +81,8 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 50])
 def test_shards_make_the_whole(shards: int, tmp_path: Path) -> None:
-    batches = random_batches(shards)
-    for shard in range(shards):
-        write(tmp_path, batches, shard, shards)
-    found = distillation.collect(tmp_path, SUBSET)
+    write(tmp_path, random_batches(shards), shards)
+    found = collect(tmp_path, SUBSET)
     assert len(found.outputs) == 40
     for sentence, written in enumerate(found.outputs):
         expected = output_of(sentence)
@@ -215,63 +93,48 @@ def test_shards_make_the_whole(shards: int, tmp_path: Path) -> None:
 
 def test_too_long_sentences_are_known(tmp_path: Path) -> None:
     write(tmp_path, [[0, 3]], sentences=4, too_long=[1, 2])
-    outputs = distillation.collect(tmp_path, SUBSET).outputs
+    outputs = collect(tmp_path, SUBSET).outputs
     assert [written is None for written in outputs] == [False, True, True, False]
 
 
 def test_merging_waits_for_all(tmp_path: Path) -> None:
     batches = random_batches(4)
     with pytest.raises(UnfinishedError, match="nothing of train"):
-        distillation.collect(tmp_path, SUBSET)
-    write(tmp_path, batches, 0, 2)
-    with pytest.raises(UnfinishedError, match="shard 1 of 2"):
-        distillation.collect(tmp_path, SUBSET)
-    owned = len(batches) // 2
-    write(tmp_path, batches, 1, 2, most=owned - 1)
-    with pytest.raises(UnfinishedError, match=f"{owned - 1} of {owned} batches"):
-        distillation.collect(tmp_path, SUBSET)
-    path = distillation.shard_path(tmp_path, SUBSET, 1, 2)
-    write(tmp_path, batches, 1, 2)
-    content = path.read_bytes()
-    path.write_bytes(content[:-1])  # the last line is being written
-    with pytest.raises(UnfinishedError, match=f"{owned - 1} of {owned} batches"):
-        distillation.collect(tmp_path, SUBSET)
-    path.write_bytes(content[:10])
-    with pytest.raises(UnfinishedError, match="empty"):
-        distillation.collect(tmp_path, SUBSET)
-
-
-def rewrite(path: Path, row: int, sentence: int) -> None:
-    """Gives a sentence of the file's first batch another number."""
-    header, first, *rest = path.read_text().splitlines()
-    batch = json.loads(first)
-    batch[row][0] = sentence
-    path.write_text("\n".join([header, json.dumps(batch), *rest, ""]))
+        collect(tmp_path, SUBSET)
+    job = make_job(tmp_path, batches, 2)
+    with pytest.raises(UnfinishedError, match="shard 0 of 2 is not there"):
+        collect(tmp_path, SUBSET)
+    write(tmp_path, batches, 2)
+    collect(tmp_path, SUBSET)
+    job.shard_path(1).unlink()
+    with pytest.raises(UnfinishedError, match="shard 1 of 2 is not there"):
+        collect(tmp_path, SUBSET)
 
 
 @pytest.mark.parametrize(("sentence", "first"), [(11, 10), (40, 10), (-1, 10)])
 def test_every_sentence_once(sentence: int, first: int, tmp_path: Path) -> None:
     """Sentence 10 has become another one's double or an unknown one."""
-    batches = [[10, *range(10)], list(range(11, 40))]
-    write(tmp_path, batches)
-    distillation.collect(tmp_path, SUBSET)
-    rewrite(distillation.shard_path(tmp_path, SUBSET, 0, 1), 0, sentence)
+    job = write(tmp_path, [[10, *range(10)], list(range(11, 40))])
+    collect(tmp_path, SUBSET)
+    change(job.shard_path(0), lambda batches: batches[0][0].__setitem__(0, sentence))
     with pytest.raises(DistillationError, match=f"2 sentences .* the first is {first}$"):
-        distillation.collect(tmp_path, SUBSET)
+        collect(tmp_path, SUBSET)
+
+
+def change(path: Path, edit: Callable[[list[Any]], object], seal: bool = True) -> None:
+    """Edits the batches of a shard, and seals it as if a worker had written it so."""
+    head, *lines = path.read_text().splitlines()
+    batches = [json.loads(line) for line in lines]
+    edit(batches)
+    body = "".join(json.dumps(batch) + "\n" for batch in batches).encode()
+    sealed = json.loads(head) | ({"sha256": hashlib.sha256(body).hexdigest()} if seal else {})
+    path.write_bytes(json.dumps(sealed).encode() + b"\n" + body)
 
 
 def test_decoded_though_too_long(tmp_path: Path) -> None:
     write(tmp_path, [[0, 1]], sentences=2, too_long=[1])
     with pytest.raises(DistillationError, match=r"1 sentences .* the first is 1"):
-        distillation.collect(tmp_path, SUBSET)
-
-
-def test_shards_of_different_teachers_are_not_merged(tmp_path: Path) -> None:
-    batches = random_batches(5)
-    write(tmp_path, batches, 0, 2)
-    write(tmp_path, batches, 1, 2, teacher=["abd"])
-    with pytest.raises(DistillationError, match="another teacher"):
-        distillation.collect(tmp_path, SUBSET)
+        collect(tmp_path, SUBSET)
 
 
 # -- filter
@@ -342,7 +205,7 @@ def test_subset_is_written(pair: str, tmp_path: Path) -> None:
     new = tmp_path / "new"
     (new / distilled_folder.TEXT).mkdir(parents=True)
     dictionary = make_dictionary()
-    distilled = distillation.Distilled({"subset": "train"}, outputs)
+    distilled = Distilled({"subset": "train"}, outputs)
     rule = Filter(keep_cut=True)
     written = distilled_folder.write_subset(data, new, distilled, rule, (dictionary, dictionary))
     expected = {"src": [sources[0], sources[3]], "tgt": [[20, unknown], [21, 22, 23]]}
@@ -366,7 +229,7 @@ def test_nothing_kept_is_refused(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "old", [[5, 6]])
     (tmp_path / "new" / distilled_folder.TEXT).mkdir(parents=True)
     dictionary = make_dictionary()
-    distilled = distillation.Distilled({"subset": "train"}, [None])
+    distilled = Distilled({"subset": "train"}, [None])
     with pytest.raises(distillation.DistillationError, match="no pair is left of 1"):
         distilled_folder.write_subset(
             data, tmp_path / "new", distilled, Filter(), (dictionary, dictionary)

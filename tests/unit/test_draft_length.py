@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.drafters.draft_length import DraftLength, best_length
+from fairseq_aggdec.drafters.draft_length import (
+    MEMORY,
+    PROBE_LENGTH,
+    RESTING_BATCHES,
+    DraftLength,
+    best_length,
+)
 
 
 def tokens_per_cost(stands: float, fixed_cost: float, length: int) -> float:
@@ -31,8 +38,8 @@ def test_extremes() -> None:
 
 def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> DraftLength:
     """What is known after the same round has been seen several times."""
-    draft_length = DraftLength("cpu")
-    draft_length.start(len(drafted))
+    draft_length = DraftLength()
+    draft_length.start(len(drafted), "cpu")
     for _ in range(rounds):
         draft_length.observe(drafted, accepted)
     return draft_length
@@ -48,9 +55,9 @@ def test_rejections_shorten_and_acceptance_lengthens_the_drafts_of_that_row() ->
 
 def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
     seen = capped([10], [0], 50)
-    seen.start(1)
-    fresh = DraftLength("cpu")
-    fresh.start(1)
+    seen.start(1, "cpu")
+    fresh = DraftLength()
+    fresh.start(1, "cpu")
     assert seen.cap(0, 60) < fresh.cap(0, 60)
 
 
@@ -72,6 +79,60 @@ def test_room_is_never_exceeded() -> None:
 
 
 def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
-    cpu, other = DraftLength("cpu"), DraftLength("mps")
-    cpu.start(1), other.start(1)
+    cpu, other = DraftLength(), DraftLength()
+    cpu.start(1, "cpu"), other.start(1, "mps")
     assert other.cap(0, 200) > cpu.cap(0, 200)
+
+
+def hopeless(batches: int = 0) -> DraftLength:
+    """Nothing ever stood, and so many batches have been decoded since."""
+    known = capped([5], [0], 200)
+    for _ in range(batches):
+        known.start(1, "cpu")
+    return known
+
+
+def test_rests_where_no_draft_stands_and_tries_again_now_and_then() -> None:
+    known = hopeless()
+    resting = []
+    for _ in range(2 * (RESTING_BATCHES + 1)):
+        known.start(2, "cpu")
+        resting.append(known.resting)
+        assert known.cap(0, 60) == (0 if known.resting else PROBE_LENGTH)
+    assert resting == 2 * [*[True] * RESTING_BATCHES, False]
+
+
+def test_a_probe_that_fails_is_not_repeated_in_its_sentence() -> None:
+    known = hopeless(RESTING_BATCHES + 1)
+    assert known.cap(0, 3) == 3  # never more than there is room for
+    known.observe([PROBE_LENGTH], [0])
+    assert known.cap(0, 60) == 0
+
+
+def test_drafts_come_back_when_they_stand_again() -> None:
+    known = hopeless()
+    for _ in range(40 * RESTING_BATCHES):
+        known.start(1, "cpu")
+        if not known.resting:
+            for _ in range(5):
+                length = known.cap(0, 20)
+                known.observe([length], [length])
+    known.start(1, "cpu")
+    assert not known.resting
+    assert known.cap(0, 60) > PROBE_LENGTH
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    long, short = capped([50], [50], 3000), capped([50], [50], 100)
+    for known in (long, short):
+        known.start(1, "cpu")
+        known.observe([1], [0])
+        assert known.total.seen == pytest.approx(MEMORY + 1)
+
+
+def test_what_pays_does_not_rest() -> None:
+    known = capped([10, 10], [10, 3], 100)
+    for _ in range(5):
+        known.start(1, "cpu")
+        assert not known.resting
+        assert known.cap(0, 60) > 0

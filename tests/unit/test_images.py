@@ -15,21 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fairseq_aggdec.data.images import (
-    INTENSITIES,
+from fairseq_aggdec.data.image_sets import (
     ImageDataError,
-    ImageFormat,
     central_square,
-    intensity_dictionary,
-    intensity_offset,
-    main,
     photograph_sets,
     random_squares,
-    read_format,
-    read_split,
     shrink,
     split_randomly,
     tiles,
+)
+from fairseq_aggdec.data.images import (
+    INTENSITIES,
+    ImageFormat,
+    intensity_dictionary,
+    intensity_offset,
+    main,
+    read_format,
+    read_split,
     to_image,
     to_tokens,
 )

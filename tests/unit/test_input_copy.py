@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.config import IAD_MATCH
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.drafters.draft_length import RESTING_BATCHES
 from fairseq_aggdec.drafters.input_copy import (
     NEVER_DRAFTED,
     CopyText,
@@ -192,7 +193,7 @@ def started(
     target: Dictionary = LETTERS,
 ) -> tuple[InputCopyDrafter, DecodeState]:
     """A drafter that has taken up a batch of sources (without their ``</s>``)."""
-    drafter = InputCopyDrafter(LETTERS, target, "unique", "cuda")
+    drafter = InputCopyDrafter(LETTERS, target, "unique")
     tokens = [torch.tensor([*source, EOS]) for source in sources]
     source = data_utils.collate_tokens(tokens, PAD, EOS, left_pad=left_pad)
     state = DecodeState(
@@ -273,9 +274,39 @@ def test_dictionaries_may_number_their_special_symbols_differently() -> None:
     for dictionary in (source, target):
         for letter in ("a", "b"):
             dictionary.add_symbol(letter)
-    drafter = InputCopyDrafter(source, target, "unique", "cuda")
+    drafter = InputCopyDrafter(source, target, "unique")
     state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
     unused: Any = None
     row = [[PAD, source.index("a"), source.index("b"), EOS]]
     drafter.start({"net_input": {"src_tokens": torch.tensor(row)}}, unused, state)
     assert list(drafter.draft(state).tokens[0]) == [target.index("a"), target.index("b")]
+
+
+def test_where_nothing_is_copied_the_text_is_not_even_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter, state = started([[A, B, C]])
+    drafter.draft_length.total.rejected = 1e6
+    sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
+    unused: Any = None
+    with monkeypatch.context() as patched:
+        patched.setattr(drafter, "copied", None)
+        drafter.start(sample, unused, state)
+        assert drafter.resting
+        assert [list(row) for row in drafter.draft(state).tokens] == [[]]
+        emit(drafter, state, [[B]])
+        drafter.keep_rows([0])
+    for _ in range(RESTING_BATCHES):
+        drafter.start(sample, unused, state)
+    assert not drafter.resting
+    assert [list(row) for row in drafter.draft(state).tokens] == [[C]]  # behind the B
+
+
+def test_a_row_that_drafted_nothing_for_a_while_knows_where_it_stands() -> None:
+    drafter, state = started([[A, B, C, D, A]])
+    for token in (A, B):
+        emit(drafter, state, [[token]])
+    assert [list(row) for row in drafter.draft(state).tokens] == [[C, D, A]]
+    emit(drafter, state, [[D]])
+    emit(drafter, state, [[A]])
+    assert [list(row) for row in drafter.draft(state).tokens] == [[]]

@@ -15,6 +15,7 @@ from fairseq_aggdec.decoding.largest import first_largest
 
 @pytest.fixture(autouse=True)
 def few_numbers_are_many(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(largest, "kernels", lambda: None)
     monkeypatch.setattr(largest, "MANY_BYTES", 0)
     monkeypatch.setattr(largest, "FEWEST_RUNS", 2)
     monkeypatch.setattr(largest, "RUN", 4)

@@ -67,6 +67,6 @@ def test_the_picture_is_xml_with_every_candidate_and_edge() -> None:
 def test_the_graph_escapes_its_strings() -> None:
     graph = dot(make_record(1))
     assert r'c0_0 [label="a \"<&>\\ very long word\n-0.50"];' in graph
-    assert 'c0_2 -> c1_0 [label="-3.00", fontsize=8, color="#cc3311", penwidth=2];' in graph
+    assert 'c0_2 -> c1_0 [label="-3.00", fontsize=8, color="#b3261e", penwidth=2];' in graph
     assert graph.count("->") == 5
     assert graph.count("{") == graph.count("}") == 4

@@ -111,6 +111,14 @@ def test_scores_are_log_probabilities() -> None:
     assert torch.allclose(RULES.scores(logits, tokens), expected)
 
 
+def test_a_start_symbol_is_a_word_of_ngrams() -> None:
+    for size in (2, 3):
+        output = [5, 6, 9, 5, 6]
+        with_start = [(i - 1, token) for i, token in repeats([9, *output], 1, size)]
+        assert sorted(repeats(output, 0, size, 9)) == sorted(with_start)
+    assert repeats([], 0, 2, 9) == repeats([7], 0, 1, 9)[1:] == []
+
+
 @given(st.lists(st.integers(0, 2), max_size=12), st.data())
 def test_repeats_against_looking_at_every_ngram(output: list[int], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(output)))

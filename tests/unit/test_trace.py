@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from fairseq.data import Dictionary
 from rich.console import Console
 
-from fairseq_aggdec.evaluation import report, trace
+from fairseq_aggdec.evaluation import trace
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 from fairseq_aggdec.evaluation.trace import ACCEPTED, COMMITTED, DISCARDED, OWN, RELAXED, Piece
 
@@ -89,7 +88,8 @@ def test_drafter_and_verifier_beside_each_other(words: Dictionary) -> None:
 def test_the_legend_has_what_is_shown(shown: trace.Trace, words: Dictionary) -> None:
     assert list(trace.legend([shown])) == [ACCEPTED, OWN, DISCARDED]
     beside = trace.trace_beside(RELAXED_RECORD, words, words)
-    assert list(trace.legend([shown, beside])) == list(trace.STYLES)
+    kinds = [COMMITTED, ACCEPTED, RELAXED, OWN, DISCARDED]
+    assert list(trace.legend([shown, beside])) == kinds
 
 
 def test_words_and_bytes(words: Dictionary) -> None:
@@ -107,36 +107,43 @@ def test_terminal(shown: trace.Trace) -> None:
     text = stream.getvalue()
     assert "\x1b[32m the cat\x1b" in text  # green
     assert "decoder calls: 2; one token at a time: 4" in text
+    assert "~" not in text
 
 
-def test_report_needs_no_other_file(shown: trace.Trace, tmp_path: Path) -> None:
-    (tmp_path / "plot.svg").write_text("<?xml version='1.0'?>\n<svg>plot</svg>\n")
-    page = tmp_path / "report.html"
-    plots = {"Edits": tmp_path / "plot.svg"}
-    report.write(page, "Title", "Words.", ["a", "b"], [["1", "2"]], [shown], plots)
-    html = page.read_text()
-    assert '<span class="discarded"> sit &lt;here&gt;</span>' in html
-    assert "<svg>plot</svg>" in html and "<?xml" not in html
-    assert "src=" not in html and "href=" not in html
+def test_marks_take_the_place_of_colours(shown: trace.Trace, words: Dictionary) -> None:
+    """What stood and what was thrown away is told apart in a file, too."""
+    stream = io.StringIO()
+    relaxed = trace.trace(RELAXED_RECORD, words, words)
+    trace.show(Console(file=stream, width=120), [shown, relaxed])
+    lines = stream.getvalue().splitlines()
+    assert "     1  the cat[s] ~sit <here>~" in lines
+    assert "     1  the (cat)[s] ~sit~" in lines
+    assert "  ~drafted or predicted, and thrown away~" in lines
+    assert "  drafted and accepted: decoded in parallel" in lines
 
 
-def test_report_has_both_lines(words: Dictionary, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    shown = trace.trace_beside(RELAXED_RECORD, words, words)
-    report.write(page, "Title", "Words.", ["a"], [["1"]], [shown], {})
-    html = page.read_text()
-    assert html.startswith("<!doctype html>")
-    drafted = (
-        '<b>D</b><span class="committed"> the cats</span><span class="discarded"> &lt;/s&gt;</span>'
+def test_every_kind_looks_unlike_the_others_without_colours() -> None:
+    """Accepted text is plain; committed text is only ever beside it in lines that say so."""
+    accepted = {ACCEPTED, trace.NEEDED, trace.CALL, COMMITTED}
+    assert trace.MARKS.keys() == trace.STYLES.keys() - accepted
+    assert trace.MARKS[DISCARDED] != trace.MARKS[OWN] != trace.MARKS[RELAXED]
+
+
+def test_half_of_a_character_is_shown_as_what_it_is(words: Dictionary) -> None:
+    first, second = words.add_symbol("<0xC3>"), words.add_symbol("<0xA9>")
+    halves = Record(
+        0,
+        [4, first, second, 2],
+        [Iteration([4], [first], 0, [first]), Iteration([], [], 0, [second, 2])],
     )
-    assert f'<li>{drafted}<br><b>V</b><span class="committed"> the cats</span>' in html
+    shown = trace.trace(halves, words, words)
+    assert shown.iterations[0][0].text == "<0xC3>" and shown.output == "é"
+    assert not shown.readable
+    whole = Record(0, [4, 2], [Iteration([], [], 0, [first, second, 2])])
+    assert trace.trace(whole, words, words).readable
+    unknown = Record(0, [words.unk(), 2], [Iteration([], [4], 0, [4, 2])])
+    assert not trace.trace(unknown, words, words).readable
 
 
-def test_choice_is_of_middling_length_and_varied() -> None:
-    records = [
-        Record(n, [2], [Iteration([], [2], 0, [5] * length)] * rounds)
-        for n, (length, rounds) in enumerate([(1, 1), (20, 1), (10, 2), (7, 3), (30, 9), (50, 1)])
-    ]
-    chosen = trace.choose(records)
-    assert len({record.sentence for record in chosen}) == len(chosen) > 0
-    assert all(1 < len(record.output) < 270 for record in chosen)
+def test_the_output_after_each_call(shown: trace.Trace) -> None:
+    assert shown.written == ["the cats", "the cats"]

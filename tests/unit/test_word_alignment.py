@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -316,3 +318,20 @@ def test_wrong_choices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_alignment, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'fairseq_aggdec\[lattice\]'"):
         Aligner()
+
+
+def test_folders_of_killed_runs_are_removed(tmp_path: Path, programs: dict[str, str]) -> None:
+    """One of this run's own and one of another machine stay."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    left = tmp_path / f"{word_alignment.SCRATCH}{dead.pid}.abc"
+    kept = [
+        tmp_path / f"{word_alignment.SCRATCH}{os.getpid()}.abc",
+        tmp_path / "align.elsewhere.1.a",
+    ]
+    for path in (left, *kept):
+        path.mkdir()
+    aligner = Aligner("fast_align", "forward", fast_align=programs["fast_align"])
+    aligner.align([(["a"], ["b"])], tmp_path / "links")
+    assert not left.exists()
+    assert all(path.exists() for path in kept)

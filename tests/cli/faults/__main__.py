@@ -1,0 +1,5 @@
+"""Prints docs/faults.md."""
+
+from tests.cli.faults.page import page
+
+print(page(), end="")

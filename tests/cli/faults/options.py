@@ -1,0 +1,170 @@
+"""Options that make no sense, ask for what a method cannot do, or are far too large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.faults.bench import REFUSED, SENTENCES, WARNED, WORKS, Bench, Case
+
+GENERATE = "fairseq-generate"
+
+
+def refused(options: str, says: str, group: str = "options") -> Case:
+    return Case(group, options.replace("{model}", "MODEL"), GENERATE, options, REFUSED, says)
+
+
+def method(name: str, rest: str) -> str:
+    """The options of a method with a model that fits."""
+    model = {"lattice": "lattice", "interleaved": "interleaved", "blockwise": "blockwise"}
+    more = {"gad": " --drafter-path {drafter}", "nar": " --drafter-path {drafter}"}
+    own = model.get(name, "model")
+    tables = " --lattice {tables}" if name == "lattice" or "--shortlist" in rest else ""
+    return f"--decoding {name} --path {{{own}}}{more.get(name, '')}{tables} {rest}"
+
+
+# method, options, what the message names
+SENSELESS = [
+    ("greedy", "--no-repeat-ngram-size -1", "--no-repeat-ngram-size -1"),
+    ("greedy", "--min-len 50", "--min-len 50"),
+    ("interleaved", "--min-len 50", "--min-len 50"),
+    ("lattice", "--min-len 50", "--min-len 50"),
+    ("greedy", "--min-block-size 0", "--min-block-size 0"),
+    ("iad", "--acceptance top-beta --top-beta 0", "--top-beta 0"),
+    ("iad", "--acceptance top-beta --tolerance -1", "--tolerance -1"),
+    ("iad", "--acceptance top-k --top-k 0", "--top-k 0"),
+    ("iad", "--acceptance distance", "--acceptance distance"),
+    ("iad", "--epsilon -1", "--epsilon -1"),
+    ("gad", "--block-size 0", "--block-size 0"),
+    ("gad", "--block-size 99", "--block-size 99"),
+    ("gad", "--block-size many", "--block-size many"),
+    ("gad", "--block-size -3", "--block-size -3"),
+    ("gad", "--min-block-size 99", "--min-block-size 99"),
+    ("gad", "--draft-vocabulary -1", "--draft-vocabulary -1"),
+    ("gad", "--draft-nodes 0", "--draft-nodes 0"),
+    ("gad", "--draft-nodes many", "--draft-nodes many"),
+    ("nar", "--block-size auto", "--block-size auto"),
+    ("nar", "--acceptance top-beta", "--acceptance top-beta"),
+    ("nar", "--min-block-size 2", "--min-block-size"),
+    ("nar", "--draft-vocabulary 5", "--draft-vocabulary"),
+    ("nar", "--draft-int8", "--draft-int8"),
+    ("nar", "--draft-nodes 5", "--draft-nodes"),
+    ("nar", "--print-alignment", "--print-alignment"),
+    ("blockwise", "--block-size 4", "--block-size 4"),
+    ("blockwise", "--min-block-size 4", "--min-block-size 4"),
+    ("interleaved", "--dedup -1", "--dedup -1"),
+    ("lattice", "--lattice-candidates 0", "--lattice-candidates 0"),
+    ("lattice", "--lattice-candidates 2", "--lattice-candidates 2"),
+    ("lattice", "--lattice-length-window -1", "--lattice-length-window -1"),
+    ("lattice", "--lattice-least-probability 2", "--lattice-least-probability 2"),
+    ("lattice", "--lattice-least-probability nan", "--lattice-least-probability nan"),
+    ("greedy", "--shortlist -1", "--shortlist -1"),
+    ("greedy", "--shortlist 5 --prefix-size 1", "--prefix-size"),
+    ("lattice", "--shortlist 5", "--shortlist"),
+]
+# what a method cannot honour
+IMPOSSIBLE = [
+    ("greedy", "--nbest 2", "--nbest"),
+    ("iad", "--sampling", "--sampling"),
+    ("gad", "--diverse-beam-groups 2", "--diverse-beam-groups"),
+    ("greedy", "--diversity-rate 0.5", "--diversity-rate"),
+    ("greedy", "--retain-dropout", "--retain-dropout"),
+    ("greedy", "--match-source-len --unkpen -1", "--unkpen"),
+    ("interleaved", "--prefix-size 1", "--prefix-size"),
+    ("interleaved", "--sampling", "--sampling"),
+    ("interleaved", "--no-repeat-ngram-size 2", "--no-repeat-ngram-size"),
+    ("lattice", "--prefix-size 1", "--prefix-size"),
+    ("lattice", "--print-alignment", "--print-alignment"),
+    ("lattice", "--retain-iter-history", "--retain-iter-history"),
+    ("iad", "--draft-from file", "--draft-file"),
+    ("iad", "--draft-from interleaved", "--drafter-path"),
+    ("iad", "--draft-from lattice", "--drafter-path"),
+    ("iad", "--draft-file x", "--draft-file x"),
+    ("iad", "--draft-from file --draft-file {tmp}/none", "--draft-file"),
+    ("iad", "--draft-from interleaved --drafter-path {model} --lattice none", ""),
+    ("lattice", "--lattice {tmp}/none", "holds no lattice tables"),
+]
+WRONG_MODEL = [
+    ("--decoding greedy --path {lattice}", "--decoding greedy"),
+    ("--decoding iad --path {lattice}", "--decoding iad"),
+    ("--decoding gad --path {lattice} --drafter-path {drafter}", "--decoding gad"),
+    ("--decoding greedy --path {interleaved}", "--decoding greedy"),
+    ("--decoding lattice --path {model} --lattice {tables}", "--path"),
+    ("--decoding interleaved --path {lattice}", "--path"),
+    ("--decoding blockwise --path {model}", "--decoding blockwise"),
+    ("--decoding gad --path {model}", "--drafter-path"),
+    ("--decoding gad --path {model} --drafter-path {model}", "--drafter-path"),
+    ("--decoding gad --path {model} --drafter-path {tmp}/none.pt", "none.pt"),
+    ("--decoding nar --path {model} --drafter-path {lattice}", "--drafter-path"),
+    ("--decoding iad --draft-from lattice --path {model} --drafter-path {model} --lattice {tables}",
+     "--drafter-path"),
+    ("--decoding beam --path {lattice}", "--decoding lattice"),
+    ("--decoding wrong --path {model}", "--decoding"),
+    ("--decoding lattice --path {lattice}", "--lattice"),
+]  # fmt: skip
+HUGE = [
+    ("lattice", "--lattice-candidates 1000000 --lattice-least-probability 0"),
+    ("lattice", "--lattice-length-window 1000000"),
+    ("lattice", "--nbest 1000"),
+    ("greedy", "--shortlist 1000000"),
+    ("iad", "--acceptance top-beta --top-beta 1000000 --tolerance 0"),
+    ("gad", "--draft-vocabulary 1000000"),
+    ("interleaved", "--dedup 1000000"),
+    ("interleaved", "--beam 1000000 --dedup 0"),
+    ("greedy", "--no-repeat-ngram-size 1000000"),
+    ("greedy", "--unkpen inf"),
+    ("greedy", "--max-len-b 1000000000"),
+    ("iad", "--batch-size 1000000000"),
+]
+NOT_STOCK = ("lattice", "interleaved")
+
+
+def draft_file(lines: int) -> object:
+    def make(bench: Bench, tmp: Path) -> None:
+        (tmp / "drafts").write_text("w1 w2\n" * lines)
+
+    return make
+
+
+def unused() -> list[Case]:
+    """Options that the method does not read are named and change nothing."""
+    options = ["--block-size 3", "--drafter-path x.pt", "--draft-from lattice", "--dedup 2"]
+    options += ["--stop-rule printed", "--end-condition all", "--draft-vocabulary 5"]
+    options += ["--draft-nodes 5"]
+    return [
+        Case("unused options", given, GENERATE, method("greedy", given), WARNED, given.split()[0])
+        for given in options
+    ]
+
+
+def cases() -> list[Case]:
+    found = [
+        Case("senseless values", f"{name} {rest}", GENERATE, method(name, rest), REFUSED, says)
+        for name, rest, says in SENSELESS
+    ]
+    found += [
+        Case("impossible requests", f"{name} {rest}", GENERATE, method(name, rest), REFUSED, says)
+        for name, rest, says in IMPOSSIBLE
+        if says
+    ]
+    found += [
+        Case("models of another kind", rest, GENERATE, rest, REFUSED, says)
+        for rest, says in WRONG_MODEL
+    ]
+    found += [
+        Case(
+            "huge values",
+            f"{name} {rest}",
+            GENERATE,
+            method(name, rest),
+            WORKS,
+            lossless=name not in NOT_STOCK and "--max-len-b" not in rest,
+        )
+        for name, rest in HUGE
+    ]
+    drafts = method("iad", "--draft-from file --draft-file {tmp}/drafts")
+    for lines in (0, SENTENCES["test"] - 1, SENTENCES["test"] + 1, 2 * SENTENCES["test"]):
+        name = f"{lines} lines for {SENTENCES['test']} sentences"
+        found.append(
+            Case("draft files", name, GENERATE, drafts, REFUSED, "--draft-file", draft_file(lines))  # type: ignore[arg-type]
+        )
+    return found + unused()

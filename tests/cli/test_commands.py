@@ -1,0 +1,232 @@
+"""The console scripts: fairseq's commands with plugin and task set, refusals of one line, answers as they come."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from fairseq_cli import generate
+
+import fairseq_aggdec
+from fairseq_aggdec.cli import doctor, fairseq_commands, main, refusals
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from tests.cli.commands import CUT, MODEL, TRAINING, Result, Trained, run
+from tests.support import make_model, make_task
+
+SCRIPTS = Path(sys.executable).parent
+SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
+OPTIONS = [*shlex.split("--cpu --num-workers 0 --beam 1"), *CUT]
+LANGUAGES = ["--source-lang", "src", "--target-lang", "tgt"]
+
+
+def command(
+    name: str, *arguments: str | Path, folder: Path, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs an installed console script in a folder that is not the checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [SCRIPTS / name, *map(str, arguments)],
+        cwd=folder,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+
+
+def test_generate_anywhere(trained: Trained, stock: Result, tmp_path: Path) -> None:
+    more = ["--path", trained.checkpoint, "--batch-size", "7", "--decoding", "iad"]
+    found = command("aggdec-generate", trained.data, *OPTIONS, *more, folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert Result(found.stdout, []).texts() == stock.texts()
+    assert "decoding summary: 53 sentences" in found.stderr
+
+
+def inside(command: Callable[[], int], *arguments: str | Path, stdin: str = "") -> Result:
+    """Runs a console script in this process; it must succeed."""
+    statuses: list[int] = []
+    found = run(lambda: statuses.append(command()), *arguments, stdin=stdin)
+    assert statuses == [0]
+    return found
+
+
+def test_train_and_validate(trained: Trained, tmp_path: Path) -> None:
+    training = [*MODEL, *TRAINING, "--max-update", "2", "--save-dir", tmp_path]
+    inside(fairseq_commands.train, trained.data, *training)
+    saved = load_checkpoint(str(tmp_path / "checkpoint_last.pt"))["cfg"]
+    assert saved["task"]["_name"] == "translation_aggdec"
+    assert saved["common"]["user_dir"] == fairseq_aggdec.__path__[0]
+    more = ["--path", trained.checkpoint, "--valid-subset", "valid", "--cpu", "--num-workers", "0"]
+    found = inside(fairseq_commands.validate, trained.data, *more, "--batch-size", "9")
+    assert "valid on 'valid' subset | loss" in "\n".join([found.stdout, *found.log])
+
+
+def test_a_user_dir_and_a_task_of_ones_own(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my_plugin"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("print('my plugin')\n")
+    more = [*OPTIONS, "--path", trained.checkpoint, "--user-dir", folder, "--task", "translation"]
+    found = inside(fairseq_commands.generate, trained.data, *more, "--batch-size", "9")
+    assert "my plugin" in found.stdout
+    assert len(found.texts()) < len(trained.source())  # stock loses the last ones, our task none
+    options = [*OPTIONS, "--path", trained.checkpoint, "--task", "super_resolution"]
+    with mock.patch.object(sys, "argv", ["any", str(tmp_path), *map(str, options)]):
+        assert fairseq_commands.generate() == refusals.REFUSED
+    assert "format.json" in capsys.readouterr().err  # images are wanted there, not dictionaries
+
+
+def test_answers_come_one_by_one_through_a_pipe(trained: Trained) -> None:
+    arguments = [*OPTIONS, *LANGUAGES, "--path", trained.checkpoint, "--decoding", "iad"]
+    with subprocess.Popen(
+        [SCRIPTS / "aggdec-interactive", trained.data, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        patience = threading.Timer(120, process.kill)  # an answer that never comes is an empty line
+        patience.start()
+        for sentence in trained.source()[:3]:  # the next is sent when the answer is there
+            print(sentence, file=process.stdin, flush=True)
+            while not (line := process.stdout.readline()).startswith("P-"):
+                assert line
+        process.stdin.close()
+        assert process.wait(100) == 0
+        patience.cancel()
+
+
+REFUSALS = {
+    "--decoding gad": "--decoding gad needs a drafter",
+    "--decoding iadd": "invalid choice: 'iadd'",
+    "--decoding iad --nbest 2": "--nbest does not go with --decoding iad",
+    "--decoding iad --sampling --nbest 1": "--sampling does not go with --decoding iad",
+    "--decoding lattice": "a lattice needs a model of --arch lattice_transformer",
+    "--decoding blockwise": "blockwise",
+    "--decoding greedy --min-len 30": "--min-len 30 is larger than the maximum length",
+    "--decoding gad --drafter-path none.pt": "none.pt",
+    "--nope": "unrecognized arguments: --nope",
+    "--max-len-b many": "invalid int value: 'many'",
+    "--path none.pt": "Model file not found: none.pt",
+    "--source-lang xx": "dict.xx.txt",
+    "--batch-size 4": "--batch-size cannot be larger than --buffer-size",
+    "--user-dir /nowhere": "there is no /nowhere",
+    "--task nothing": "invalid choice: 'nothing'",
+}
+
+
+@pytest.mark.parametrize("options", REFUSALS)
+def test_refusals_are_one_line(
+    options: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--path", str(SHIPPED / "checkpoint.pt"), "--cpu", "--beam", "1", *CUT, *LANGUAGES]
+    monkeypatch.setattr("sys.argv", ["any", str(SHIPPED), *arguments, *options.split()])
+    monkeypatch.setattr("sys.stdin", io.StringIO("так\n"))
+    assert fairseq_commands.interactive() == refusals.REFUSED
+    found = capsys.readouterr()
+    *_, line = found.err.splitlines()
+    assert line.startswith("aggdec-interactive: error: ")
+    assert REFUSALS[options] in line
+    assert "Traceback" not in found.err
+    assert found.out == ""
+
+
+def test_debug_shows_the_traceback() -> None:
+    arguments = [*OPTIONS, *LANGUAGES, "--path", SHIPPED / "checkpoint.pt", "--decoding", "gad"]
+    with pytest.raises(ValueError, match="--decoding gad needs a drafter"):
+        run(fairseq_commands.interactive, SHIPPED, *arguments, "--debug")
+
+
+def test_help_shows_the_options_of_the_plugin_too() -> None:
+    with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()) as shown:
+        run_shown(fairseq_commands.generate, "--help")
+    assert end.value.code == 0
+    assert "--drafter-path" in shown.getvalue() and "--max-len-b" in shown.getvalue()
+
+
+def run_shown(command: Callable[[], int], *arguments: str) -> None:
+    with mock.patch.object(sys, "argv", ["any", *arguments]):
+        command()
+
+
+def test_aggdec_tells_its_folder_and_its_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = command("aggdec", "--user-dir", folder=tmp_path)
+    assert found.stdout == f"{fairseq_aggdec.__path__[0]}\n"
+    run_shown(main.main, "--version")
+    assert capsys.readouterr().out == f"fairseq_aggdec {fairseq_aggdec.__version__}\n"
+    run_shown(main.main, "--help")
+    shown = capsys.readouterr().out
+    for tool in ("audit", "benchmark", "compare", "trace", "distill", "lattice-tables", "doctor"):
+        assert f"\n  {tool} " in shown
+    with mock.patch.object(sys, "argv", ["aggdec", "doktor"]):
+        assert main.main() == refusals.REFUSED
+    assert "there is no such tool, choose from audit" in capsys.readouterr().err
+
+
+def test_the_doctor_says_what_will_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)  # a tool sets it
+    assert main.run_tool("doctor", ["--path", str(SHIPPED / "checkpoint.pt")]) == 0
+    shown = capsys.readouterr().out
+    library = kernels()
+    form = "all layers in one call" if library else "packed weights layer by layer"
+    instructions = INSTRUCTIONS[library.aggdec_instructions()] if library else ""
+    for line in (
+        *(f"{part}     fast form, {form}" for part in ("encoder", "decoder")),
+        "int8        possible",
+        "beam        ours",
+        "advice      --decoding iad",
+        f"kernels     compiled for {instructions}" if library else "kernels     none",
+    ):
+        assert f"\n  {line}" in shown
+    for word in ("threads", "VNNI", "AMX", "bf16", "packing", "GPU", "int8"):
+        assert f"\n  {word} " in shown
+    assert main.run_tool("doctor", ["--path", "none.pt"]) == refusals.REFUSED
+    assert capsys.readouterr().err == "aggdec doctor: error: Checkpoint none.pt does not exist.\n"
+
+
+def test_the_doctor_knows_every_kind_of_model() -> None:
+    task = make_task()
+    stock = make_model(task, 3)
+    assert [doctor.beam_gap(Namespace(), {}, [stock]), doctor.int8_of(stock, (None, None))] == [
+        None,
+        "possible",
+    ]
+    gelu = make_model(task, 3, activation_fn="gelu")
+    assert "layer by layer" in doctor.decoder_form(gelu) + doctor.encoder_form(gelu)
+    for arch, advised in (
+        ("blockwise_transformer", "blockwise"),
+        ("interleaved_transformer", "interleaved"),
+        ("lattice_transformer", "lattice"),
+    ):
+        model = make_model(task, 3, arch)
+        assert doctor.decoder_form(model).startswith("fast form")
+        assert doctor.advice(model, task, None) == f"--decoding {advised}"
+        assert not any(refused.startswith(advised) for refused in doctor.refusals_of(model))
+        slots = advised != "blockwise"
+        assert doctor.int8_of(model, (None, None)).startswith("refused") == slots
+        assert (doctor.beam_gap(Namespace(), {}, [model]) is not None) == slots
+
+
+def test_fairseq_itself_takes_the_folder(trained: Trained, stock: Result) -> None:
+    more = ["--user-dir", fairseq_aggdec.__path__[0], "--task", "translation_aggdec"]
+    more += ["--path", str(trained.checkpoint), "--decoding", "greedy"]
+    found = run(generate.cli_main, trained.data, *OPTIONS, *more)
+    assert found.texts() == stock.texts()

@@ -1,0 +1,67 @@
+"""The blocks of README are run as they are printed, in a folder that is not the checkout, on a stock checkpoint.
+
+An invisible comment before each block of a program says ``run`` or why it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ROOT, Result, Trained
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = ("sh", "python")
+BLOCKS = re.findall(r"(?:<!-- (.*?) -->\n)?```(\w+)\n(.*?)```", README, re.DOTALL)
+RUN = [(language, code) for mark, language, code in BLOCKS if mark == "run"]
+
+
+def test_every_block_says_whether_it_is_run() -> None:
+    assert len(RUN) >= 3
+    assert {language for _, language, _ in BLOCKS} <= set(PROGRAMS)
+    for mark, _, code in BLOCKS:
+        assert mark == "run" or mark.startswith("not run here: "), code
+
+
+@pytest.fixture
+def folder(trained: Trained, tmp_path: Path) -> Path:
+    """What the blocks speak of: data-bin, model.pt, sentences.txt."""
+    (tmp_path / "data-bin").symlink_to(trained.data)
+    (tmp_path / "model.pt").symlink_to(trained.checkpoint)
+    (tmp_path / "sentences.txt").write_text("\n".join(trained.source()[:3]) + "\n")
+    return tmp_path
+
+
+def run(language: str, code: str, folder: Path) -> str:
+    """What a block prints; it must succeed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [sys.executable, "-c"]
+    done = subprocess.run(
+        [*program, code], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("language", "code"), RUN, ids=[code.split()[0] for _, code in RUN])
+def test_block(language: str, code: str, folder: Path, trained: Trained) -> None:
+    printed = run(language, code, folder)
+    if language == "python":
+        assert re.fullmatch(r"\['.*'\]\n", printed)
+        return
+    number = len(trained.source())
+    hypotheses = len(re.findall(r"^H-", printed, re.MULTILINE))
+    sets = len(re.findall(r"generate data-bin", code))
+    assert hypotheses == number * sets + 3 * code.count("aggdec-interactive")
+    if "fairseq-generate" in code:
+        stock = trained.generate("stock", "--beam", "5", "--max-len-b", "200")
+        assert Result(printed, []).texts() == stock.texts()
+    if "aggdec audit" in code:  # sentences, equal, ties, BUGs
+        assert f"| beam 5, batch 32, fp32 | {number} | {number} | 0 | 0 |" in printed
+    assert ("aggdec doctor" in code) == ("\n  advice " in printed)

@@ -1,0 +1,405 @@
+"""``--decoding beam`` against stock beam search: every hypothesis, their order and their scores."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_aggdec.decoding.beam_budget import Plan
+from fairseq_aggdec.decoding.beam_generator import BeamGenerator
+from fairseq_aggdec.evaluation.equality import TIE_MARGIN
+from fairseq_aggdec.evaluation.nbest_equality import StockSteps, difference, tokens_of
+from tests.equality.test_cached_decoder import OTHERS, VARIANTS
+from tests.support import (
+    WORDS,
+    assert_same,
+    generation_options,
+    make_batch,
+    make_dictionary,
+    make_model,
+    make_task,
+    random_sources,
+    trained_copier,
+)
+
+NBest = list[list[dict[str, Any]]]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "short": {"max_len_b": 4},
+    "very short": {"max_len_b": 1},
+    "length by source": {"max_len_a": 0.5, "max_len_b": 1},
+    "long minimum": {"min_len": 12, "max_len_b": 15},
+    "minimum is maximum": {"min_len": 9, "max_len_b": 9},
+    "fewer unknowns": {"unkpen": 3.0},
+    "more unknowns": {"unkpen": -4.0},
+    "length penalty": {"lenpen": 0.3},
+    "unnormalized": {"unnormalized": True},
+    "hot": {"temperature": 2.5},
+    "cold": {"temperature": 0.3},
+    "source length": {"match_source_len": True},
+    "no repetition": {"no_repeat_ngram_size": 2},
+}
+PREFIXES: dict[str, list[list[int]]] = {
+    "one token": [[9], [10], [11], [12]],
+    "several, some free": [[9, 8, 7], [10, 1, 1], [5, 6, 1], [3, 3, 3]],
+    "with an end": [[9, 2, 1], [5, 5, 2], [6, 2, 1], [7, 8, 9]],  # at once, stock fails
+    "longer than allowed": [[9] * 30, [5] * 30, [6, 7] + [1] * 28, [8] * 30],
+}
+
+
+class WorkingBlocker(torch.nn.Module):
+    """Stock's own block of repeated n-grams, which on CPU looks at padding, shown what it should look at."""
+
+    def __init__(self, blocker: Any):
+        super().__init__()
+        self.blocker = blocker
+
+    def forward(self, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int) -> Any:
+        return self.blocker(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+
+
+def stock(models: Sequence[Any], sample: Any, prefix: Any = None, **options: Any) -> NBest:
+    """The oracle."""
+    task = make_task("stock", models[0].encoder.dictionary, models[0].decoder.dictionary)
+    generator = task.build_generator(list(models), generation_options(**options))
+    if generator.repeat_ngram_blocker is not None:
+        generator.repeat_ngram_blocker = WorkingBlocker(generator.repeat_ngram_blocker)
+    return task.inference_step(generator, list(models), sample, prefix_tokens=prefix)
+
+
+def generators(model: Any, **options: Any) -> tuple[Any, Any]:
+    """Ours and stock's."""
+    mine, oracle = (
+        make_task(decoding).build_generator([model], generation_options(**options))
+        for decoding in ("beam", "stock")
+    )
+    assert isinstance(mine, BeamGenerator)
+    if oracle.repeat_ngram_blocker is not None:
+        oracle.repeat_ngram_blocker = WorkingBlocker(oracle.repeat_ngram_blocker)
+    return mine, oracle
+
+
+def ours(
+    models: Sequence[Any], sample: Any, prefix: Any = None, task: Any = None, **options: Any
+) -> NBest:
+    task = task or make_task("beam", models[0].encoder.dictionary, models[0].decoder.dictionary)
+    generator = task.build_generator(list(models), generation_options(**options))
+    assert isinstance(generator, BeamGenerator)
+    return task.inference_step(generator, list(models), sample, prefix_tokens=prefix)
+
+
+def assert_same_nbest(found: NBest, expected: NBest) -> None:
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert [h["tokens"].tolist() for h in mine] == [h["tokens"].tolist() for h in theirs]
+        assert_same(mine, theirs)
+
+
+def flat(found: NBest) -> list[dict[str, Any]]:
+    return [hypothesis for ranked in found for hypothesis in ranked]
+
+
+@pytest.fixture(scope="module")
+def copier() -> Any:
+    return trained_copier()[1]
+
+
+@pytest.mark.parametrize("beam", [2, 3, 5, 10])
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_model_that_copies_with_edits(copier: Any, beam: int, count: int) -> None:
+    sample = make_batch(random_sources(21, count, longest=25))
+    options = {"beam": beam, "max_len_b": 40}
+    task = make_task("beam")
+    found = ours([copier], sample, task=task, **options)
+    assert_same_nbest(found, stock([copier], sample, **options))
+    assert task.counters.nodes >= task.counters.nodes_used > 0
+
+
+def test_drafts_are_used(copier: Any) -> None:
+    sample = make_batch(random_sources(22, 1, longest=25))
+    calls = {}
+    for draft_from in ("auto", "none"):
+        task = make_task("beam", draft_from=draft_from)
+        for _ in range(3):
+            ours([copier], sample, task=task, beam=4, max_len_b=40)
+        calls[draft_from] = task.counters.iterations
+    assert calls["auto"] < 0.7 * calls["none"]
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_models(seed: int, beam: int) -> None:
+    """They never end: the maximum length forces the end."""
+    model = make_model(make_task(), seed)
+    sample = make_batch(random_sources(seed, 6))
+    assert_same_nbest(ours([model], sample, beam=beam), stock([model], sample, beam=beam))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_decoders_of_every_form(name: str) -> None:
+    model = make_model(make_task(), 3, **VARIANTS[name])
+    sample = make_batch(random_sources(31, 4))
+    assert_same_nbest(ours([model], sample, beam=3), stock([model], sample, beam=3))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("beam", [2, 5])
+def test_options(copier: Any, name: str, beam: int) -> None:
+    sample = make_batch(random_sources(23, 6, longest=15))
+    options = {"beam": beam, "max_len_b": 25} | OPTIONS[name]
+    assert_same_nbest(ours([copier], sample, **options), stock([copier], sample, **options))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+@pytest.mark.parametrize("beam", [2, 5])
+def test_forced_prefixes(copier: Any, name: str, beam: int) -> None:
+    sample, prefix = make_batch(random_sources(24, 4)), torch.tensor(PREFIXES[name])
+    options = {"beam": beam, "max_len_b": 20, "min_len": 5}
+    assert_same_nbest(
+        ours([copier], sample, prefix, **options), stock([copier], sample, prefix, **options)
+    )
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+def test_start_symbol_is_a_word_of_ngrams(beam: int) -> None:
+    model, sample = make_model(make_task(), 7), make_batch(random_sources(31, 6))
+    options: dict[str, Any] = {"beam": beam, "no_repeat_ngram_size": 2, "temperature": 0.5}
+    found, expected = (
+        g.generate([model], sample, bos_token=5) for g in generators(model, **options)
+    )
+    assert_same_nbest(found, expected)
+    assert any(5 in hypothesis["tokens"].tolist()[:-2] for hypothesis in flat(found))
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+def test_unknown_words_before_a_free_end(beam: int) -> None:
+    """Where the length forces it, ``</s>`` scores 0, which a word that is rewarded exceeds."""
+    model, sample = make_model(make_task(), 10), make_batch(random_sources(10, 6, longest=15))
+    options: dict[str, Any] = {"beam": beam, "match_source_len": True, "unkpen": -6.0}
+    assert_same_nbest(*(g.generate([model], sample) for g in generators(model, **options)))
+
+
+def test_batches_without_numbers_and_lengths(copier: Any) -> None:
+    """As a caller of ``generate`` may put them together; stock then counts lengths without ``</s>``."""
+    sample = make_batch(random_sources(32, 4))
+    sample = {"net_input": {"src_tokens": sample["net_input"]["src_tokens"]}}
+    for options in ({}, {"match_source_len": True}):
+        found, expected = (
+            g.generate([copier], sample) for g in generators(copier, beam=3, **options)
+        )
+        assert_same_nbest(found, expected)
+
+
+def test_ensemble(copier: Any) -> None:
+    models = [copier, trained_copier(updates=150, seed=2)[1]]
+    sample = make_batch(random_sources(25, 5))
+    assert_same_nbest(ours(models, sample, beam=4), stock(models, sample, beam=4))
+
+
+@pytest.mark.parametrize("alignment", ["hard", "soft"])
+def test_alignment_of_every_hypothesis(copier: Any, alignment: str) -> None:
+    sample = make_batch(random_sources(26, 4))
+    options = {"beam": 3, "print_alignment": alignment}
+    found, expected = (f([copier], sample, **options) for f in (ours, stock))
+    assert_same_nbest(found, expected)
+    for mine, theirs in zip(flat(found), flat(expected), strict=True):
+        torch.testing.assert_close(mine["attention"], theirs["attention"][:, : len(mine["tokens"])])
+        assert str(mine["alignment"]) == str(theirs["alignment"]) or alignment == "soft"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scores_what_stock_scores(copier: Any, dtype: torch.dtype) -> None:
+    import copy
+
+    model = copy.deepcopy(copier).to(dtype)
+    sample = make_batch(random_sources(27, 4))
+    found, expected = (f([model], sample, beam=3) for f in (ours, stock))
+    same = 0
+    for mine, theirs in zip(flat(found), flat(expected), strict=True):
+        if mine["tokens"].tolist() == theirs["tokens"].tolist():
+            same += 1
+            torch.testing.assert_close(mine["score"], theirs["score"], atol=0.05, rtol=0.05)
+    assert same >= len(flat(found)) // 2
+
+
+def test_steps_and_history(copier: Any) -> None:
+    sample = make_batch(random_sources(28, 3, longest=20))
+    found = ours([copier], sample, beam=4, retain_iter_history=True, max_len_b=40)
+    for ranked in found:
+        for hypothesis in ranked:
+            assert hypothesis["steps"] == len(hypothesis["history"]) >= 1
+            assert hypothesis["history"][0]["tokens"].numel() == 0
+
+
+def test_weights_may_change_between_batches(copier: Any) -> None:
+    task = make_task("beam")
+    model = make_model(task, 5)
+    sample = make_batch(random_sources(18, 4))
+    generator = task.build_generator([model], generation_options(beam=3))
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.data.mul_(1.2)
+        found = task.inference_step(generator, [model], sample)
+        assert_same_nbest(found, stock([model], sample, beam=3))
+
+
+class Adversary:
+    """Plans that ask for as much as possible, whatever it brings."""
+
+    batches = 0
+
+    def plan(self, rows: int) -> Plan:
+        return Plan(most=200, text=200, farthest=1000)
+
+    def observe(self, gap: int | None, used: bool) -> None:
+        pass
+
+
+def rotten(sample: Any, verifier: Any) -> list[list[int]]:
+    """Texts that are wrong in every way: random words, ends, padding, unknown words."""
+    chance = random.Random(1)
+    rows = len(sample["net_input"]["src_tokens"])
+    return [[chance.randrange(0, WORDS + 4) for _ in range(60)] for _ in range(rows)]
+
+
+@pytest.mark.parametrize("texts", [rotten, None])
+def test_whatever_is_evaluated_ahead(copier: Any, texts: Any) -> None:
+    sample = make_batch(random_sources(29, 5, longest=20))
+    task = make_task("beam")
+    options = {"beam": 5, "max_len_b": 30}
+    generator = task.build_generator([copier], generation_options(**options))
+    generator.budget = Adversary()
+    generator.texts = texts or generator.texts
+    found = task.inference_step(generator, [copier], sample)
+    assert_same_nbest(found, stock([copier], sample, **options))
+
+
+def test_a_beam_of_one_is_the_loop(copier: Any) -> None:
+    sample = make_batch(random_sources(30, 5))
+    task = make_task("beam")
+    generator = task.build_generator([copier], generation_options(beam=1))
+    assert not isinstance(generator, BeamGenerator)
+    assert_same_nbest(task.inference_step(generator, [copier], sample), stock([copier], sample))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"sampling": True}, {"diverse_beam_groups": 2}, {"diversity_rate": 0.5}],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_it_cannot_do_goes_to_stock(
+    copier: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "fairseq_aggdec"):
+        generator = make_task("beam").build_generator(
+            [copier], generation_options(beam=4, **options)
+        )
+    assert not isinstance(generator, BeamGenerator)
+    assert "is left to stock fairseq: --" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beam": WORDS + 3}, {"beam": 1, "match_source_len": True, "unkpen": -1.0}],
+    ids=["a beam of all words", "unknown words outgrow the source"],
+)
+def test_where_stock_has_ways_of_its_own(
+    copier: Any, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "fairseq_aggdec"):
+        generator = make_task("beam").build_generator([copier], generation_options(**options))
+    assert type(generator) is SequenceGenerator
+    assert "is left to stock fairseq: " in caplog.text
+
+
+def test_a_beam_of_nearly_all_words() -> None:
+    """The largest that is not left to stock; the first step has no more continuations than it needs."""
+    dictionary = make_dictionary(["a", "b", "c"])
+    model = make_model(make_task("stock", dictionary, dictionary), 4)
+    sample = make_batch([[4, 5, 6], [6], [4, 4, 5, 5, 6]])
+    options = {"beam": len(dictionary) - 2, "min_len": 0, "max_len_b": 9}
+    assert_same_nbest(ours([model], sample, **options), stock([model], sample, **options))
+
+
+def test_other_decoders_go_to_stock(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model(make_task(), 3, **OTHERS["scaled heads"])
+    with caplog.at_level(logging.INFO, "fairseq_aggdec"):
+        generator = make_task("beam").build_generator([model], generation_options(beam=4))
+    assert not isinstance(generator, BeamGenerator)
+    assert "is left to stock fairseq" in caplog.text
+
+
+def test_a_broken_model_is_named(copier: Any) -> None:
+    model = make_model(make_task(), 5)
+    model.decoder.layers[0].fc1.weight.data[0, 0] = torch.nan
+    task = make_task("beam", model_paths="broken.pt")
+    with pytest.raises(ValueError, match=r"^sentence 0: broken.pt gives scores that are not"):
+        ours([model], make_batch(random_sources(3, 2)), task=task, beam=3)
+
+
+def random_case(seed: int, copier: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """A model, a batch, forced prefixes and options, all at random."""
+    chance = random.Random(seed)
+    model = copier
+    if chance.random() < 0.5:
+        form = chance.choice(list(VARIANTS.values()))
+        model = make_model(make_task(), seed, **form)
+    sample = make_batch(
+        random_sources(seed, chance.randint(1, 6), longest=14), chance.random() < 0.5
+    )
+    options: dict[str, Any] = {"beam": chance.randint(2, 10), "max_len_b": chance.randint(6, 20)}
+    prefix = None
+    if chance.random() < 0.2:
+        rows, width = len(sample["id"]), chance.randint(1, 4)
+        prefix = torch.tensor(
+            [[chance.randint(4, WORDS) for _ in range(width)] for _ in range(rows)]
+        )
+        for row in prefix:  # some are shorter
+            row[chance.randint(1, width) :] = 1
+    for name, values in (
+        ("min_len", [2, 5]),
+        ("max_len_a", [0.5, 1.0]),
+        ("unkpen", [-2.0, 2.0]),
+        ("lenpen", [0.3, 2.0]),
+        ("unnormalized", [True]),
+        ("temperature", [0.5, 2.0]),
+        ("no_repeat_ngram_size", [2, 3]),
+    ):
+        if chance.random() < 0.25:
+            options[name] = chance.choice(values)
+    return model, sample, prefix, options
+
+
+def is_tie(model: Any, sample: Any, prefix: Any, options: Any) -> bool:
+    """Whether stock itself hardly prefers its own lists where ours differ."""
+    mine, oracle = generators(model, **options)
+    oracle.search = steps = StockSteps(oracle.search)
+    found, expected = (
+        make_task("stock").inference_step(generator, [model], sample, prefix_tokens=prefix)
+        for generator in (mine, oracle)
+    )
+    return all(
+        tokens_of(a) == tokens_of(b)
+        or difference(a, b, steps, mine.searches[row], row)[1] < TIE_MARGIN["fp32"]
+        for row, (a, b) in enumerate(zip(expected, found, strict=True))
+    )
+
+
+def test_random_cases(copier: Any, pytestconfig: pytest.Config) -> None:
+    """Models, batches, beams and options together; more of them with ``--cases``."""
+    ties, cases = [], pytestconfig.getoption("--cases")
+    for seed in range(cases):
+        model, sample, prefix, options = random_case(seed, copier)
+        found, expected = (f([model], sample, prefix, **options) for f in (ours, stock))
+        if [tokens_of(a) for a in found] == [tokens_of(b) for b in expected]:
+            assert_same_nbest(found, expected)
+        else:
+            assert is_tie(model, sample, prefix, options), (seed, options, prefix)
+            ties.append(seed)
+    print(f"{cases} cases, ties: {ties}")
+    assert len(ties) <= 0.01 * cases

@@ -1,0 +1,116 @@
+"""What decoding asks of a GPU stays what docs/results/device-counts.json says: above all, how often the host waits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.evaluation import device_cases, device_counts
+from fairseq_aggdec.evaluation.device_cases import Case
+from fairseq_aggdec.evaluation.device_counts import COUNTED, END, ITERATIONS, START
+from fairseq_aggdec.evaluation.strict_device import DEVICE, strict_device
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "device-counts.json"
+# Fewer layers than the table's: the host waits as often, whatever the depth.
+SIZES = {"encoder_layers": 1, "decoder_layers": 1}
+
+# What waits more often than once per iteration, once before it and once behind the last, and why.
+MORE: dict[str, dict[str, int]] = {
+    # fairseq's own decoder asks whether its input is padded
+    "greedy, other layers": {START: 3, ITERATIONS: 2},
+    # times are learned from: the device must be idle when a clock is read
+    "gad, block size auto": {START: 3, ITERATIONS: 3},
+    # what candidates are worth, from which trees are grown
+    "gad, trees": {START: 3, ITERATIONS: 3},
+    "gad, trees, next, chain, causal": {START: 3, ITERATIONS: 3},
+    # drafts that live on the device are needed on the host to look for repetitions
+    "no repeated n-grams, gad": {START: 3, ITERATIONS: 3},
+    # forced tokens are read, before anything is launched
+    "prefix, gad": {START: 3},
+    # how many words there are in a batch's shortlist
+    "shortlist, greedy": {START: 3},
+    "shortlist, iad": {START: 3},
+    # a whole decoding of another model before the first iteration
+    "iad, drafts from interleaved": {START: 12},
+    "iad, drafts from a lattice": {START: 6},
+    # a pass over the finished hypotheses for their alignment, each of which is cut to its length
+    "interleaved, 2x2, independent": {END: 9},
+    # one iteration is the whole of it: all three stand in its row
+    "lattice, serial": {START: 3},
+    "lattice, scan": {START: 3},
+    "lattice, 3 best": {START: 3},
+}
+USUAL = {START: 2, ITERATIONS: 1, END: 1}
+# Of a random drafter no draft stands: after some of these it is asked, once, whether its numbers are finite.
+DOUBTED = {ITERATIONS: 2}
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(device: torch.device) -> None:
+    if device.type == "cuda":
+        pytest.skip("counted on the strict device only")
+
+
+@pytest.fixture(scope="module")
+def written() -> Any:
+    return json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
+def test_the_host_waits_as_often_as_written(case: Case, written: Any, tmp_path: Path) -> None:
+    # fairseq's pass for an alignment waits in every layer; whether a node of a tree stands depends on the model
+    as_written = "print_alignment" in case.generation or "draft_nodes" in case.task
+    sizes = device_counts.SIZES if as_written else SIZES
+    counts = device_counts.count(case, tmp_path, sizes=sizes)
+    found = {part: counts.blocking(part) for part in (START, ITERATIONS, END)}
+    assert found == written[case.name]["blocking"], counts.places
+    doubted = DOUBTED if case.decoding == "gad" else {}
+    allowed = USUAL | doubted | MORE.get(case.name, {})
+    assert all(found[part] <= allowed[part] for part in found), counts.places
+
+
+def test_every_case_is_written(written: Any) -> None:
+    assert sorted(written) == sorted(case.name for case in COUNTED)
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("name", ["greedy", "iad, unique", "gad, causal", "blockwise, dense"])
+def test_the_host_waits_no_more_in_another_batch(name: str, rows: int, tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == name]
+    counts = device_counts.count(case, tmp_path, rows, SIZES)
+    assert counts.blocking(ITERATIONS) == (DOUBTED[ITERATIONS] if name.startswith("gad") else 1)
+    assert counts.blocking(START) <= 2 and counts.blocking(END) <= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["iad, unique", "gad, causal", "image, band", "interleaved, 2x2, beam 3", "lattice, serial"],
+)
+def test_no_mask_is_copied_in_every_layer(name: str, tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == name]
+    lines = device_counts.count(case, tmp_path, sizes=SIZES).lines
+    operators = {operator for _, operator, _ in lines}
+    assert "attention: efficient" in operators
+    assert "attention: mask copied" not in operators, lines
+
+
+def test_the_drafter_reads_the_source_beside_the_verifier(tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == "gad"]
+    streams = device_counts.count(case, tmp_path, sizes=SIZES).streams
+    assert streams == {"record_event": 1, "wait_event": 1, "stream": 1, "wait_stream": 1}
+
+
+@pytest.mark.parametrize("name", ["greedy", "gad, causal", "interleaved, 2x2, beam 3"])
+def test_no_attention_makes_a_plan_per_shape(name: str, tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == name]
+    models, drafter = device_cases.random_models(case, SIZES)
+    with strict_device() as recorder:
+        ready = device_cases.prepared(case, models, drafter, tmp_path, DEVICE, torch.float16)
+        ready.decode(device_cases.batch(2, 3), None)
+    operators = {event.operator for event in recorder.events}
+    assert "attention: efficient" in operators
+    assert "attention: cudnn" not in operators

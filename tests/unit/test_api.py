@@ -1,0 +1,168 @@
+"""The Python interface: outputs are stock fairseq's, in order, however they are batched; refusals name the way out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+import fairseq_aggdec
+from fairseq_aggdec import Translator
+from fairseq_aggdec.compat import CheckpointError
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "checkpoints" / "ua_gec"
+CHECKPOINT = str(SHIPPED / "checkpoint.pt")
+SPM = SHIPPED / "spm.model"
+SENTENCES = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[:23]
+
+
+def load(**options: Any) -> Translator:
+    return fairseq_aggdec.from_pretrained(
+        CHECKPOINT, SHIPPED, **({"spm": SPM, "device": "cpu", "max_len_b": 60} | options)
+    )
+
+
+@pytest.fixture(scope="module")
+def iad() -> Translator:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def stock() -> list[str]:
+    """The oracle: stock fairseq with beam 1."""
+    model = load(decoding="stock")
+    assert type(model.generator) is SequenceGenerator
+    assert model.generator.beam_size == 1
+    return model.translate(SENTENCES, batch_size=8)
+
+
+def test_equals_stock_in_order_whatever_the_batches(iad: Translator, stock: list[str]) -> None:
+    assert len(set(stock)) == len(stock)
+    for batch_size, lookahead in ((1, 1), (4, 2), (32, 16)):
+        assert list(iad.stream(SENTENCES, batch_size, lookahead)) == stock
+    assert iad.translate(SENTENCES) == stock
+
+
+def test_hypotheses_are_plain_and_true(iad: Translator, stock: list[str]) -> None:
+    found = iad.generate(SENTENCES)
+    reference = load(decoding="stock", beam=1).generate(SENTENCES)
+    assert [ranked[0].text for ranked in found] == stock
+    for (ours,), (theirs,) in zip(found, reference, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert ours.token_scores == pytest.approx(theirs.token_scores, abs=1e-4)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+        assert len(ours.token_scores) == len(ours.tokens) + 1
+        assert ours.score == pytest.approx(sum(ours.token_scores) / len(ours.token_scores))
+        assert ours.steps is not None and ours.mean_accepted == (len(ours.tokens) + 1) / ours.steps
+        assert theirs.steps is None and theirs.mean_accepted is None
+
+
+def test_beam_gives_n_best(iad: Translator) -> None:
+    (ranked,) = load(decoding="beam", beam=4, nbest=3).generate(SENTENCES[:1])
+    scores = [hypothesis.score for hypothesis in ranked]
+    assert len(ranked) == 3 and scores == sorted(scores, reverse=True)
+    with pytest.raises(ValueError, match="nbest=3: it must be 1 to beam, which is 2"):
+        load(decoding="beam", beam=2, nbest=3)
+
+
+def test_a_stream_reads_no_further_than_it_must(iad: Translator) -> None:
+    read = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            read.append(SENTENCES[len(read) % 5])
+            yield read[-1]
+
+    stream = iad.stream(endless(), batch_size=2, lookahead=3)
+    first = [next(stream) for _ in range(7)]
+    assert len(read) == 12
+    assert first[:5] == iad.translate(SENTENCES[:5])
+
+
+def test_an_ensemble_is_two_paths(stock: list[str]) -> None:
+    for path in ([CHECKPOINT, CHECKPOINT], f"{CHECKPOINT}:{CHECKPOINT}"):
+        model = fairseq_aggdec.from_pretrained(path, SHIPPED, spm=SPM, device="cpu", max_len_b=60)
+        assert len(model.models) == 2
+        assert model.translate(SENTENCES[:3]) == stock[:3]
+
+
+def test_text_is_what_the_checkpoint_says(tmp_path: Path, stock: list[str]) -> None:
+    """A file that has moved since training is found beside the checkpoint."""
+    state = torch.load(CHECKPOINT, weights_only=True)
+    assert state["cfg"]["bpe"] is None
+    state["cfg"]["bpe"] = {"_name": "sentencepiece", "sentencepiece_model": "/gone/spm.model"}
+    torch.save(state, tmp_path / "model.pt")
+    model = fairseq_aggdec.from_pretrained(
+        tmp_path / "model.pt", SHIPPED, device="cpu", max_len_b=60
+    )
+    assert model.translate(SENTENCES[:3]) == stock[:3]
+    state["cfg"]["bpe"]["sentencepiece_model"] = "/gone/other.model"
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(FileNotFoundError, match=r"other\.model, which is neither there nor beside"):
+        fairseq_aggdec.from_pretrained(tmp_path / "model.pt", SHIPPED)
+
+
+def test_pieces_in_pieces_out() -> None:
+    pieces = "▁Я ▁знаю ▁що ▁ти ▁тут ▁."
+    assert load(spm=None).translate([pieces]) == ["▁Я ▁знаю ▁, ▁що ▁ти ▁тут ▁."]
+    marked = load(spm=None, post_process="sentencepiece")
+    assert marked.translate([pieces]) == ["Я знаю , що ти тут ."]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"blok_size": 3}, TypeError, "no option 'blok_size': did you mean block_size"),
+        ({"qqqq": 3}, TypeError, "there are acceptance, block_size"),
+        ({"decoding": "iadd"}, ValueError, "decoding='iadd': Invalid value"),
+        ({"max_len_b": "many"}, ValueError, "max_len_b='many'"),
+        ({"dtype": "int8"}, ValueError, "dtype='int8': there are fp32, fp16, bf16"),
+        ({"dtype": torch.float64}, ValueError, "there are fp32, fp16, bf16"),
+        ({"decoding": "gad"}, ValueError, "needs a drafter"),
+        ({"decoding": "gad", "drafter_path": CHECKPOINT}, CheckpointError, "is no drafter"),
+        ({"sampling": True}, ValueError, "--sampling does not go with --decoding iad"),
+        ({"spm": "none.model"}, FileNotFoundError, "spm='none.model': there is no such file"),
+        ({"bpe": SPM}, ValueError, "give one of them"),
+        ({"tokenizer": "mosses"}, ValueError, "fairseq has moses"),
+        ({"source_lang": "uk"}, FileNotFoundError, "dict.uk.txt"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_refusals(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        load(**options)
+
+
+def test_what_cannot_be_translated(iad: Translator) -> None:
+    with pytest.raises(TypeError, match="not one string"):
+        iad.translate("Це добре .")
+    with pytest.raises(ValueError, match="batch_size=0"):
+        iad.translate(["Це добре ."], batch_size=0)
+    with pytest.raises(ValueError, match=r"sentence 1 has .* the model reads at most 1024"):
+        iad.translate(["Це добре .", "я " * 1100])
+    with pytest.raises(FileNotFoundError, match=r"none\.pt does not exist"):
+        fairseq_aggdec.from_pretrained("none.pt", SHIPPED)
+    assert iad.translate([]) == []
+
+
+def test_bfloat16_reaches_the_model() -> None:
+    model = load(dtype="bf16")
+    assert next(model.models[0].parameters()).dtype is torch.bfloat16
+    assert model.translate(["Це добре ."]) == ["Це добре ."]
+
+
+def test_importing_the_package_does_not_load_the_interface() -> None:
+    code = (
+        "import sys, fairseq_aggdec\n"
+        "assert 'fairseq_aggdec.api' not in sys.modules\n"
+        "assert callable(fairseq_aggdec.from_pretrained) and 'fairseq_aggdec.api' in sys.modules\n"
+        "assert 'from_pretrained' in dir(fairseq_aggdec)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)

@@ -1,0 +1,156 @@
+"""Beam search over trees against one without: random models, whatever is evaluated ahead, whatever is drafted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.decoding.beam_budget import NOTHING_AHEAD, Plan
+from fairseq_aggdec.decoding.beam_rules import SentenceRules
+from fairseq_aggdec.decoding.beam_search import SentenceSearch
+from fairseq_aggdec.decoding.beam_tree import NOTHING, ROOT, Tree
+from fairseq_aggdec.decoding.finite import NonFiniteError
+from tests.unit.test_beam_rules import EOS, Row, plain_step, random_row, random_rules, small
+
+Finished = list[tuple[float, tuple[int, ...]]]
+
+
+class Model:
+    """A distribution for every prefix, at random, the same whenever it is asked for."""
+
+    def __init__(self, seed: int, types: int, rules: SentenceRules):
+        self.seed, self.types, self.rules = seed, types, rules
+        self.rows: dict[tuple[int, ...], Row] = {}
+
+    def row(self, words: Sequence[int]) -> Row:
+        key = tuple(words)
+        if key not in self.rows:
+            # Prefixes that end in the same word resemble each other, as they do in language.
+            near = random.Random(f"{self.seed} {key[-1:]}")
+            row = random_row(near, self.types, self.rules.bonus)
+            own = random.Random(f"{self.seed} {key}")
+            self.rows[key] = [value - 0.1 * own.random() for value in row]
+        return self.rows[key]
+
+
+def plain_search(model: Model) -> Finished:
+    """Sums of log-probabilities and words of all hypotheses, in the order of finishing."""
+    rules, beams, finished = model.rules, [(0.0, ())], []
+    for depth in range(rules.limit + 1):
+        active = [(total, node) for node, (total, _) in enumerate(beams)]
+        rows = {node: model.row(words) for node, (_, words) in enumerate(beams)}
+        going_on, ended = plain_step(active, rows, depth, rules)
+        if depth < rules.limit and rules.forced(depth) == EOS:
+            going_on, ended = [], ended[:1] * rules.beam
+        finished += [(total, beams[node][1]) for total, node, _ in ended]
+        beams = [(total, (*beams[node][1], token)) for total, node, token in going_on]
+        if len(finished) >= rules.beam or not beams:
+            break
+    return finished[: rules.beam]
+
+
+def random_search(seed: int, text: bool) -> tuple[random.Random, Model, SentenceSearch]:
+    chance = random.Random(seed)
+    types = chance.randint(5, 12)
+    rules = random_rules(chance, types)
+    draft = [chance.randint(0, types - 1) for _ in range(12)] if text else []
+    return chance, Model(seed, types, rules), SentenceSearch(0, rules, Tree(EOS), draft)
+
+
+def evaluate(search: SentenceSearch, model: Model, nodes: Sequence[int]) -> None:
+    tree, rules = search.tree, search.rules
+    tree.place(nodes)
+    depths = [tree.depths[node] for node in nodes]
+    assert max(depths) <= rules.limit  # there may be no positions beyond
+    rows = [model.row(tree.words(node)) for node in nodes]
+    tables = [small(row, depth, rules) for row, depth in zip(rows, depths, strict=True)]
+    search.receive(nodes, tables)
+    search.advance()
+
+
+def finished(search: SentenceSearch) -> Finished:
+    return [(ending.total, tuple(search.tree.words(ending.node))) for ending in search.endings]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "predicted", "everything predicted", "anything"])
+@given(st.integers(0, 10**9))
+def test_the_same_whatever_is_evaluated_ahead(kind: str, seed: int) -> None:
+    for at in range(3):
+        chance, model, search = random_search(seed + at, text=kind != "nothing")
+        tree, called = search.tree, 0
+        while not search.done:
+            if kind == "nothing":
+                plan = NOTHING_AHEAD
+            elif kind == "everything predicted":
+                plan = Plan(most=99, text=99, farthest=10**6)
+            else:
+                plan = Plan(chance.randint(0, 30), chance.randint(0, 9), chance.randint(-1, 8))
+            nodes = search.requests(plan)
+            assert nodes[: len(search.missing)] == search.missing
+            assert kind != "nothing" or nodes == search.missing
+            if kind == "anything":  # children of what is evaluated, found or not
+                for parent in [node for node in nodes if tree.depths[node] < model.rules.limit][:4]:
+                    child = tree.child(parent, chance.randint(0, model.types - 1))
+                    if tree.tables[child] is None and child not in nodes:
+                        nodes.append(child)
+            assert len(set(nodes)) == len(nodes)
+            for index, node in enumerate(nodes):  # keys and values of what a node sees are there
+                parent = tree.parents[node]
+                assert tree.tables[node] is None
+                assert node == ROOT or tree.seen[parent] or parent in nodes[:index]
+            evaluate(search, model, nodes)
+            called += 1
+        assert finished(search) == plain_search(model), model.rules
+        assert (search.calls, len(search.gains)) == (called, called)
+        assert sum(search.gains) == search.depth
+        assert kind != "nothing" or search.ahead == {}
+
+
+def test_looking_ahead_saves_calls() -> None:
+    calls = []
+    for plan in (NOTHING_AHEAD, Plan(80, 80, 9)):
+        rules = SentenceRules(EOS, beam=3, limit=20, floor=15)
+        model, search = Model(3, 8, rules), SentenceSearch(0, rules, Tree(EOS))
+        while not search.done:
+            evaluate(search, model, search.requests(plan))
+        calls.append(search.calls)
+    assert calls[1] < 0.6 * calls[0]
+
+
+def test_outcomes_tell_what_was_needed() -> None:
+    rules = SentenceRules(EOS, beam=2, limit=6)
+    model, search = Model(5, 8, rules), SentenceSearch(0, rules, Tree(EOS), [4, 0, 0])
+    while not search.done:
+        evaluate(search, model, search.requests(Plan(50, 3, 9)))
+    outcome = search.outcome()
+    assert [gap for gap, _ in outcome[:3]] == [None] * 3
+    assert all(gap is not None and 0 <= gap <= 9 for gap, _ in outcome[3:])
+    assert [used for _, used in outcome] == [node in search.tree.used for node in search.ahead]
+
+
+def test_a_plan_is_kept() -> None:
+    """No more than so many prefixes, none that is farther behind, no longer a text."""
+    rules = SentenceRules(EOS, beam=3, limit=12, floor=10)
+    model, search = Model(7, 9, rules), SentenceSearch(0, rules, Tree(EOS), [4] * 9)
+    assert len(search.requests(Plan(7, 5, 8))) == 1 + 5
+    evaluate(search, model, [ROOT])
+    while not search.done:
+        nodes = search.requests(Plan(7, 5, 1))
+        assert len(nodes) <= max(7, len(search.missing))
+        evaluate(search, model, nodes)
+    assert {gap for gap, _ in search.outcome()} == {None, 0, 1}
+
+
+def test_no_numbers_where_the_search_needs_them() -> None:
+    rules = SentenceRules(EOS, beam=2, limit=6)
+    search = SentenceSearch(4, rules, Tree(EOS), [4, 5])
+    nodes = search.requests(Plan(9, 9, 9))
+    search.tree.broken.update(nodes)
+    search.receive(nodes, [NOTHING] * len(nodes))
+    with pytest.raises(NonFiniteError) as caught:
+        search.advance()
+    assert caught.value.row == 4

@@ -1,0 +1,69 @@
+"""The tree of a beam search in words: every evaluated prefix once, marked by what became of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fairseq_aggdec.cli import trace as trace_tool
+from fairseq_aggdec.evaluation import beam_trace, replay
+from fairseq_aggdec.evaluation.recording import Record
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.trace import AWAITED, NEEDED, VAIN
+
+
+def arguments(folder: Path) -> list[str]:
+    records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
+    return [*replay.prepare(folder, "tiny", records), "--cpu", "--max-len-b", "6", "--beam", "3"]
+
+
+def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:
+    session = Session(generation_parser(None), arguments(tmp_path))
+    found = list(beam_trace.searches(session, session.batches(1)))
+    words = session.task.source_dictionary, session.task.target_dictionary
+    assert [number for number, *_ in found] == [0, 1, 2]
+    for _, source, search, output in found:
+        shown = beam_trace.trace(source, search, output, words)
+        kinds: Counter[str] = Counter()
+        for line in shown.iterations:
+            for piece in line:
+                kinds[piece.kind] += len(piece.text.split())
+        ahead = search.outcome()
+        assert kinds[AWAITED] == search.tree.places - len(ahead)
+        assert kinds[NEEDED] == sum(used for _, used in ahead)
+        assert kinds[VAIN] == sum(not used for _, used in ahead)
+        assert shown.calls == len(search.asked) == search.calls
+
+
+def test_the_tool_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "tree.html"
+    given = [*arguments(tmp_path / "data"), "--decoding", "beam", "--report", str(page)]
+    trace_tool.main([*given, "--sentences", "2", "0"])
+    text = page.read_text(encoding="utf-8")
+    assert (
+        "One line is one branch of the tree." in text
+        and '<strong class="awaited" data-call="1">' in text
+    )
+    assert "Speed against stock fairseq" in text and "fairseq beam 3" in text
+    assert "decoder calls" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="--sentences 7"):
+        trace_tool.main([*given, "--sentences", "7", "--overwrite"])
+
+
+def test_a_page_is_not_replaced_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [*arguments(tmp_path / "data"), "--decoding", "beam", "--sentences", "0", "--no-speed"]
+    (tmp_path / "report.html").write_text("precious")
+    (tmp_path / "old.html").write_text("precious")
+    with pytest.raises(SystemExit, match=r"--report old\.html is there already"):
+        trace_tool.main([*given, "--report", "old.html"])
+    trace_tool.main(given)
+    assert "The same as a page: report-2.html" in capsys.readouterr().out
+    for name in ("report.html", "old.html"):
+        assert (tmp_path / name).read_text() == "precious"
+    trace_tool.main([*given, "--report", "old.html", "--overwrite"])
+    assert "Beam search" in (tmp_path / "old.html").read_text()

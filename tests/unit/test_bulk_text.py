@@ -1,0 +1,131 @@
+"""Texts cut into shards: every line once, wherever one begins to read; memory does not grow with the text."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from fairseq_aggdec.bulk import translation
+from fairseq_aggdec.bulk.job import BulkError, Job
+from fairseq_aggdec.bulk.text import Text, make_index
+from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
+
+ODD = ["", " ", "\u2028", "слово", "\r", "\x0b\x1c", "a\tb", "🙂" * 9]
+
+
+def random_lines(seed: int, count: int) -> list[str]:
+    generator = random.Random(seed)
+    return [generator.choice([*ODD, "w" * generator.randint(1, 50)]) for _ in range(count)]
+
+
+def write(path: Path, lines: list[str], end: str = "\n") -> Path:
+    content = ("\n".join(lines) + end).encode() if lines else b""
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".zst":
+        content = zstandard.compress(content)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["in", "in.gz", "in.zst"])
+@pytest.mark.parametrize(("count", "size"), [(0, 3), (1, 3), (9, 3), (10, 3), (100, 7), (5, 50)])
+def test_every_line_once(name: str, count: int, size: int, tmp_path: Path) -> None:
+    lines = random_lines(count, count)
+    path = write(tmp_path / name, lines)
+    index = make_index(path, size)
+    assert (index.lines, index.shards) == (count, -(-count // size))
+    order = list(range(index.shards)) * 2  # back, too
+    random.Random(1).shuffle(order)
+    text = Text(path, index)
+    for shard in order:
+        assert text.lines(shard) == lines[shard * size : (shard + 1) * size]
+    text.close()
+
+
+@pytest.mark.parametrize("name", ["in", "in.gz"])
+def test_the_last_line_needs_no_end(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, ["a", "b", "c"], end="")
+    index = make_index(path, 2)
+    assert index.lines == 3
+    assert Text(path, index).lines(1) == ["c"]
+
+
+def test_the_same_text_has_the_same_digest(tmp_path: Path) -> None:
+    lines = random_lines(3, 50)
+    digests = {make_index(write(tmp_path / name, lines), 7).sha256 for name in ("a", "a.gz")}
+    assert len(digests) == 1
+    assert make_index(write(tmp_path / "b", [*lines, ""]), 7).sha256 not in digests
+
+
+def test_a_text_that_changes_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", ["a", "b", "c", "d"])
+    index = make_index(path, 2)
+    write(path, ["a", "b", "c", "e"])
+    assert Text(path, index).lines(0) == ["a", "b"]
+    with pytest.raises(BulkError, match="was changed while"):
+        Text(path, index).lines(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("o.jsonl", True),
+        ("o.jsonl.gz", True),
+        ("o.jsonl.zst", True),
+        ("o.txt", False),
+        ("o.jsonl.txt", False),
+        ("jsonl", False),
+    ],
+)
+def test_json_lines_by_name(name: str, expected: bool) -> None:
+    assert Places("-", Path(name)).json_lines == expected
+
+
+def test_a_digest_that_is_none_trusts_nothing(tmp_path: Path) -> None:
+    """The output is somebody's, and stays."""
+    places = Places(str(write(tmp_path / "in", ["a"])), tmp_path / "out")
+    places.parts.mkdir()
+    for name in ("text.job.json", "merged.json"):
+        (places.parts / name).write_text("{")
+    places.check()
+    places.target.write_text("precious")
+    with pytest.raises(BulkError, match="exists and is not ours"):
+        places.check()
+
+
+class Shouting(LineTranslator):
+    """Stands in for a model: what is measured is the rest."""
+
+    def __init__(self) -> None:
+        self.translator = type("Nothing", (), {"generator": None})()
+
+    def __call__(self, lines: list[str], first: int) -> bytes:
+        return "".join(f"{first + i} {line.upper()}\n" for i, line in enumerate(lines)).encode()
+
+
+def shout(folder: Path, count: int) -> int:
+    """Peak of the memory, in bytes, that all of the work on so many lines takes."""
+    folder.mkdir()
+    path = write(folder / "in", [f"line {number}" for number in range(count)])
+    places = Places(str(path), folder / "out")
+    tracemalloc.start()
+    index = make_index(path, 500)
+    job = Job(places.parts, NAME, {"shards": index.shards, "sentences": count})
+    job.begin()
+    translation.work(job, places, Text(path, index), Shouting(), seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    with places.target.open() as out:
+        assert sum(line == f"{i} LINE {i}\n" for i, line in enumerate(out)) == count
+    return peak
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    shout(tmp_path / "first", 1_000)  # imports
+    assert shout(tmp_path / "large", 60_000) < 1.3 * shout(tmp_path / "small", 6_000)

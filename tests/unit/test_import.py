@@ -1,0 +1,60 @@
+"""``import fairseq_aggdec`` is light, and with fairseq the package is registered, in whatever order they come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REGISTERED = """
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+assert "translation_aggdec" in TASK_REGISTRY
+assert "nar_drafter" in ARCH_MODEL_REGISTRY
+assert "glancing_loss" in CRITERION_REGISTRY
+"""
+USER_DIR = f"""
+from argparse import Namespace
+from fairseq.utils import import_user_module
+import_user_module(Namespace(user_dir={str(ROOT / "fairseq_aggdec")!r}))
+"""
+ORDERS = {
+    "ours first": "import fairseq_aggdec, importlib.util; importlib.util.find_spec('fairseq')",
+    "fairseq first": "import fairseq; import fairseq_aggdec",
+    "user-dir": USER_DIR,
+    "user-dir after ours": f"import fairseq_aggdec\n{USER_DIR}",
+    "modules before fairseq": "import fairseq_aggdec.checkpoints, fairseq_aggdec.models.slot_chain",
+}
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_registered(order: str) -> None:
+    run(ORDERS[order] + "\n" + REGISTERED)
+
+
+def test_alone_it_is_light() -> None:
+    run(
+        "import sys, fairseq_aggdec\n"
+        "assert fairseq_aggdec.__version__\n"
+        "from fairseq_aggdec.cli import main, fairseq_commands\n"
+        "assert not {'torch', 'fairseq', 'numpy', 'omegaconf'} & set(sys.modules)"
+    )
+
+
+def test_a_fairseq_that_does_not_fit_is_named() -> None:
+    run(
+        "import fairseq\n"
+        "fairseq.__version__ = '0.1'\n"
+        "import pytest\n"
+        "with pytest.raises(ImportError, match='is version 0.1. fairseq_aggdec needs fairseq-fixed'):\n"
+        "    import fairseq_aggdec\n"
+    )

@@ -1,0 +1,203 @@
+"""The compiled kernels in every set of instructions that this processor has, against PyTorch; and without them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_aggdec.decoding.beam_tables import best_tokens
+from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.kernels import library
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 31)
+PAD = 1
+SHAPES = [(24, 40), (61, 130), (530, 64), (512, 1100), (1, 1)]
+
+
+def compiled() -> list[str]:
+    plain = library._open("plain")
+    if plain is None:
+        return []
+    names = INSTRUCTIONS[: plain.aggdec_supported() + 1]
+    return [name for name in names if library._open(name) is not None]
+
+
+needs_kernels = pytest.mark.skipif(not compiled(), reason="no compiler was there at installation")
+
+
+@pytest.fixture(params=compiled())
+def instructions(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(VARIABLE, request.param)
+    kernels.cache_clear()
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        yield request.param
+    kernels.cache_clear()
+
+
+def test_the_best_instructions_are_chosen(instructions: str) -> None:
+    assert INSTRUCTIONS[kernels().aggdec_instructions()] == instructions
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_products(instructions: str, shape: tuple[int, int], bias: bool, relu: bool) -> None:
+    inputs, outputs = shape
+    weight, offset = torch.randn(outputs, inputs), torch.randn(outputs) if bias else None
+    product = Product(weight, offset, relu)
+    x = torch.randn(max(ROWS), inputs)
+    together = product(x)
+    expected = F.linear(x, weight, offset)
+    torch.testing.assert_close(
+        together, expected.relu() if relu else expected, atol=1e-4, rtol=1e-4
+    )
+    for rows in ROWS:  # bit for bit, whatever stands beside it
+        assert torch.equal(product(x[:rows]), together[:rows])
+        assert torch.equal(product(x[-rows:].clone()), together[-rows:])
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_threads_change_nothing(instructions: str, int8: bool) -> None:
+    product = Product(torch.randn(1100, 512), torch.randn(1100), int8=int8)
+    x = torch.randn(20, 512)
+    expected, threads = product(x), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(product(x), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 40, 64, 257])
+def test_norm(instructions: str, size: int) -> None:
+    x, weight, bias = torch.randn(4, size) * 3 + 1, torch.randn(size), torch.randn(size)
+    found = torch.empty_like(x)
+    norm = library.NormStruct(weight.data_ptr(), bias.data_ptr(), 1e-5)
+    kernels().aggdec_norm(library.ctypes.byref(norm), x.data_ptr(), 4, size, found.data_ptr())
+    torch.testing.assert_close(found, F.layer_norm(x, (size,), weight, bias), atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_of_the_largest(instructions: str) -> None:
+    for size in (1, 3, 16, 37, 320):
+        x = torch.randint(-4, 4, (50, size)).float()
+        x[x == -4] = -torch.inf
+        x[7] = -torch.inf
+        x[8:20][torch.rand(12, size) < 0.1] = torch.nan
+        x[20:30][torch.rand(10, size) < 0.1] = torch.inf
+        assert torch.equal(first_largest(x), x.max(-1).indices)
+
+
+def test_log_probabilities(instructions: str) -> None:
+    for size in (3, 16, 37, 320):
+        logits = torch.randn(9, size) * 8
+        logits[1, 1:] = -torch.inf
+        tokens = torch.randint(size, (9,))
+        tokens[1] = 0
+        expected = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+        found = Rules(1, 3, 2).scores(logits, tokens)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        logits[2, -1] = torch.nan
+        assert Rules(1, 3, 2).scores(logits, tokens).isnan().tolist() == [i == 2 for i in range(9)]
+
+
+@pytest.mark.parametrize("size", [5, 16, 37, 320, 1000])
+@pytest.mark.parametrize("count", [1, 4, 6, 15, 16, 40])
+def test_best_tokens(instructions: str, size: int, count: int) -> None:
+    """Against the operators; numbers that are equal, -inf, NaN, padding that would be the best."""
+    count = min(count, size)
+    for levels in (0.5, 1000.0):
+        logits = (torch.randn(30, size) * levels).round() * (8 / levels)
+        logits[:, PAD] = 99.0
+        logits[1, 3:] = -torch.inf
+        logits[2, -1] = torch.nan
+        logits[3, 2] = torch.inf
+        wanted = torch.randint(size, (30,))
+        wanted[4] = PAD
+        found = best_tokens(logits, count, wanted, PAD, 3)
+        expected = best_tokens(logits, count, wanted, PAD, 3, banned=[(0, PAD)])
+        well = [n for n in range(30) if n not in (2, 3)]
+        for part in (slice(count), slice(-1, None)):
+            torch.testing.assert_close(
+                found[well, part], expected[well, part], atol=2e-5, rtol=1e-5
+            )
+        assert found[:, 0].isnan().nonzero().flatten().tolist() == [2, 3]
+        tokens = found[4:, count:-1].long()
+        own = logits[4:].gather(1, tokens).masked_fill(tokens == PAD, -torch.inf)
+        torch.testing.assert_close(
+            own, logits[4:].index_fill(1, torch.tensor(PAD), -torch.inf).topk(count).values
+        )
+        assert all(len(set(row)) == count for row in tokens.tolist())
+
+
+@pytest.fixture
+def _fresh() -> Iterator[None]:
+    kernels.cache_clear()
+    yield
+    kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_without_a_library_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    assert kernels() is None
+
+
+@needs_kernels
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("name", ["none", "no such instructions"])
+def test_none_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(VARIABLE, name)
+    assert kernels() is None
+
+
+@needs_kernels
+@pytest.mark.usefixtures("_fresh")
+def test_a_library_of_another_version_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_LAYOUT", 1)
+    assert kernels() is None
+
+
+@needs_kernels
+@pytest.mark.usefixtures("_fresh")
+def test_a_library_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "linear", lambda x, weight, bias: x @ weight.t())
+    assert kernels() is None
+
+
+def test_a_broken_file_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    suffix = library.importlib.machinery.EXTENSION_SUFFIXES[0]
+    (tmp_path / f"_plain{suffix}").write_bytes(b"not a library")
+    assert library._open("plain") is None
+
+
+def test_a_missing_compiler_does_not_fail_the_build(tmp_path: Path) -> None:
+    package = ROOT / "fairseq_aggdec"
+    sources = (path for path in (package / "kernels").iterdir() if path.suffix in (".cpp", ".h"))
+    for path in (ROOT / "setup.py", package / "version.py", *sources):
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    missing = {"CC": "no-such-compiler", "CXX": "no-such-compiler", "PATH": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"],
+        cwd=tmp_path,
+        env=missing,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "fairseq_aggdec" / "kernels").glob("*.so"))

@@ -1,0 +1,87 @@
+"""Every command that README and the pages print has only options that there are."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from fairseq import options
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.optim import OPTIMIZER_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+
+from fairseq_aggdec.__main__ import options as options_of
+from fairseq_aggdec.cli import translate_file
+from fairseq_aggdec.cli.main import TOOLS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FAIRSEQ = {
+    "generate": lambda: options.get_generation_parser(),
+    "interactive": lambda: options.get_interactive_generation_parser(),
+    "train": lambda: options.get_training_parser(),
+    "validate": lambda: options.get_validation_parser(),
+}
+OWN = {"--debug", "--help", "--user-dir", "--version"}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of each command in a block of shell, comments left out."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.replace("$(", "").replace(")", ""), comments=True)
+            if words and re.match(
+                r"aggdec\b|fairseq-(generate|interactive|train|validate)$", words[0]
+            ):
+                yield words
+
+
+@cache
+def of_fairseq(name: str) -> frozenset[str]:
+    """All that a command of fairseq may be told: its own, and what task, model, loss and schedule add."""
+    found = set(FAIRSEQ[name]()._option_string_actions)
+    registries = [TASK_REGISTRY, ARCH_MODEL_REGISTRY, CRITERION_REGISTRY]
+    parts = [part for registry in registries for part in registry.values()]
+    parts += [*OPTIMIZER_REGISTRY.values(), *LR_SCHEDULER_REGISTRY.values()]
+    wanted = [part for part in parts if part.__module__.startswith("fairseq_aggdec.")]
+    wanted += [TASK_REGISTRY["translation"], ARCH_MODEL_REGISTRY["transformer"]]
+    wanted += [CRITERION_REGISTRY["label_smoothed_cross_entropy"], OPTIMIZER_REGISTRY["adam"]]
+    wanted += [LR_SCHEDULER_REGISTRY["inverse_sqrt"]]
+    for part in wanted:
+        found |= {word for action in options_of(part) for word in action.option_strings}
+    return frozenset(found)
+
+
+def known(words: list[str]) -> frozenset[str]:
+    name = words[0].partition("-")[2]
+    if words[0] == "aggdec-generate" and "--input-file" in words:
+        return of_fairseq("generate") | set(translate_file.build_parser()._option_string_actions)
+    if name:
+        return of_fairseq(name)
+    if words[1].startswith("--"):
+        return frozenset(OWN)
+    assert words[1] in TOOLS, words
+    module = importlib.import_module(f"fairseq_aggdec.cli.{words[1].replace('-', '_')}")
+    if (
+        words[1] == "lattice-tables"
+    ):  # not a relative of fairseq-generate; the pages name its data only
+        return frozenset()
+    return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_options(page: Path) -> None:
+    for words in commands(page):
+        given = {word for word in words if word.startswith("--")}
+        assert given <= known(words) | OWN, (words, given - known(words))
+
+
+def test_there_are_commands() -> None:
+    assert sum(1 for page in PAGES for _ in commands(page)) > 20

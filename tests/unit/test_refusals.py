@@ -1,0 +1,90 @@
+"""Which errors are refusals (one line, exit status 2) and which are faults (their traceback is wanted)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fairseq.data import Dictionary
+
+from fairseq_aggdec.cli import refusals
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
+from fairseq_aggdec.decoding.options import refuse_unsupported
+
+
+def ended(action: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = refusals.run("tool", lambda given: action(), arguments)
+    return status, capsys.readouterr().err
+
+
+def raiser(error: BaseException) -> Any:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("action", "sentence"),
+    [
+        (lambda: refuse_unsupported(type("", (), {"nbest": 3}), {}, "iad"), "--nbest does not go"),
+        (lambda: load_checkpoint("none.pt"), "Checkpoint none.pt does not exist."),
+        (lambda: Dictionary.load("none.txt"), "No such file or directory: 'none.txt'"),
+        (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
+        (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
+        (raiser(SystemExit("error: give one")), "give one"),
+        (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "fairseq_aggdec[report]'"),
+    ],
+    ids=range(7),
+)
+def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, written = ended(action, capsys)
+    assert status == refusals.REFUSED
+    assert written.startswith("tool: error: ") and sentence in written
+    assert written.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("in torch, say"), RuntimeError("shapes"), KeyError("x"), AssertionError("")],
+    ids=repr,
+)
+def test_faults_keep_their_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        refusals.run("tool", lambda given: raiser(error)(), [])
+
+
+def test_debug_lets_everything_through_and_is_not_handed_on() -> None:
+    seen: list[list[str]] = []
+
+    def action(given: list[str]) -> None:
+        seen.append(given)
+        load_checkpoint("none.pt")
+
+    with pytest.raises(FileNotFoundError):
+        refusals.run("tool", action, ["a", "--debug", "b"])
+    assert seen == [["a", "b"]]
+
+
+def test_a_status_is_handed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(lambda: 1, capsys) == (1, "")
+    assert ended(lambda: None, capsys) == (0, "")
+    with pytest.raises(SystemExit) as end:
+        ended(raiser(SystemExit(3)), capsys)
+    assert end.value.code == 3
+
+
+def test_who_stops_reading_or_waiting_is_not_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert ended(raiser(KeyboardInterrupt()), capsys) == (130, "")
+    assert refusals.run("tool", lambda given: raiser(BrokenPipeError())(), []) == 0
+
+
+def test_every_extra_exists() -> None:
+    setup = (Path(__file__).resolve().parents[2] / "setup.py").read_text(encoding="utf-8")
+    for extra in refusals.EXTRAS.values():
+        assert f'"{extra}": [' in setup

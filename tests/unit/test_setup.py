@@ -1,0 +1,91 @@
+"""Which PyTorch scripts/setup.sh takes: the CPU build where an index has it, else what there is, and it says so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.sh"
+TEXT = SETUP.read_text(encoding="utf-8")
+FUNCTIONS = TEXT.partition("\nif command -v flock")[0].replace(
+    'cd "$(dirname "${BASH_SOURCE[0]}")/.."', ""
+)
+(VERSION,) = re.findall(r"^TORCH_VERSION=(.*)$", TEXT, re.MULTILINE)
+
+# Stands for the environment's Python: the configured index and PyTorch's own list what the variables say.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+    *version_info*) echo 3.12 ;;
+    *--index-url*) echo "Available versions: $THEIRS" ;;
+    *) echo "Available versions: $CONFIGURED" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("configured", "theirs", "torch", "index"),
+    [
+        (f"9.9, {VERSION}+cpu, 2.0", "", f"torch=={VERSION}+cpu", False),
+        (f"{VERSION}", f"{VERSION}+cpu", f"torch=={VERSION}+cpu", True),
+        (f"{VERSION}", "", f"torch=={VERSION}", False),
+    ],
+    ids=["configured index", "its own index", "neither"],
+)
+def test_choice(configured: str, theirs: str, torch: str, index: bool, tmp_path: Path) -> None:
+    for name, text in (("python", PYTHON), ("nvidia-smi", "#!/bin/sh\nexit 1\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"{FUNCTIONS}\nPYTHON=python\nchoose_torch\necho $torch ${{index[@]+${{index[@]}}}}",
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "AGGDEC_TORCH"},
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "CONFIGURED": configured,
+            "THEIRS": theirs,
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    chosen, *options = done.stdout.split()
+    assert chosen == torch
+    assert ("--extra-index-url" in options) == index
+    assert ("for Python 3.12: taking" in done.stderr) == (torch == f"torch=={VERSION}")
+
+
+def test_every_file_of_tests_has_one_level() -> None:
+    """``scripts/test.sh all`` runs each once: what a long level names, the level cli leaves out."""
+    text = (SETUP.parent / "test.sh").read_text(encoding="utf-8")
+    function = "tests_of() {" + text.partition("tests_of() {")[2].partition("\n}\n")[0] + "\n}\n"
+    levels = [
+        level
+        for name in ("LEVELS", "LONG")
+        for level in re.findall(rf"^{name}=\((.*)\)$", text, re.MULTILINE)[0].split()
+    ]
+    run: list[Path] = []
+    for level in levels[1:]:  # lint has no tests
+        done = subprocess.run(
+            ["bash", "-euc", f"{function}tests_of {level}"],
+            cwd=SETUP.parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ignored = re.findall(r"^--ignore=(.*)$", done.stdout, re.MULTILINE)
+        for word in done.stdout.split():
+            place = SETUP.parents[1] / word
+            files = place.rglob("test_*.py") if place.is_dir() else [place]
+            if not word.startswith("--"):
+                run += [
+                    x for x in files if x.relative_to(SETUP.parents[1]).as_posix() not in ignored
+                ]
+    assert sorted(run) == sorted((SETUP.parents[1] / "tests").rglob("test_*.py"))
+    assert "test.sh all" in (SETUP.parents[1] / ".ci" / "run").read_text(encoding="utf-8")

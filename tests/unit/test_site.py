@@ -1,0 +1,35 @@
+"""The pages become a site without a warning, README first and the API from the docstrings."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = "pip install 'fairseq_aggdec[docs]'"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason=NEEDED)
+    pytest.importorskip("mkdocstrings", reason=NEEDED)
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    first, api = (
+        (tmp_path / "site" / page).read_text(encoding="utf-8")
+        for page in ("index.html", "api/index.html")
+    )
+    assert "Which method is for me?" in first and 'src="speed.svg"' in first
+    for name in ("from_pretrained", "Translator", "Hypothesis", "Drafter", "Verification"):
+        assert re.search(rf'id="fairseq_aggdec\.[\w.]*\.{name}"', api), name
+    assert not re.search(r":(class|func|meth|mod):", api)

@@ -1,0 +1,163 @@
+"""Trees of drafted tokens: the likeliest nodes, against a search through all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.decoding.block_size import MEASURED, NodeBudget
+from fairseq_aggdec.decoding.loop import best_path
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.calibration import Calibration, Scale
+from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.drafters.trees import candidates, grow
+from tests.equality.test_gad import drafter as small_drafter
+
+EOS = 2
+
+
+def paths(tokens: list[int], parents: list[int]) -> list[tuple[int, ...]]:
+    """The path to every node."""
+    found: list[tuple[int, ...]] = [()]
+    for token, parent in zip(tokens, parents, strict=True):
+        found.append((*found[parent], token))
+    return found[1:]
+
+
+@given(
+    seed=st.integers(0, 99),
+    slots=st.integers(0, 3),
+    nodes=st.integers(1, 40),
+    most=st.integers(1, 3),
+)
+def test_the_likeliest_paths_are_taken(seed: int, slots: int, nodes: int, most: int) -> None:
+    torch.manual_seed(seed)
+    tokens = torch.stack([torch.randperm(5)[:most] for _ in range(6)]).view(2, 3, most)
+    scores = torch.randn(2, 3, most, most)
+    scores[:, 0] = scores[:, 0, :1]
+    found = candidates(tokens, scores, Calibration())
+    chances = scores.log_softmax(-1)
+    for row in range(2):
+        every: dict[tuple[int, ...], float] = {}
+        for length in range(1, slots + 1):
+            for places in itertools.product(range(most), repeat=length):
+                path = tuple(int(tokens[row, slot, place]) for slot, place in enumerate(places))
+                if EOS in path[:-1]:
+                    continue
+                before = (0, *places)
+                every[path] = sum(
+                    float(chances[row, slot, before[slot], place])
+                    for slot, place in enumerate(places)
+                )
+        tree = grow(found, row, slots, nodes, EOS)
+        taken = paths(tree.tokens, tree.parents)
+        assert len(taken) == len(set(taken)) == min(nodes, len(every))
+        assert all(parent < node for node, parent in enumerate(tree.parents, 1))
+        best = sorted(every.values(), reverse=True)[:nodes]
+        torch.testing.assert_close(
+            torch.tensor([every[path] for path in taken]), torch.tensor(best)
+        )
+        torch.testing.assert_close(torch.tensor(tree.chances), torch.tensor(best))
+
+
+@pytest.mark.parametrize(
+    ("parents", "stands", "choices", "path"),
+    [
+        # 1 and 2 follow the root, 3 and 4 follow 2; tokens are 10 + node
+        ([0, 0, 2, 2], [0, 0, 0, 0, 0], [99, 99, 99, 99, 99], [0]),
+        ([0, 0, 2, 2], [0, 1, 0, 1, 1], [11, 99, 99, 99, 99], [0, 1]),  # 3 stands on nothing
+        ([0, 0, 2, 2], [0, 1, 1, 0, 1], [11, 99, 99, 99, 99], [0, 1]),  # the verifier's own
+        ([0, 0, 2, 2], [0, 1, 1, 0, 1], [99, 99, 99, 99, 99], [0, 2, 4]),  # else the longest
+        ([0, 0, 2, 2], [0, 1, 1, 1, 1], [99, 99, 99, 99, 99], [0, 2, 3]),  # else the likeliest
+        ([0, 1, 2, 3], [0, 1, 1, 0, 1], [11, 12, 99, 14, 99], [0, 1, 2]),
+    ],
+)
+def test_which_path_stands(
+    parents: list[int], stands: list[int], choices: list[int], path: list[int]
+) -> None:
+    tokens = [10 + node for node in range(5)]
+    assert best_path(parents, stands, tokens, choices) == path
+
+
+@pytest.mark.parametrize("fixed_cost", [1.0, 5.0, 20.0])
+def test_nodes_are_taken_while_they_bring_more_than_they_cost(fixed_cost: float) -> None:
+    torch.manual_seed(3)
+    tokens = torch.stack([torch.randperm(9)[:4] + 3 for _ in range(5)]).view(1, 5, 4)
+    scores = 2 * torch.randn(1, 5, 4, 4)
+    scores[:, 0] = scores[:, 0, :1]
+    found = candidates(tokens, scores, Calibration())
+    chances = [math.exp(chance) for chance in grow(found, 0, 5, 999, EOS).chances]
+    rates = [(1 + sum(chances[:nodes])) / (fixed_cost + nodes) for nodes in range(len(chances) + 1)]
+    taken = len(grow(found, 0, 5, 999, EOS, fixed_cost).tokens)
+    assert rates[taken] == pytest.approx(max(rates)) and taken < len(chances)
+
+
+def test_a_trees_cost_is_learned_from_times() -> None:
+    budget = NodeBudget(64, learned=True)
+    assert budget.fixed_cost(2, 26.0) == 13.0
+    for number in range(2 * MEASURED):
+        tokens = 5 + number % 7
+        budget.observe(2, tokens, 0.040 + 0.001 * tokens)
+    assert budget.fixed_cost(2, 26.0) == pytest.approx(20.5, rel=0.01)
+    assert budget.fixed_cost(1, 26.0) == 26.0  # of which nothing is known
+    assert NodeBudget(9).fixed_cost(2, 26.0) == math.inf
+
+
+FITS = [(1.0, 0.0), (0.5, -0.5), (1.6, 0.7)]
+
+
+def test_calibration_finds_what_the_probabilities_of_each_slot_are_worth() -> None:
+    luck, found = random.Random(2), Calibration()
+    for _ in range(6000):
+        logits = torch.tensor([luck.gauss(0.5, 2.0) for _ in FITS])
+        said = found.chances(logits.sigmoid().log().view(1, -1, 1, 1)).flatten().tolist()
+        outcomes = []
+        for slot, (slope, shift) in enumerate(FITS):
+            chance = 1 / (1 + math.exp(-(slope * float(logits[slot]) + shift)))
+            outcomes.append((slot, said[slot], luck.random() < chance))
+        found.observe(outcomes)
+    for scale, (slope, shift) in zip(found.scales, FITS, strict=True):
+        assert scale.slope == pytest.approx(slope, abs=0.15)
+        assert scale.shift == pytest.approx(shift, abs=0.15)
+
+
+def test_a_slot_that_was_never_reached_is_like_the_one_before() -> None:
+    luck, found = random.Random(2), Calibration()
+    for _ in range(2000):
+        logit = luck.gauss(0.0, 2.0)
+        said = found.chances(torch.tensor([logit, 0.0]).sigmoid().log().view(1, 2, 1, 1))
+        stood = luck.random() < 1 / (1 + math.exp(1.0 - logit))
+        found.observe([(0, float(said[0, 0]), stood)])
+    assert found.scales[1].shift == pytest.approx(found.scales[0].shift, abs=0.01)
+    assert found.scales[1].shift < -0.7
+
+
+def test_calibrated_chances_keep_their_order_and_their_range() -> None:
+    calibration = Calibration()
+    log_probs = torch.tensor([-1e30, -90.0, -3.0, -0.5, -1e-9, 0.0]).view(1, 1, 1, 6)
+    for slope, shift in FITS:
+        calibration.scales, calibration.table = [Scale(slope, shift)], None
+        chances = calibration.chances(log_probs).flatten()
+        assert chances.isfinite().all() and (chances <= 0).all()
+        assert (chances.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["heads", "model"])
+def test_what_drafters_learned_is_forgotten(kind: str) -> None:
+    """With relaxed acceptance a shard of bulk work would else depend on those before it."""
+    nodes = NodeBudget(8)
+    heads = BlockwiseHeadsDrafter(4, nodes=nodes)
+    drafter = heads if kind == "heads" else NarDrafter(small_drafter(), nodes=nodes)
+    assert drafter.trees is not None
+    log_probs = torch.randn(1, 3, 4, 4).log_softmax(-1)
+    before = drafter.trees.calibration.chances(log_probs)
+    drafter.trees.calibration.observe([(slot, -0.1, False) for slot in range(3)] * 200)
+    assert not torch.allclose(drafter.trees.calibration.chances(log_probs), before)
+    drafter.forget()
+    assert torch.equal(drafter.trees.calibration.chances(log_probs), before)
