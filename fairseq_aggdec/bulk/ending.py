@@ -1,21 +1,19 @@
 """How a worker ends that is asked to: at once, but not between two steps that belong together.
 
-``SIGTERM`` can come between any two instructions. Where a claim's file is made and not yet known to whoever would remove
-it, an end at once leaves the claim behind, and others wait a lease for nobody.
+``SIGTERM`` can come between any two instructions. Where a claim's file is made and not yet known to whoever would
+remove it, an end at once leaves the claim behind, and others wait a lease for nobody.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class _Ending:
-    """Attributes: together: how many blocks of :func:`together` the main thread is in. asked: a signal's number."""
+    """Attributes: waits: an end has to wait now. asked: the number of the signal that asked for it."""
 
-    together = 0
+    waits = False
     asked: int | None = None
 
 
@@ -25,36 +23,35 @@ def ask(number: int, frame: object = None) -> None:
     _end_if_asked()
 
 
-@contextmanager
-def together() -> Iterator[None]:
+def together() -> _Waiting:
     """An end that is asked for in here comes after it, or in :func:`apart`."""
-    if not _in_main():  # which no signal breaks into
-        yield
-        return
-    _Ending.together += 1
-    try:
-        yield
-    finally:
-        _Ending.together -= 1
-    _end_if_asked()
+    return _Waiting(True)
 
 
-@contextmanager
-def apart() -> Iterator[None]:
+def apart() -> _Waiting:
     """Within :func:`together`: an end may come here."""
-    if not _in_main():
-        yield
-        return
-    _Ending.together -= 1
-    try:
-        _end_if_asked()
-        yield
-    finally:
-        _Ending.together += 1
+    return _Waiting(False)
+
+
+class _Waiting:
+    """No generator: one that an end breaks off restores what was before when it is collected, at any time."""
+
+    def __init__(self, waits: bool):
+        self.waits, self.before = waits, _Ending.waits
+
+    def __enter__(self) -> None:
+        if _in_main():  # no signal breaks into other threads
+            _Ending.waits = self.waits
+            _end_if_asked()
+
+    def __exit__(self, *_: object) -> None:
+        if _in_main():
+            _Ending.waits = self.before
+            _end_if_asked()
 
 
 def _end_if_asked() -> None:
-    if _Ending.asked is not None and _Ending.together <= 0:
+    if _Ending.asked is not None and not _Ending.waits:
         number, _Ending.asked = _Ending.asked, None
         sys.exit(128 + number)
 

@@ -62,7 +62,8 @@ def test_whichever_instruction_the_signal_comes_before(tmp_path: Path) -> None:
         asked, status = work(tmp_path, number)
         if not asked:
             break
-        gc.collect()
+        if list(tmp_path.iterdir()):  # the signal came before take() was resumed: it ends when it is collected
+            gc.collect()
         assert status == 128 + signal.SIGTERM, number
         assert not list(tmp_path.iterdir()), number
         number += 1
