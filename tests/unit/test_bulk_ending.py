@@ -62,7 +62,9 @@ def test_whichever_instruction_the_signal_comes_before(tmp_path: Path) -> None:
         asked, status = work(tmp_path, number)
         if not asked:
             break
-        if list(tmp_path.iterdir()):  # the signal came before take() was resumed: it ends when it is collected
+        if list(
+            tmp_path.iterdir()
+        ):  # the signal came before take() was resumed: it ends when it is collected
             gc.collect()
         assert status == 128 + signal.SIGTERM, number
         assert not list(tmp_path.iterdir()), number
