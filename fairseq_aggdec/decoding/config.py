@@ -118,6 +118,13 @@ class DecodingConfig(FairseqDataclass):
             "on behind the rejected token as if that had been replaced. The output is the same, only the speed differs"
         },
     )
+    iad_draft_length: str = field(
+        default="auto",
+        metadata={
+            "help": "iad: longest draft, in tokens. all: whatever is left of the text, as in the paper; auto: whatever "
+            "pays, from what was accepted so far. The output is the same, only the speed differs"
+        },
+    )
     draft_from: DRAFT_FROM = field(
         default="auto",
         metadata={

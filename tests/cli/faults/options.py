@@ -37,6 +37,8 @@ SENSELESS = [
     ("gad", "--block-size 0", "--block-size 0"),
     ("gad", "--block-size 99", "--block-size 99"),
     ("gad", "--block-size many", "--block-size many"),
+    ("iad", "--iad-draft-length 0", "--iad-draft-length 0"),
+    ("iad", "--iad-draft-length many", "--iad-draft-length many"),
     ("gad", "--block-size -3", "--block-size -3"),
     ("gad", "--min-block-size 99", "--min-block-size 99"),
     ("gad", "--draft-vocabulary -1", "--draft-vocabulary -1"),
