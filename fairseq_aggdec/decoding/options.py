@@ -173,6 +173,7 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "draft_file": (None, ("iad", "beam")),
     "end_condition": ("first", ("interleaved",)),
     "stop_rule": ("stock", ("interleaved",)),
+    "length_penalty": ("fairseq", ("interleaved",)),
     "dedup": (0, ("interleaved",)),
 }
 

@@ -130,7 +130,12 @@ def draft_file(lines: int) -> object:
 def unused() -> list[Case]:
     """Options that the method does not read are named and change nothing."""
     options = ["--block-size 3", "--drafter-path x.pt", "--draft-from lattice", "--dedup 2"]
-    options += ["--stop-rule printed", "--end-condition all", "--draft-vocabulary 5"]
+    options += [
+        "--stop-rule any",
+        "--length-penalty gnmt",
+        "--end-condition all",
+        "--draft-vocabulary 5",
+    ]
     options += ["--draft-nodes 5"]
     return [
         Case("unused options", given, GENERATE, method("greedy", given), WARNED, given.split()[0])
