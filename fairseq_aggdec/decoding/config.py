@@ -152,15 +152,15 @@ class DecodingConfig(FairseqDataclass):
         default="stock",
         metadata={
             "help": "interleaved: which endings count towards the --beam that stop the search: those among the best "
-            "continuations of the sentence (stock, as fairseq does), or of any hypothesis (any, as in Algorithm 1 of the "
-            "paper: shorter outputs)"
+            "continuations of the sentence (stock, as fairseq does), or of any hypothesis (any, as in Algorithm 1 of "
+            "the paper: shorter outputs)"
         },
     )
     length_penalty: LENGTH_PENALTY = field(
         default="fairseq",
         metadata={
-            "help": "interleaved: what scores of finished hypotheses are divided by. fairseq: length ** --lenpen; gnmt: "
-            "((5 + length) / 6) ** --lenpen, as in the paper's summaries"
+            "help": "interleaved: what scores of finished hypotheses are divided by. fairseq: length ** --lenpen; "
+            "gnmt: ((5 + length) / 6) ** --lenpen, as in the paper's summaries"
         },
     )
     dedup: int = field(

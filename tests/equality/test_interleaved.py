@@ -68,10 +68,13 @@ def search(
     end_condition: str = "first",
     dedup: int = 0,
     stop_rule: str = "stock",
+    length_penalty: str = "fairseq",
     task: Any = None,
     **options: Any,
 ) -> list[list[dict[str, Any]]]:
-    cfg = DecodingConfig(end_condition=end_condition, dedup=dedup, stop_rule=stop_rule)
+    cfg = DecodingConfig(
+        end_condition=end_condition, dedup=dedup, stop_rule=stop_rule, length_penalty=length_penalty
+    )
     task = task or make_task()
     options = {"max_len_b": MAX_LEN} | options
     generator = build_interleaved_generator(cfg, task, models, generation_options(**options))
