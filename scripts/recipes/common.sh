@@ -35,23 +35,32 @@ called() {
 
 # settings COMMAND...: what a stage depends on: its arguments, the variables that it reads, and the stages whose folders these name.
 settings() {
-    local body variable found stage
+    local body found stage
     body=$(called "$1")
-    found=$(
-        printf '%s\n' "$*"
-        grep -oE '\$\{?[A-Z][A-Z0-9_]+' <<<"$body" | tr -d '${' | sort -u | while read -r variable; do
-            case $NO_SETTINGS in *" $variable "*) ;; *) declare -p "$variable" 2>/dev/null | sed 's/^declare -[^ ]* //' ;; esac
-        done
-        # "$WORK/NAME-$PAIR" in a function, written out
-        grep -oE '\$WORK/[][A-Za-z0-9_.+${}-]+' <<<"$body" | sort -u | while read -r stage; do (eval "echo \"$stage\"") 2>/dev/null; done
-    )
-    grep -oE "$WORK/[^/ \"')]+" <<<"$found" | sort -u | while read -r stage; do
+    found=$(printf '%s\n' "$*"; values "$body"; folders "$body")
+    for stage in $(grep -oE "$WORK/[^/ \"')]+" <<<"$found" | sort -u); do
         stage=${stage##*/}
         [ ! -e "$WORK/.settings/$stage" ] || printf 'stage %s %s\n' "$stage" "$(cksum < "$WORK/.settings/$stage")"
     done
     # As many tokens an update on any number of GPUs: the number of passes is no setting.
     found=${found//$WORK/WORK}
-    sed -E 's/--update-freq"?( "?|" ")[0-9]+//g' <<<"${found//$ROOT/ROOT}" | grep -v '^WORK/[^ ]*$' || true
+    sed -E 's/--update-freq"?( "?|" ")[0-9]+//g' <<<"${found//$ROOT/ROOT}"
+}
+
+# values TEXT: the variables that a function's text reads, with what they hold.
+values() {
+    local variable
+    for variable in $(grep -oE '\$\{?[A-Z][A-Z0-9_]+' <<<"$1" | tr -d '${' | sort -u); do
+        case $NO_SETTINGS in *" $variable "*) ;; *) declare -p "$variable" 2>/dev/null | sed 's/^declare -[^ ]* //' || true ;; esac
+    done
+}
+
+# folders TEXT: those of WORK that a function's text names, "$WORK/NAME-$PAIR" written out.
+folders() {
+    local folder
+    for folder in $(grep -oE '\$WORK/[A-Za-z0-9_.+${}-]+' <<<"$1" | sort -u); do
+        (eval "echo \"$folder\"") 2>/dev/null || true
+    done
 }
 
 # unchanged NAME COMMAND...: the stage was made with the settings of today, or nobody wrote down with which.

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = ROOT / "scripts" / "recipes" / "common.sh"
 
-# Two stages and one that reads what the second wrote; each writes down that it ran.
+# A stage without settings, two with, and one that reads what the one before wrote; each writes down that it ran.
 RECIPE = """
 SIZE=${SIZE:-4}
 DEPTH=${DEPTH:-1}
@@ -21,6 +21,8 @@ text() { echo text >> "$WORK/ran"; echo "$SIZE" > "$OUT/text"; }
 deeper() { echo "$DEPTH" > "$OUT/model"; }
 train() { echo train >> "$WORK/ran"; [ -z "${die:-}" ] || exit 9; echo "$*" >> "$OUT/arguments"; deeper; }
 decode() { echo decode >> "$WORK/ran"; cat "$WORK/model-$PAIR/model" > "$OUT/decoded"; echo "${TABLE[@]}" > "$OUT/table"; }
+plain() { echo plain >> "$WORK/ran"; }
+stage plain plain
 stage text text
 resume "model-$PAIR" train "$WORK/text" --update-freq "${GPUS:-8}"
 stage decode decode
@@ -40,7 +42,7 @@ def recipe(work: Path, **settings: str) -> list[str]:
 
 
 def test_done_once(tmp_path: Path) -> None:
-    assert recipe(tmp_path) == ["text", "train", "decode"]
+    assert recipe(tmp_path) == ["plain", "text", "train", "decode"]
     assert recipe(tmp_path) == []
 
 
@@ -76,7 +78,7 @@ def test_changed_settings_may_be_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_stage_goes_on(tmp_path: Path) -> None:
-    assert recipe(tmp_path, die="1") == ["text", "train"]
+    assert recipe(tmp_path, die="1") == ["plain", "text", "train"]
     (tmp_path / "model-de-en.partial" / "checkpoint").write_text("half")
     assert recipe(tmp_path) == ["train", "decode"]
     assert (tmp_path / "model-de-en" / "checkpoint").exists()
