@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -155,10 +156,9 @@ def test_who_comes_late_changes_nothing(folder: Path, expected: bytes, tmp_path:
     assert target.read_bytes() == expected
 
 
-def test_one_worker_writes_the_output(folder: Path, tmp_path: Path) -> None:
+def test_one_worker_writes_the_output(folder: Path, unmerged: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):
-        assert main(folder, target) == 130
+    begun(unmerged, tmp_path)
     with Claims(tmp_path / "out.parts").take("merge"):
         assert any("another worker writes" in line for line in translate(folder, target).log)
     assert not target.exists()
@@ -171,13 +171,21 @@ def put(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda tmp: (tmp / name).write_bytes(content)
 
 
-def begun(folder: Path, tmp: Path) -> None:
+@pytest.fixture(scope="module")
+def unmerged(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was ended when all was decoded and nothing written."""
+    place = tmp_path_factory.mktemp("unmerged")
     with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):
-        assert main(folder, tmp / "out") == 130
+        assert main(folder, place / "out") == 130
+    return place
 
 
-def spoil(folder: Path, tmp: Path) -> None:
-    begun(folder, tmp)
+def begun(unmerged: Path, tmp: Path) -> None:
+    shutil.copytree(unmerged, tmp, dirs_exist_ok=True)
+
+
+def spoil(unmerged: Path, tmp: Path) -> None:
+    begun(unmerged, tmp)
     path = sorted((tmp / "out.parts").glob("*.shard"))[5]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
 
@@ -219,12 +227,13 @@ def test_refusals(
     says: str,
     make: Any,
     folder: Path,
+    unmerged: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One sentence, before any work, and all that is there stays as it is."""
     if make is not None:
-        make(*([folder] if make in (begun, spoil) else []), tmp_path)
+        make(*([unmerged] if make in (begun, spoil) else []), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     given = [word.format(tmp=tmp_path, folder=folder) for word in more]
     with mock.patch("fairseq_aggdec.api.translator.Translator.decode_tokens", None):
