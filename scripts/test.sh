@@ -2,7 +2,7 @@
 # Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
 #
 #   scripts/test.sh                      lint unit equality cli system: what a change needs while it is made
-#   scripts/test.sh all                  these and the long ones: strict faults wheel recipes; what .ci/run calls
+#   scripts/test.sh all                  these and the long ones: strict pages kills faults wheel recipes; what .ci/run calls
 #   scripts/test.sh unit equality        only these
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
 #   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option
@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LEVELS=(lint unit equality cli system)
-LONG=(strict faults wheel recipes)
+LONG=(strict pages kills faults wheel recipes)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -24,15 +24,22 @@ lint() {
     "$PYTHON" -m mypy
 }
 
-# The tests of a level. Four levels share the folder tests/cli: files that no long level names are of the level cli.
+# The tests of a level. Six levels share the folder tests/cli: files that no long level names are of the level cli.
+# pages: what README and docs print, and pages in a browser; kills: work shared by processes that are killed.
 tests_of() {
+    local pages=(tests/cli/test_{readme,tour,troubleshooting,browser}.py) kills=(tests/cli/test_*_processes.py)
     local faults=(tests/cli/test_faults.py) wheel=(tests/cli/test_wheel.py) recipes=(tests/cli/test_*recipe*.py)
     recipes+=(tests/cli/test_{blockwise_analyses,configs,wmt_data}.py)
     case "$1" in
+        pages) printf '%s\n' "${pages[@]}" ;;
+        kills) printf '%s\n' "${kills[@]}" ;;
         faults) printf '%s\n' "${faults[@]}" ;;
         wheel) printf '%s\n' "${wheel[@]}" ;;
         recipes) printf '%s\n' "${recipes[@]}" ;;
-        cli) printf '%s\n' tests/cli && printf -- '--ignore=%s\n' "${faults[@]}" "${wheel[@]}" "${recipes[@]}" ;;
+        cli)
+            printf '%s\n' tests/cli
+            printf -- '--ignore=%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}"
+            ;;
         *) printf '%s\n' "tests/$1" ;;
     esac
 }
@@ -42,7 +49,7 @@ run_pytest() {
     local level=$1 status=0 workers=(-n 2 --dist loadfile) tests
     mapfile -t tests < <(tests_of "$level")
     # Tests of these levels are independent, and those of a file are many.
-    case "$level" in strict | faults) workers=(-n 2) ;; esac
+    case "$level" in strict | faults | kills) workers=(-n 2) ;; esac
     if [ "$device" = cuda ]; then workers=(-n 0); fi
     "$PYTHON" -m pytest -q --durations=10 --durations-min=1 --device "$device" "${workers[@]}" \
         "${pytest_options[@]+"${pytest_options[@]}"}" "${tests[@]}" || status=$?

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import recipe_steps
+import recipe_report
 import text_scores
-from wmt_steps import SETS
+from wmt_sets import SETS
 
 Score = Callable[[list[str]], dict[str, float]]
 
@@ -69,7 +69,7 @@ def rows(args: argparse.Namespace, score: Score) -> list[dict[str, Any]]:
     work, decode = Path(args.work), decoder(args.subwords)
     systems = dict(item.split("=", 1) for item in args.systems)
     pieces = {name: text_scores.generated(work / name / "generate.txt") for name in systems}
-    times = {name: recipe_steps.timing(work / name) for name in systems}
+    times = {name: recipe_report.timing(work / name) for name in systems}
     baseline = times[next(iter(systems))]["seconds"]
     found = []
     for name, label in systems.items():
@@ -80,7 +80,7 @@ def rows(args: argparse.Namespace, score: Score) -> list[dict[str, Any]]:
             pairs = zip(pieces[name], pieces[args.oracle], strict=True)
             row["different"] = sum(a != b for a, b in pairs)
         command = (work / name / "command.txt").read_text(encoding="utf-8").strip()
-        found.append(row | {"command": command.replace(f"{recipe_steps.ROOT}/", "")})
+        found.append(row | {"command": command.replace(f"{recipe_report.ROOT}/", "")})
     return found
 
 
@@ -107,11 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         score, note = translation_scorer(args) if args.set else summary_scorer(args)
         result = {
             "title": args.title,
-            "machine": recipe_steps.machine(),
+            "machine": recipe_report.machine(),
             "rows": rows(args, score),
             "scores": note,
         }
-        table = f"{recipe_steps.format_table(result)}\n{note}\n"
+        table = f"{recipe_report.format_table(result)}\n{note}\n"
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         Path(f"{args.output}.json").write_text(text, encoding="utf-8")
         Path(f"{args.output}.md").write_text(table, encoding="utf-8")

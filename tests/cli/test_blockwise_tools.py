@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -63,9 +64,10 @@ def write_model(path: Path, data: Path, arch: str, seed: int = 1) -> None:
     torch.save(state, path)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sentences in both languages, a model with heads and one without."""
+    tmp_path = tmp_path_factory.mktemp("blockwise")
     dictionary = Dictionary()
     for index in range(30):
         dictionary.add_symbol(f"w{index}")
@@ -76,6 +78,13 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / f"test.src-tgt.{side}").write_text(text)
     write_model(tmp_path / "base.pt", tmp_path, "base")
     write_model(tmp_path / "heads.pt", tmp_path, "heads")
+    return tmp_path
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of them that a test may change."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

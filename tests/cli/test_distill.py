@@ -1,142 +1,48 @@
-"""distill.py and distill.sh as a user calls them, on a tiny random teacher, killed again and again."""
+"""distill.py and distill.sh as a user calls them, on a tiny random teacher."""
 
 from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
-import random
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
-from multiprocessing.process import BaseProcess
+from contextlib import redirect_stdout
 from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import data_utils
 from fairseq_cli import generate, train
 
 from fairseq_aggdec.bulk.claims import Claims
-from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.data import distilled_folder
 from fairseq_aggdec.data.shards import collect
 from fairseq_aggdec.evaluation import replay
 from fairseq_aggdec.evaluation.session import Session
-from tests.support import WORDS, make_dictionary
+from tests.cli.commands import ROOT
+from tests.cli.distilling import (
+    COUNT,
+    LANGUAGES,
+    LONGEST,
+    OPTIONS,
+    PAIR,
+    SCRIPT,
+    arguments,
+    contents,
+    distill,
+    write_folder,
+)
+from tests.support import make_dictionary
 from tests.unit.test_distillation import change
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "distill.py"
-SENTENCES = {"train": 200, "valid": 8, "test": 5}
-LONGEST = 12  # --max-source-positions, </s> included
-LANGUAGES = (replay.SOURCE, replay.TARGET)
-PAIR = "-".join(LANGUAGES)
-FILES = [f"train.{PAIR}.{language}.{end}" for language in LANGUAGES for end in ("bin", "idx")]
-FILES += [f"text/train.{name}" for name in (*LANGUAGES, "dropped.tsv")]
-OPTIONS = ["--cpu", "--batch-size", "4", "--beam", "3", "--max-len-b", "12"]
-OPTIONS += ["--max-source-positions", str(LONGEST)]
-COUNT = 25  # shards
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-
-# Processes are forked from one that has imported everything: they start in a second instead of four.
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fairseq_aggdec.evaluation.session", "fairseq_cli.train"])
-
-
-def random_sentences(dictionary: Dictionary, seed: int, count: int) -> list[torch.Tensor]:
-    """Lengths 1 to 14, with ``</s>`` up to 15: some do not fit the teacher; some words are unknown."""
-    generator = random.Random(seed)
-    choices = [*range(dictionary.nspecial, dictionary.nspecial + WORDS), dictionary.unk()]
-    rows = [generator.choices(choices, k=generator.randint(1, 14)) for _ in range(count)]
-    return [torch.tensor([*row, dictionary.eos()]) for row in rows]
-
-
-def write_teacher(path: Path, data: Path, seed: int) -> None:
-    """A random model with larger weights than a fresh one: its outputs vary, and many end by themselves."""
-    replay.write_checkpoint(path, data, "transformer_tiny", "--share-all-embeddings", seed=seed)
-    state = torch.load(path, weights_only=True)
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in state["model"].items():
-        if parameter.dim() > 1:
-            spread = 0.4 if "embed" in name else parameter.size(-1) ** -0.5
-            parameter.normal_(0, spread, generator=generator)
-    state["model"]["decoder.embed_tokens.weight"][make_dictionary().eos()] *= 2
-    torch.save(state, path)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Binarised data and two teachers."""
-    folder = tmp_path_factory.mktemp("distill")
-    data, dictionary = folder / "data", make_dictionary()
-    (data / distilled_folder.TEXT).mkdir(parents=True)
-    for seed, language in enumerate(LANGUAGES):
-        dictionary.save(str(data / f"dict.{language}.txt"))
-        for subset, count in SENTENCES.items():
-            name = f"{subset}.{PAIR}"
-            rows = random_sentences(dictionary, len(subset) + seed, count)
-            distilled_folder.write_side(data, name, language, dictionary, rows)
-    for seed in (1, 2):
-        write_teacher(folder / f"teacher{seed}.pt", data, seed)
-    return folder
-
-
-def arguments(folder: Path, output: Path, *more: str) -> list[str]:
-    teacher = ["--path", str(folder / "teacher1.pt")]
-    given = ["--output", str(output), *teacher, *OPTIONS, "--shard-size", "8"]
-    return [str(folder / "data"), *given, *more]
-
-
-def distill(folder: Path, output: Path, *more: str) -> None:
-    """Runs distill.py in this process."""
-    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
-        tool.main()
-
-
-def start(folder: Path, output: Path, *more: str) -> BaseProcess:
-    """Starts distill.py in a process of its own."""
-    process = context.Process(target=runpy.run_path, args=(str(SCRIPT), None, "__main__"))
-    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
-        process.start()
-    return process
-
-
-def run_until(made: str) -> None:
-    """distill.py, killed at the moment when it makes a folder or moves a file to this place."""
-
-    def watch(event: str, operands: tuple[object, ...]) -> None:
-        if event in ("os.mkdir", "os.rename") and made in map(str, operands[:2]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-
-
-def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
-    """Kills a process once something can be seen; it must not have ended by then."""
-    while process.exitcode is None and not reached():
-        process.join(0.001)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-
-
-def shards(output: Path) -> dict[str, bytes]:
-    """What was decoded so far."""
-    folder = output / "shards"
-    return {path.name: path.read_bytes() for path in folder.glob("train.*.shard")}
-
-
-def contents(output: Path) -> dict[str, bytes]:
-    return {name: (output / name).read_bytes() for name in FILES}
+    return write_folder(tmp_path_factory.mktemp("distill"))
 
 
 @pytest.fixture(scope="module")
@@ -145,61 +51,6 @@ def undisturbed(folder: Path) -> Path:
     output = folder / "undisturbed"
     distill(folder, output)
     return output
-
-
-@pytest.mark.parametrize(
-    ("workers", "more"),
-    [
-        (1, []),
-        (2, []),
-        (3, []),
-        # Drafts of a learned length, and what stands depends on them.
-        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "9"]),
-    ],
-)
-def test_kills_and_workers_change_nothing(
-    workers: int, more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    if more:
-        undisturbed, tmp_path = tmp_path / "whole", tmp_path / "killed"
-        distill(folder, undisturbed, *more, "--keep-cut")
-    whole, generator = shards(undisturbed), random.Random(3)
-    assert len(whole) == COUNT
-    for _ in range(3):
-        target = len(shards(tmp_path)) + generator.randint(1, 4)
-        processes = [start(folder, tmp_path, *more) for _ in range(workers)]
-        kill_when(processes[0], lambda target=target: len(shards(tmp_path)) >= target)
-        for process in processes:
-            process.kill()
-            process.join()
-        assert 0 < len(shards(tmp_path)) < COUNT
-    last = [start(folder, tmp_path, *more, "--keep-cut") for _ in range(workers)]
-    for process in last:
-        process.join()
-        assert process.exitcode == 0
-    assert shards(tmp_path) == whole
-    if more:  # with what a merge drops by default, nothing would be left
-        distill(folder, tmp_path, *more, "--merge", "--keep-cut")
-    else:
-        distill(folder, tmp_path, *more, "--merge")
-    assert contents(tmp_path) == contents(undisturbed)
-    left = {path.name for path in (tmp_path / "shards").iterdir()}
-    assert left == {*whole, "train.job.json", "merged.json"}
-
-
-@pytest.mark.parametrize("seen", ["merge.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
-def test_a_killed_merge_is_repeated(
-    seen: str, folder: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    process = context.Process(target=run_until, args=(str(tmp_path / seen),))
-    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, tmp_path, "--merge")]):
-        process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    distill(folder, tmp_path, "--merge")
-    assert contents(tmp_path) == contents(undisturbed)
-    assert not (tmp_path / "merge.partial").exists()
 
 
 def test_outputs_are_those_of_fairseq_generate(folder: Path, undisturbed: Path) -> None:
@@ -459,73 +310,7 @@ def test_one_process_merges(
     assert contents(tmp_path) != contents(undisturbed)
 
 
-def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> None:
-    """As a preempted job gets it: nobody has to wait for the lease."""
-    process = start(folder, tmp_path)
-    while process.exitcode is None and not shards(tmp_path):
-        process.join(0.001)
-    process.terminate()
-    process.join()
-    assert process.exitcode == 128 + signal.SIGTERM
-    assert 0 < len(shards(tmp_path)) < COUNT
-    assert not list((tmp_path / "shards").glob("*.claim"))
-
-
 # -- distill.sh
-
-
-def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
-    """distill.sh with two processes, each process and its children in one group."""
-    data, _, _, *rest = arguments(folder, output)
-    return subprocess.Popen(
-        ["bash", str(ROOT / "scripts" / "distill.sh"), data, str(output), *rest],
-        env={**os.environ, "PROCESSES": "2", "PYTHON": sys.executable},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def test_two_processes_killed_then_one_fails_then_all_is_well(
-    folder: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    running = shell(folder, tmp_path)
-    while running.poll() is None and len(shards(tmp_path)) < 2:
-        with suppress(subprocess.TimeoutExpired):
-            running.wait(0.01)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
-    assert 2 <= len(shards(tmp_path)) < COUNT
-    path = tmp_path / "shards" / "train.job.json"
-    header = path.read_bytes()
-    path.write_bytes(b"{}")
-    running = shell(folder, tmp_path)
-    printed, _ = running.communicate(timeout=1200)
-    assert running.returncode == 2
-    assert "process 0 failed" in printed and "process 1 failed" in printed
-    assert "train.job.json is not what was written" in printed
-    assert "the same command" in printed
-    path.write_bytes(header)
-    running = shell(folder, tmp_path)
-    printed, _ = running.communicate(timeout=1200)
-    assert running.returncode == 0, printed
-    assert contents(tmp_path) == contents(undisturbed)
-    assert shards(tmp_path) == shards(undisturbed)
-    kept = (tmp_path / "text" / "train.target").read_text().count("\n")
-    assert f"train: {kept} of 200" in printed
-
-
-def test_torchrun(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node", "2", str(SCRIPT), *arguments(folder, tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert contents(tmp_path) == contents(undisturbed)
-    assert shards(tmp_path) == shards(undisturbed)
 
 
 def shell_refuses(*arguments: str | Path, **environment: str) -> str:

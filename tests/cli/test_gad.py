@@ -13,7 +13,6 @@ from fairseq_cli import train
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from tests.cli.commands import PLUGIN, TRAINING, Result, Trained, run
 from tests.cli.test_tools import script
-from tests.cli.wmt_files import recipe
 
 SIZES = shlex.split(
     "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32 "
@@ -174,48 +173,6 @@ def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     with pytest.raises(SystemExit, match="--decoding greedy drafts nothing"):
         script("trace").main([*options, "--decoding", "greedy"])
-
-
-def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
-    """Tables of drafters from the folders of a recipe; what is there is kept."""
-    work, output = tmp_path / "work", tmp_path / "results" / "gad"
-    work.mkdir()
-    (work / "data-src-tgt").symlink_to(trained.data)
-    for name, checkpoint in (
-        ("verifier-src-tgt/checkpoint_last.pt", trained.checkpoint),
-        ("drafter-src-tgt/checkpoint_best.pt", drafter),
-    ):
-        (work / name).parent.mkdir()
-        (work / name).symlink_to(checkpoint)
-    settings = {"WORK": str(work), "SOURCE": "src", "TARGET": "tgt", "OUTPUT": str(output)}
-    settings |= {"ANALYSES": "block-size drafter modules traces", "TABLE_FLAGS": "--limit 6"}
-    settings |= {"BLOCK_SIZES": "2"}
-    result = recipe("gad_analyses", **settings)
-    assert result.returncode == 0, result.stderr[-2000:]
-    sizes = json.loads(Path(f"{output}-block-size.json").read_text())["results"]
-    assert [row["system"] for row in sizes[2:]] == [
-        *["k = 2", "GAD++, k = 2", "k = auto", "GAD++, k = auto"]
-    ]
-    drafters = json.loads(Path(f"{output}-drafter.json").read_text())["results"]
-    assert [row["system"] for row in drafters[2:]] == ["drafter", "GAD++, drafter"]
-    record = json.loads(Path(f"{output}-modules.json").read_text())
-    rows = {row["system"]: row for row in record["results"]}
-    assert rows["GAD"]["differ"] == 0
-    assert set(rows["GAD++"]["speedup"]) == {"fairseq beam 5"}
-    assert len(record["distribution"]["speedups"]) == 6
-    assert "<b>D</b>" in Path(f"{output}-traces.html").read_text()
-    assert Path(f"{output}-traces-relaxed.html").exists()
-    again = recipe("gad_analyses", **settings)
-    assert again.stderr.count("is there already, kept") == 5
-
-
-def test_unknown_analysis_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "drafter-de-en"
-    folder.mkdir()
-    (folder / "checkpoint_best.pt").touch()
-    result = recipe("gad_analyses", WORK=str(tmp_path), ANALYSES="traces tables")
-    assert result.returncode == 2
-    assert "unknown analysis 'tables' in ANALYSES" in result.stderr
 
 
 def test_roles_are_checked_before_a_sentence_is_decoded(trained: Trained, drafter: Path) -> None:

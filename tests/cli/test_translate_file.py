@@ -1,18 +1,13 @@
-"""aggdec-generate --input-file: fairseq-interactive's output of a text, whoever works and whatever is killed."""
+"""aggdec-generate --input-file: fairseq-interactive's output of a text."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-import multiprocessing
-import os
-import random
-import signal
+import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,85 +15,22 @@ from unittest import mock
 
 import pytest
 import zstandard
-from fairseq_cli import interactive
 
 from fairseq_aggdec.bulk import translation
 from fairseq_aggdec.bulk.claims import Claims
 from fairseq_aggdec.cli import fairseq_commands, refusals
 from fairseq_aggdec.cli.translate_file import OPTIONS as FILES
-from tests.cli.commands import PLUGIN, Result, run
-from tests.cli.faults.bench import CUT, LANGUAGES, MODELS, write_model
-from tests.support import make_dictionary
-
-SIDES = ["--source-lang", LANGUAGES[0], "--target-lang", LANGUAGES[1]]
-OPTIONS = ["--cpu", "--beam", "2", *CUT, *SIDES]
-SHARDS = ["--shard-size", "8", "--batch-size", "3"]
-LINES = 200
-LONGEST = 30  # tokens
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fairseq_aggdec.cli.translate_file", "fairseq_cli.generate"])
+from tests.cli.translating import LINES, main, shards, stock, stock_output, translate, write_folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dictionaries, two models, and a text with what people write: nothing, blanks, words that no one knows."""
-    folder = tmp_path_factory.mktemp("translate")
-    dictionary, generator = make_dictionary(), random.Random(5)
-    for language in LANGUAGES:
-        dictionary.save(str(folder / f"dict.{language}.txt"))
-    for seed in (1, 2):
-        write_model(folder / f"model{seed}.pt", folder, MODELS["model"], seed)
-    words = [dictionary[number] for number in range(4, 30)]
-    lines = [" ".join(generator.choices(words, k=generator.randint(1, 9))) for _ in range(LINES)]
-    lines[3], lines[70], lines[90] = "", "  \t ", f"слово {words[0]}\u2028{words[1]} \x0b"
-    (folder / "text").write_bytes("\n".join(lines).encode())  # no end of the last line
-    return folder
-
-
-def arguments(folder: Path, target: Path, *more: str | Path, source: str = "text") -> list[str]:
-    given = [str(folder), "--path", str(folder / "model1.pt"), *OPTIONS, *SHARDS]
-    place = source if source == "-" else str(folder / source)
-    return [*given, "--input-file", place, "--output-file", str(target), *map(str, more)]
-
-
-def translate(folder: Path, target: Path, *more: str | Path, source: str = "text") -> Result:
-    statuses: list[int] = []
-    found = run(
-        lambda: statuses.append(fairseq_commands.generate()),
-        *arguments(folder, target, *more, source=source),
-    )
-    assert statuses == [0]
-    return found
-
-
-def stock(folder: Path, *more: str) -> Result:
-    given = [folder, *PLUGIN, "--path", folder / "model1.pt", *OPTIONS, "--decoding", "stock"]
-    given += ["--batch-size", "3", "--buffer-size", "8", "--input", folder / "text", *more]
-    return run(interactive.cli_main, *given)
+    return write_folder(tmp_path_factory.mktemp("translate"))
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> bytes:
-    texts = stock(folder).texts()
-    assert len(texts) == LINES
-    assert len(set(texts.values())) > 20
-    return "".join(texts[str(number)] + "\n" for number in range(LINES)).encode()
-
-
-def work(given: list[str]) -> None:
-    sys.argv = ["aggdec-generate", *given]
-    sys.exit(fairseq_commands.generate())
-
-
-def start(given: list[str]) -> BaseProcess:
-    process = context.Process(target=work, args=(given,))
-    process.start()
-    return process
-
-
-def shards(target: Path) -> list[str]:
-    return [path.name for path in Path(f"{target}.parts").glob("*.shard")]
+    return stock_output(folder)
 
 
 # -- what is written
@@ -145,12 +77,6 @@ def test_standard_input(folder: Path, expected: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "out.parts" / "input").exists()
 
 
-def main(folder: Path, target: Path, *more: str | Path, source: str = "text") -> int:
-    given = arguments(folder, target, *more, source=source)
-    with mock.patch.object(sys, "argv", ["aggdec-generate", *given]):
-        return fairseq_commands.generate()
-
-
 def test_hypotheses_as_json_lines(folder: Path, tmp_path: Path) -> None:
     translate(folder, tmp_path / "out.jsonl", "--nbest", "2")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().split("\n")[:-1]]
@@ -186,67 +112,7 @@ def test_lines_that_are_too_long(
     assert first and third and not second and not end
 
 
-# -- workers and kills
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_kills_and_workers_change_nothing(
-    workers: int, folder: Path, expected: bytes, tmp_path: Path
-) -> None:
-    target, generator = tmp_path / "out", random.Random(workers)
-    given = arguments(folder, target)
-    for _ in range(4 - workers):  # rounds of kills
-        wanted = len(shards(target)) + generator.randint(1, 4)
-        processes = [start(given) for _ in range(workers)]
-        while processes[0].exitcode is None and len(shards(target)) < wanted:
-            processes[0].join(0.001)
-        for process in processes:
-            process.kill()
-            process.join()
-            assert process.exitcode == -signal.SIGKILL
-        assert not target.exists()
-    processes = [start(given) for _ in range(workers)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
-    assert target.read_bytes() == expected
-    assert {path.name for path in Path(f"{target}.parts").iterdir()} == {
-        "text.job.json",
-        "merged.json",
-    }
-
-
-def launched(folder: Path, target: Path, number: str) -> BaseProcess:
-    return start(arguments(folder, target, "--launcher", "local", "--workers", number))
-
-
-def test_submitit_on_this_machine(folder: Path, expected: bytes, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    process = launched(folder, target, "2")
-    process.join()
-    assert process.exitcode == 0
-    assert target.read_bytes() == expected
-    logs = [path.read_text() for path in (tmp_path / "out.parts" / "launcher").glob("*.err")]
-    assert len(logs) == 2
-
-
-def test_a_preempted_job_goes_on(folder: Path, expected: bytes, tmp_path: Path) -> None:
-    """The signal that submitit has Slurm send before it takes a machine away."""
-    target = tmp_path / "out"
-    process = launched(folder, target, "1")
-    worker = None
-    while process.exitcode is None and worker is None:
-        process.join(0.001)
-        for claim in Path(f"{target}.parts").glob("*.claim"):
-            with suppress(FileNotFoundError, ValueError):  # given back, or being written
-                worker = json.loads(claim.read_text())["pid"]
-    assert worker is not None
-    os.kill(worker, signal.SIGUSR2)
-    process.join()
-    assert process.exitcode == 0
-    assert target.read_bytes() == expected
-    (log,) = (tmp_path / "out.parts" / "launcher").glob("*.err")
-    assert "Requeued job" in log.read_text()
+# -- what is done already
 
 
 def test_learned_drafts_change_nothing(folder: Path, tmp_path: Path) -> None:
@@ -290,10 +156,9 @@ def test_who_comes_late_changes_nothing(folder: Path, expected: bytes, tmp_path:
     assert target.read_bytes() == expected
 
 
-def test_one_worker_writes_the_output(folder: Path, tmp_path: Path) -> None:
+def test_one_worker_writes_the_output(folder: Path, unmerged: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):
-        assert main(folder, target) == 130
+    begun(unmerged, tmp_path)
     with Claims(tmp_path / "out.parts").take("merge"):
         assert any("another worker writes" in line for line in translate(folder, target).log)
     assert not target.exists()
@@ -306,13 +171,21 @@ def put(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda tmp: (tmp / name).write_bytes(content)
 
 
-def begun(folder: Path, tmp: Path) -> None:
+@pytest.fixture(scope="module")
+def unmerged(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was ended when all was decoded and nothing written."""
+    place = tmp_path_factory.mktemp("unmerged")
     with mock.patch.object(translation, "merge", side_effect=KeyboardInterrupt):
-        assert main(folder, tmp / "out") == 130
+        assert main(folder, place / "out") == 130
+    return place
 
 
-def spoil(folder: Path, tmp: Path) -> None:
-    begun(folder, tmp)
+def begun(unmerged: Path, tmp: Path) -> None:
+    shutil.copytree(unmerged, tmp, dirs_exist_ok=True)
+
+
+def spoil(unmerged: Path, tmp: Path) -> None:
+    begun(unmerged, tmp)
     path = sorted((tmp / "out.parts").glob("*.shard"))[5]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
 
@@ -354,12 +227,13 @@ def test_refusals(
     says: str,
     make: Any,
     folder: Path,
+    unmerged: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One sentence, before any work, and all that is there stays as it is."""
     if make is not None:
-        make(*([folder] if make in (begun, spoil) else []), tmp_path)
+        make(*([unmerged] if make in (begun, spoil) else []), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     given = [word.format(tmp=tmp_path, folder=folder) for word in more]
     with mock.patch("fairseq_aggdec.api.translator.Translator.decode_tokens", None):

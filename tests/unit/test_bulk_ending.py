@@ -37,6 +37,7 @@ def asked_at(wanted: int) -> Iterator[list[bool]]:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it when tracing begins
     sys.settrace(trace)
     try:
         yield asked

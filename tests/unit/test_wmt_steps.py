@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from scripts.recipes import wmt_steps
-from scripts.recipes.wmt_steps import SETS, StepError
+import wmt_sets
+import wmt_steps
+from wmt_sets import SETS, StepError
 
 
 def write_tar(path: Path, members: Mapping[str, bytes], mode: str = "w:gz") -> None:
@@ -166,7 +166,7 @@ def test_sentences_of_iwslt_and_every_23rd_held_out(tmp_path: Path) -> None:
     members = {}
     for x in ("de", "en"):
         members[f"de-en/train.tags.de-en.{x}"] = "\n".join([*talk, ""]).format(x=x).encode()
-        for number, name in enumerate(wmt_steps.IWSLT_TESTS):
+        for number, name in enumerate(wmt_sets.IWSLT_TESTS):
             xml = f'<title>no</title>\n<seg id="1"> {x} t{number} </seg>\n</doc>\n'
             members[f"de-en/IWSLT14.{name}.de-en.{x}.xml"] = xml.encode()
     write_tar(tmp_path / "de-en.tgz", members)

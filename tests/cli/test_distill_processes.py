@@ -1,0 +1,203 @@
+"""``aggdec distill`` by several processes, which are killed again and again: the bytes are the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from fairseq_aggdec.evaluation import replay
+from tests.cli.commands import ROOT
+from tests.cli.distilling import (
+    COUNT,
+    PAIR,
+    SCRIPT,
+    arguments,
+    contents,
+    distill,
+    shards,
+    write_folder,
+)
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+# Processes are forked from one that has imported everything: they start in a second instead of four.
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["fairseq_aggdec.evaluation.session", "fairseq_cli.train"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("distill"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Path:
+    """Decoded and merged by one process, without interruption."""
+    output = folder / "undisturbed"
+    distill(folder, output)
+    return output
+
+
+def start(folder: Path, output: Path, *more: str) -> BaseProcess:
+    """Starts distill.py in a process of its own."""
+    process = context.Process(target=runpy.run_path, args=(str(SCRIPT), None, "__main__"))
+    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
+        process.start()
+    return process
+
+
+def run_until(made: str) -> None:
+    """distill.py, killed at the moment when it makes a folder or moves a file to this place."""
+
+    def watch(event: str, operands: tuple[object, ...]) -> None:
+        if event in ("os.mkdir", "os.rename") and made in map(str, operands[:2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
+    """Kills a process once something can be seen; it must not have ended by then."""
+    while process.exitcode is None and not reached():
+        process.join(0.001)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("workers", "more"),
+    [
+        (1, []),
+        (2, []),
+        (3, []),
+        # Drafts of a learned length, and what stands depends on them.
+        (2, ["--decoding", "iad", "--beam", "1", "--acceptance", "top-beta", "--top-beta", "9"]),
+    ],
+)
+def test_kills_and_workers_change_nothing(
+    workers: int, more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    if more:
+        undisturbed, tmp_path = tmp_path / "whole", tmp_path / "killed"
+        distill(folder, undisturbed, *more, "--keep-cut")
+    whole, generator = shards(undisturbed), random.Random(3)
+    assert len(whole) == COUNT
+    for _ in range(3):
+        target = len(shards(tmp_path)) + generator.randint(1, 4)
+        processes = [start(folder, tmp_path, *more) for _ in range(workers)]
+        kill_when(processes[0], lambda target=target: len(shards(tmp_path)) >= target)
+        for process in processes:
+            process.kill()
+            process.join()
+        assert 0 < len(shards(tmp_path)) < COUNT
+    last = [start(folder, tmp_path, *more, "--keep-cut") for _ in range(workers)]
+    for process in last:
+        process.join()
+        assert process.exitcode == 0
+    assert shards(tmp_path) == whole
+    if more:  # with what a merge drops by default, nothing would be left
+        distill(folder, tmp_path, *more, "--merge", "--keep-cut")
+    else:
+        distill(folder, tmp_path, *more, "--merge")
+    assert contents(tmp_path) == contents(undisturbed)
+    left = {path.name for path in (tmp_path / "shards").iterdir()}
+    assert left == {*whole, "train.job.json", "merged.json"}
+
+
+@pytest.mark.parametrize("seen", ["merge.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
+def test_a_killed_merge_is_repeated(
+    seen: str, folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    process = context.Process(target=run_until, args=(str(tmp_path / seen),))
+    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, tmp_path, "--merge")]):
+        process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    distill(folder, tmp_path, "--merge")
+    assert contents(tmp_path) == contents(undisturbed)
+    assert not (tmp_path / "merge.partial").exists()
+
+
+def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> None:
+    """As a preempted job gets it: nobody has to wait for the lease."""
+    process = start(folder, tmp_path)
+    while process.exitcode is None and not shards(tmp_path):
+        process.join(0.001)
+    process.terminate()
+    process.join()
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert 0 < len(shards(tmp_path)) < COUNT
+    assert not list((tmp_path / "shards").glob("*.claim"))
+
+
+# -- distill.sh and torchrun
+
+
+def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
+    """distill.sh with two processes, each process and its children in one group."""
+    data, _, _, *rest = arguments(folder, output)
+    return subprocess.Popen(
+        ["bash", str(ROOT / "scripts" / "distill.sh"), data, str(output), *rest],
+        env={**os.environ, "PROCESSES": "2", "PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_two_processes_killed_then_one_fails_then_all_is_well(
+    folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    running = shell(folder, tmp_path)
+    while running.poll() is None and len(shards(tmp_path)) < 2:
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(0.01)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert 2 <= len(shards(tmp_path)) < COUNT
+    path = tmp_path / "shards" / "train.job.json"
+    header = path.read_bytes()
+    path.write_bytes(b"{}")
+    running = shell(folder, tmp_path)
+    printed, _ = running.communicate(timeout=1200)
+    assert running.returncode == 2
+    assert "process 0 failed" in printed and "process 1 failed" in printed
+    assert "train.job.json is not what was written" in printed
+    assert "the same command" in printed
+    path.write_bytes(header)
+    running = shell(folder, tmp_path)
+    printed, _ = running.communicate(timeout=1200)
+    assert running.returncode == 0, printed
+    assert contents(tmp_path) == contents(undisturbed)
+    assert shards(tmp_path) == shards(undisturbed)
+    kept = (tmp_path / "text" / "train.target").read_text().count("\n")
+    assert f"train: {kept} of 200" in printed
+
+
+def test_torchrun(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node", "2", str(SCRIPT), *arguments(folder, tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path) == contents(undisturbed)
+    assert shards(tmp_path) == shards(undisturbed)

@@ -1,0 +1,61 @@
+"""The recipe gad_analyses.sh: tables and traces of drafters from the folders of another recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Trained
+from tests.cli.test_gad import train_drafter
+from tests.cli.wmt_files import recipe
+
+
+@pytest.fixture(scope="module")
+def drafter(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drafter")
+    train_drafter(trained, folder, 100)
+    return folder / "checkpoint_best.pt"
+
+
+def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
+    """Tables of drafters from the folders of a recipe; what is there is kept."""
+    work, output = tmp_path / "work", tmp_path / "results" / "gad"
+    work.mkdir()
+    (work / "data-src-tgt").symlink_to(trained.data)
+    for name, checkpoint in (
+        ("verifier-src-tgt/checkpoint_last.pt", trained.checkpoint),
+        ("drafter-src-tgt/checkpoint_best.pt", drafter),
+    ):
+        (work / name).parent.mkdir()
+        (work / name).symlink_to(checkpoint)
+    settings = {"WORK": str(work), "SOURCE": "src", "TARGET": "tgt", "OUTPUT": str(output)}
+    settings |= {"ANALYSES": "block-size drafter modules traces", "TABLE_FLAGS": "--limit 6"}
+    settings |= {"BLOCK_SIZES": "2"}
+    result = recipe("gad_analyses", **settings)
+    assert result.returncode == 0, result.stderr[-2000:]
+    sizes = json.loads(Path(f"{output}-block-size.json").read_text())["results"]
+    assert [row["system"] for row in sizes[2:]] == [
+        *["k = 2", "GAD++, k = 2", "k = auto", "GAD++, k = auto"]
+    ]
+    drafters = json.loads(Path(f"{output}-drafter.json").read_text())["results"]
+    assert [row["system"] for row in drafters[2:]] == ["drafter", "GAD++, drafter"]
+    record = json.loads(Path(f"{output}-modules.json").read_text())
+    rows = {row["system"]: row for row in record["results"]}
+    assert rows["GAD"]["differ"] == 0
+    assert set(rows["GAD++"]["speedup"]) == {"fairseq beam 5"}
+    assert len(record["distribution"]["speedups"]) == 6
+    assert "<b>D</b>" in Path(f"{output}-traces.html").read_text()
+    assert Path(f"{output}-traces-relaxed.html").exists()
+    again = recipe("gad_analyses", **settings)
+    assert again.stderr.count("is there already, kept") == 5
+
+
+def test_unknown_analysis_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "drafter-de-en"
+    folder.mkdir()
+    (folder / "checkpoint_best.pt").touch()
+    result = recipe("gad_analyses", WORK=str(tmp_path), ANALYSES="traces tables")
+    assert result.returncode == 2
+    assert "unknown analysis 'tables' in ANALYSES" in result.stderr
