@@ -8,6 +8,8 @@ the beams of --beams, and every hypothesis of the n-best list counts. Exit statu
 included.
 --reference names another checkpoint for stock fairseq: that on which block heads were trained, for example. With
 --decoding greedy --drafts wrong the loop verifies drafts that are made to break it instead of a drafter's.
+With --strict N the method is compared with our own greedy decoding under the same option instead, in the same batches:
+tokens and scores must be the same bit for bit, in fp16 and bf16 too, and any difference is a BUG.
 With --output every comparison is written when it is done, and the same command goes on behind them after a kill.
 """
 
@@ -122,6 +124,7 @@ class Findings:
 
     def __init__(self, session: Session):
         self.output: Path | None = session.args.output
+        self.strict = bool(session.args.strict)
         self.record: dict[str, Any] = {
             "command": machine.command("audit", sys.argv[1:]),
             "machine": machine.describe(),
@@ -162,7 +165,10 @@ class Findings:
         if self.output is not None:
             self._write(results.named(self.output, ".json"))
             text = f"`{self.record['command']}`\n\n{self._table()}\n"
-            text = f"# Equality with stock fairseq\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
+            wanted = "our own greedy decoding" if self.strict else "stock fairseq"
+            text = (
+                f"# Equality with {wanted}\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
+            )
             results.write_text(results.named(self.output, ".md"), text)
         if self._partial is not None:
             self._partial.unlink(missing_ok=True)
@@ -209,8 +215,21 @@ def check(args: argparse.Namespace, decoding: str) -> None:
         )
     if decoding == "beam" and args.reference:
         raise SystemExit("error: --reference does not go with --decoding beam")
+    if args.strict:
+        check_strict(args, decoding)
     if min(args.draft_lengths) < 1:
         raise SystemExit(f"error: --draft-lengths {min(args.draft_lengths)}: at least 1 is needed")
+
+
+def check_strict(args: argparse.Namespace, decoding: str) -> None:
+    if decoding not in VERIFIED:
+        raise SystemExit(f"error: --strict: --decoding must be one of {', '.join(VERIFIED)}")
+    for option in ("reference", "stock_batch_size"):
+        if getattr(args, option):
+            name = "--" + option.replace("_", "-")
+            raise SystemExit(
+                f"error: {name} does not go with --strict, which is about the same model in the same batches"
+            )
 
 
 def main() -> int:
@@ -232,6 +251,9 @@ def audit() -> int:
         reference = Session(build_parser(), [*sys.argv[1:], "--path", args.reference])
     tie_margin = args.tie_margin or equality.TIE_MARGIN[session.precision]
     tolerance = equality.SCORE_TOLERANCE[session.precision]
+    oracle = "stock"
+    if args.strict:
+        oracle, tie_margin, tolerance = "greedy", 0.0, 0.0
     findings, references = Findings(session), {}
     for batch_size in args.batch_sizes:
         stock_size = args.stock_batch_size or batch_size
@@ -239,7 +261,7 @@ def audit() -> int:
         for variant in [variant for variant in wanted if variant.name not in findings]:
             if stock_size not in references:
                 references[stock_size] = equality.decode_all(
-                    reference, "stock", stock_size, args.limit
+                    reference, oracle, stock_size, args.limit
                 )
             expected = references[stock_size]
             drafter = variant.drafter(session, expected)

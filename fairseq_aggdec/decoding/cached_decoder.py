@@ -203,7 +203,7 @@ class CachedDecoder:
 
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
-        if self.compiled is None or window.alone:
+        if self.compiled is None or window.alone or window.fixed:
             x = with_kernels(window.tokens.device, self._run_layers, window)
         else:
             x = self._run_compiled(window)

@@ -82,6 +82,14 @@ class DecodingConfig(FairseqDataclass):
             "that of the 8-bit model, not that of stock; methods that give what --beam 1 gives agree, in any batch"
         },
     )
+    strict: int = field(
+        default=0,
+        metadata={
+            "help": "greedy, iad, gad, blockwise: every call of the decoder reads so many tokens of every sentence, "
+            "drafted or not, so that in fp16 and bf16 too the output is that of --decoding greedy with the same "
+            "--strict, bit for bit; longer drafts are cut. Slower; 0: as many as there are"
+        },
+    )
     acceptance: ACCEPTANCE = field(
         default="exact",
         metadata={

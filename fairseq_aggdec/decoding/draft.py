@@ -42,6 +42,10 @@ class Draft:
         """The draft without its branches."""
         return self
 
+    def first(self, most: int) -> "Draft":
+        """At most so many tokens of every row, where nothing branches."""
+        return self if max(self.lengths) <= most else Draft([row[:most] for row in self.tokens])
+
 
 class TreeDraft(Draft):
     """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
@@ -87,6 +91,11 @@ class BlockDraft(Draft):
 
     def on_host(self, last: Sequence[int]) -> list[int] | None:
         return None
+
+    def first(self, most: int) -> Draft:
+        if max(self.lengths) <= most:
+            return self
+        return BlockDraft(self.block[:, :most], [min(length, most) for length in self.lengths])
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor:
         first = to_device(last, device).unsqueeze(1)

@@ -45,6 +45,7 @@ class CachedGenerator(SequenceGenerator):
         counters: statistics, added to.
         pack: keep weights packed for CPU.
         int8: compute the models' products in 8 bits.
+        strict: slots of every row in every window, see :class:`~fairseq_aggdec.decoding.verifier.Verifier`.
         retain_history: keep in the hypotheses what every iteration saw.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
     """
@@ -57,6 +58,7 @@ class CachedGenerator(SequenceGenerator):
         counters: Counters,
         pack: bool = True,
         int8: bool = False,
+        strict: int = 0,
         retain_history: bool = False,
         no_repeat_ngram_size: int = 0,
         **options: Any,
@@ -64,7 +66,7 @@ class CachedGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
-        self.verifier = Verifier(list(self.model.models), pack, self.temperature, int8)
+        self.verifier = Verifier(list(self.model.models), pack, self.temperature, int8, strict)
 
     def prepare(self) -> None:
         """Packs the weights now instead of with the first batch."""
@@ -187,7 +189,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
         net_input = sample["net_input"]
         rows = self._rows(net_input, prefix_tokens, self.eos if bos_token is None else bos_token)
         source_length = net_input["src_tokens"].size(1)
-        capacity = min(max(row.end for row in rows) + 1, source_length + SPARE_POSITIONS)
+        capacity = max(row.end for row in rows) + 1
+        if not self.verifier.strict:
+            capacity = min(capacity, source_length + SPARE_POSITIONS)
         state = DecodeState(rows, self.eos, net_input["src_tokens"].device)
         with torch.inference_mode():
             self._decode(sample, state, capacity)

@@ -37,9 +37,7 @@ def draft_and_verify(
     """
     while state.rows:
         with counters.clock("draft"):
-            draft = drafter.draft(state)
-            if not verifier.reads_trees:
-                draft = draft.chain()
+            draft = verifier.readable(drafter.draft(state))
         with counters.clock("verify"):
             window = state.window(draft)
             logits = verifier.logits(window)

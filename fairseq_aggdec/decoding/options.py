@@ -164,6 +164,7 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "draft_nodes": (None, ("gad", "blockwise")),
     "draft_vocabulary": (0, ("gad", "blockwise")),
     "draft_int8": (False, ("gad", "blockwise")),
+    "strict": (0, ("greedy", "iad", "gad", "blockwise", "beam")),
     "int8": (False, ("greedy", "iad", "gad", "nar", "blockwise", "beam")),
     "drafter_path": (None, ("gad", "nar", "iad", "beam")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
@@ -289,6 +290,19 @@ def proposing(cfg: DecodingConfig) -> Proposing:
         logger.warning("--draft-int8 has no effect without the compiled kernels")
         int8 = False
     return Proposing(types, int8 or bool(cfg.int8))
+
+
+def strict_width(cfg: DecodingConfig) -> int:
+    """Slots of every row in every window, 0 where windows are as large as what they hold.
+
+    Raises:
+        ValueError: fewer than a window with a draft needs, or an option that shapes windows otherwise.
+    """
+    if cfg.strict and cfg.strict < 2:
+        raise ValueError(f"--strict {cfg.strict}: it must be at least 2, or 0")
+    if cfg.strict and cfg.int8:
+        raise ValueError("--strict does not go with --int8, whose outputs agree without it")
+    return int(cfg.strict)
 
 
 def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing, Verification
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.grid import Grid
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.window import Window
 
@@ -94,6 +95,8 @@ class Verifier:
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
         temperature: divides the logits before the softmax.
         int8: compute products in 8 bits (fp32 models on CPU).
+        strict: lay all windows of a batch out to so many slots per row, see :mod:`fairseq_aggdec.decoding.grid`;
+            0: windows are as large as what they hold.
 
     Attributes:
         features: (N, C) of the last window, one per model.
@@ -105,13 +108,24 @@ class Verifier:
         pack: bool = True,
         temperature: float = 1.0,
         int8: bool = False,
+        strict: int = 0,
     ):
+        self.strict = strict
+        self.grid: Grid | None = None
         self.members = [Member(model, pack, int8) for model in models]
+        for member in self.members if strict else ():
+            if gap := member._decoder_gap():
+                raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
         self.temperature = temperature
         self.features: list[Tensor] = []
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
-        """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row."""
+        """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row.
+
+        With ``strict`` there will never be room for more.
+        """
+        if self.strict:
+            self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         for member in self.members:
             member.start(net_input, capacity)
 
@@ -130,7 +144,7 @@ class Verifier:
         if not all(isinstance(member.decoder, CachedDecoder) for member in self.members):
             return False
         model = self.members[0].model
-        most = min(min(model.max_positions()), WARM_UP)
+        most = min(min(model.max_positions()), self.strict or WARM_UP)
         device = next(model.parameters()).device
         with torch.inference_mode():
             source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
@@ -158,6 +172,15 @@ class Verifier:
 
     def logits(self, window: Window) -> Tensor:
         """(N, V) fp32: what ``log_softmax`` turns into the models' (averaged) log-probabilities, NaN nowhere hidden."""
+        if self.grid is None:
+            return self.logits_of(window)
+        laid_out, slots = self.grid.lay_out(window)
+        logits = self.logits_of(laid_out)
+        self.features = [features.index_select(0, slots) for features in self.features]
+        return logits.index_select(0, slots)
+
+    def logits_of(self, window: Window) -> Tensor:
+        """The same of a window that is read as it is."""
         self.features = [member.decoder.features(window) for member in self.members]
         outputs = [
             member.decoder.logits(features, self.temperature).float()
@@ -171,7 +194,13 @@ class Verifier:
     @property
     def reads_trees(self) -> bool:
         """Whether drafts may branch; else they are cut down to one path."""
-        return all(member.decoder.reads_trees for member in self.members)
+        return not self.strict and all(member.decoder.reads_trees for member in self.members)
+
+    def readable(self, draft: Draft) -> Draft:
+        """What of a draft can be read: one path where branches cannot, and no more than a window has slots for."""
+        if not self.reads_trees:
+            draft = draft.chain()
+        return draft.first(self.strict - 1) if self.strict else draft
 
     def settle(self, verification: Verification) -> None:
         """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
@@ -197,5 +226,7 @@ class Verifier:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""
+        if self.grid is not None:
+            rows = self.grid.all_rows(rows)
         for member in self.members:
             member.decoder.keep_rows(rows)

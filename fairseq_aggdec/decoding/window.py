@@ -41,11 +41,13 @@ class Window:
 
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
+        fixed: its shape is that of every window of the batch (:class:`~fairseq_aggdec.decoding.grid.GridWindow`).
         end: one more than the last place in the cache that is written or read.
         reach: one more than the last position, by which position embeddings are chosen.
     """
 
     alone = False
+    fixed = False
     host: list[int] | None = None  # the tokens, where the host knows them
 
     def __init__(

@@ -195,6 +195,7 @@ CASES = [
         Case(f"shortlist, {decoding}", decoding, task={"shortlist": 3}, files=("tables",))
         for decoding in ("greedy", "iad")
     ],
+    Case("strict, iad", "iad", task={"strict": 4}),
     Case(
         "image, band",
         "blockwise",

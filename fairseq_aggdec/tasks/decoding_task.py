@@ -42,6 +42,7 @@ from fairseq_aggdec.decoding.options import (
     refuse_slots,
     refuse_unsupported,
     set_greedy_beam,
+    strict_width,
 )
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
@@ -165,6 +166,7 @@ class DecodingTask(FairseqTask):
             extra["print_alignment"] = args.print_alignment
         if decoding == "beam":
             return self._build_beam_generator(models, args, extra)
+        extra["strict"] = strict_width(self.cfg)
         return self._build_greedy_generator(
             decoding, models, args, extra | {"shortlist": shortlist}
         )
@@ -247,6 +249,8 @@ class DecodingTask(FairseqTask):
     def _build_beam_generator(
         self, models: Sequence[torch.nn.Module], args: Namespace, extra: dict[str, Any]
     ) -> Any:
+        if self.cfg.strict:
+            raise ValueError(refusal("--strict", "beam", "give --beam 1"))
         announce_ngram_blocking(args)
         announce_int8(self.cfg)
         generator_class: Any = BeamGenerator

@@ -65,6 +65,33 @@ def test_audit_passes(
     assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
 
 
+@pytest.mark.parametrize("precision", ["--fp16", "--bf16"])
+def test_strict_audit(
+    precision: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Compared with our own greedy decoding, bit for bit: scores that hardly differ fail it."""
+    output = tmp_path / "audit"
+    more = ["--decoding", "iad", "--strict", "5", precision, "--batch-sizes", "1", "4"]
+    assert run_audit([*arguments, *more, "--output", str(output)], monkeypatch) == 0
+    assert "# Equality with our own greedy decoding" in output.with_suffix(".md").read_text()
+    real = equality.decode_all
+
+    def nearly(session: Any, decoding: str, *rest: Any) -> Any:
+        found = real(session, decoding, *rest)
+        if decoding == "iad":
+            found[0][0]["positional_scores"][0] += 1e-6
+        return found
+
+    monkeypatch.setattr(equality, "decode_all", nearly)
+    assert run_audit([*arguments, *more], monkeypatch) == 1
+    for refused in (["--reference", "x"], ["--stock-batch-size", "2"], ["--decoding", "nar"]):
+        with pytest.raises(SystemExit, match="--strict"):
+            run_audit([*arguments, *more, *refused], monkeypatch)
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_killed_audit_goes_on(
     changed: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

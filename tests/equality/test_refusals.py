@@ -47,6 +47,29 @@ def test_the_drafter_alone_has_no_verifier(
     assert "needs a verifier, --decoding nar has none" in found
 
 
+@pytest.mark.parametrize(
+    ("decoding", "options", "model", "says"),
+    [
+        ("iad", {"strict": 1}, {}, "--strict 1: it must be at least 2, or 0"),
+        ("iad", {"strict": -4}, {}, "--strict -4: it must be at least 2, or 0"),
+        ("iad", {"strict": 4, "int8": True}, {}, "--strict does not go with --int8"),
+        ("greedy", {"strict": 4}, {"scale_heads": True}, "--strict needs the decoder of a stock"),
+    ],
+    ids=range(4),
+)
+def test_windows_of_a_fixed_shape(
+    decoding: str, options: dict[str, Any], model: dict[str, Any], says: str
+) -> None:
+    assert says in refused(decoding, make_model(make_task(), 5, **model), **options)
+
+
+def test_windows_of_a_fixed_shape_are_not_for_beam_search() -> None:
+    with pytest.raises(
+        ValueError, match="--strict does not go with --decoding beam: give --beam 1"
+    ):
+        generate(make_task("beam", strict=4), [make_model(make_task(), 5)], SAMPLE, beam=2)
+
+
 def test_options_without_effect_are_named(caplog: pytest.LogCaptureFixture) -> None:
     model = make_model(make_task(), 5)
     with caplog.at_level(logging.WARNING):

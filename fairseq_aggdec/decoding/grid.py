@@ -1,0 +1,101 @@
+"""The window on a fixed grid: the same shapes in every iteration of a batch, whatever is drafted and whoever has ended.
+
+Linear layers choose their products, and attention its sums, by the shapes that they are given; in half precision that
+decides what a token's logits round to. So ``--strict`` has every call of a batch read as many rows, slots per row and
+keys as every other: a token then gets the same products with and without drafts beside it.
+
+Slots that a row does not use repeat its last token, at the same position: what they write is what stands there. Rows
+that have ended, or were never there, read some token at position 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.attention import additive_mask
+from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.window import Window
+
+
+class GridWindow(Window):
+    """A window of R rows of W slots over a cache of ``capacity`` places; every size is fixed, every number a tensor.
+
+    Args:
+        tokens: (R W,) int64.
+        positions: (R W,) int64, below ``capacity``.
+        shape: R, W and ``capacity``.
+    """
+
+    fixed = True
+
+    def __init__(self, tokens: Tensor, positions: Tensor, shape: tuple[int, int, int]):
+        self.tokens, self.at = tokens, positions
+        self.rows, self.width, self.end = shape
+        self.reach = self.end
+        self.level, self.dense = False, True
+
+    @property
+    def row_of(self) -> Tensor:
+        rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
+        return rows.expand(-1, self.width).flatten()
+
+    @property
+    def positions(self) -> Tensor:
+        return self.at
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        return x + table[self.at]
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        """Additive mask (R, 1, W, ``capacity``)."""
+        query = self.at.view(self.rows, self.width, 1)
+        key = torch.arange(self.end, device=query.device)
+        hidden = key > query
+        if span is not None:
+            hidden |= key < query - span
+        return additive_mask(hidden, dtype)
+
+
+class Grid:
+    """The shape that all windows of a batch are laid out to.
+
+    Args:
+        rows: R, sentences of the batch.
+        width: W, slots of each; no window may have more.
+        capacity: places in the cache, as many as any row may need.
+    """
+
+    def __init__(self, rows: int, width: int, capacity: int):
+        self.shape = rows, width, capacity
+
+    def lay_out(self, window: Window) -> tuple[GridWindow, Tensor]:
+        """A window on the grid, and where its N positions stand there, (N,) int64."""
+        rows, width, _ = self.shape
+        sources, positions, slots = laid_out(window.starts, window.widths, rows, width)
+        # One transfer: what every slot reads and where, and behind that the slots that count.
+        sent = to_device([*sources, *positions, *slots], window.tokens.device)
+        source, position, slot = sent.split([rows * width, rows * width, len(slots)])
+        return GridWindow(window.tokens[source], position, self.shape), slot
+
+    def all_rows(self, kept: Sequence[int]) -> list[int]:
+        """The rows that stay and, in their own places, those that do not count any more."""
+        return [*kept, *range(len(kept), self.shape[0])]
+
+
+def laid_out(
+    starts: Sequence[int], widths: Sequence[int], rows: int, width: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Which of the tokens each of ``rows`` x ``width`` slots reads, at which position; the slots that count."""
+    sources: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    first = 0
+    for row, (start, used) in enumerate(zip(starts, widths, strict=True)):
+        offsets = [*range(used), *[used - 1] * (width - used)]
+        sources += [first + offset for offset in offsets]
+        positions += [start + offset for offset in offsets]
+        slots += range(row * width, row * width + used)
+        first += used
+    missing = (rows - len(starts)) * width
+    return sources + [0] * missing, positions + [0] * missing, slots

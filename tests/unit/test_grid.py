@@ -1,0 +1,43 @@
+"""Windows laid out to a fixed shape."""
+
+from __future__ import annotations
+
+import torch
+
+from fairseq_aggdec.decoding.draft import BlockDraft, Draft
+from fairseq_aggdec.decoding.grid import Grid, laid_out
+from fairseq_aggdec.decoding.window import Window
+
+
+def test_unused_slots_repeat_the_last_and_missing_rows_read_the_first_position() -> None:
+    """The worked example of window.py in three rows of four slots."""
+    sources, positions, slots = laid_out([3, 1], [3, 1], 3, 4)
+    assert sources == [0, 1, 2, 2, *[3] * 4, *[0] * 4]
+    assert positions == [3, 4, 5, 5, *[1] * 4, *[0] * 4]
+    assert slots == [0, 1, 2, 4]
+
+
+def test_the_grid_of_a_window() -> None:
+    grid = Grid(2, 3, 9)
+    window, slots = grid.lay_out(Window(torch.tensor([7, 8, 9]), [3, 0], [2, 1]))
+    assert window.tokens.tolist() == [7, 8, 8, 9, 9, 9]
+    assert window.tokens[slots].tolist() == [7, 8, 9]
+    assert window.row_of.tolist() == [0, 0, 0, 1, 1, 1]
+    mask = window.mask(torch.float32)
+    assert mask.shape == (2, 1, 3, 9)
+    assert (mask[:, 0] == 0).sum(-1).tolist() == [[4, 5, 5], [1, 1, 1]]
+    near = window.mask(torch.float32, span=1)
+    assert (near[:, 0] == 0).sum(-1).tolist() == [[2, 2, 2], [1, 1, 1]]
+    assert near[0, 0, 1].nonzero().flatten().tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert grid.all_rows([1]) == [1, 1] and grid.all_rows([0, 1]) == [0, 1]
+
+
+def test_the_first_tokens_of_drafts() -> None:
+    draft = Draft([[5, 6, 7], [], [8]])
+    assert draft.first(3) is draft
+    assert draft.first(2).tokens == [[5, 6], [], [8]] and draft.first(2).lengths == [2, 0, 1]
+    block = BlockDraft(torch.tensor([[5, 6, 7], [8, 9, 4]]), [3, 1])
+    assert block.first(3) is block
+    cut = block.first(2)
+    assert cut.lengths == [2, 1]
+    assert cut.after([2, 3], torch.device("cpu")).tolist() == [2, 5, 6, 3, 8]
