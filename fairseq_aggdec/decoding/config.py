@@ -41,7 +41,8 @@ class DecodingConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with (default: "
-            "all of them). gad also takes auto: whatever pays, from measured times and acceptance so far"
+            "all of them). gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
+            "none where drafting does not"
         },
     )
     drafter_path: Optional[str] = field(
@@ -56,8 +57,8 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths through the "
             "block, and verify them at once: more tokens stand for the cost of a wider window, the output is the same. "
-            "auto: as many as are worth their cost, from measured times and acceptance so far (default: the likeliest "
-            "path only)"
+            "auto: as many as are worth their cost, from measured times and acceptance so far, none where that "
+            "does not pay (default: the likeliest path only)"
         },
     )
     draft_vocabulary: int = field(

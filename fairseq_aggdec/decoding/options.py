@@ -243,7 +243,10 @@ def blockwise_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
         raise ValueError(
             f"--decoding blockwise needs the decoder of a stock Transformer, not {gap}"
         )
-    size = _size(cfg, decoder.heads.block_size, "the model was trained with {} heads")
+    trained = int(decoder.heads.block_size)
+    if cfg.block_size == "auto":
+        return trained
+    size = _size(cfg, trained, "the model was trained with {} heads")
     _check_least(cfg, size)
     return size
 
@@ -254,12 +257,20 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     Raises:
         ValueError: ``--block-size`` is no number and not (``--decoding gad``) ``auto``, or larger than the trained one.
     """
-    trained = drafter.decoder.block_size
-    if cfg.block_size == "auto" and str(cfg.decoding) == "gad":
-        return LearnedBlockSize(trained)
-    size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
-    _check_least(cfg, size + 1)
-    return FixedBlockSize(size)
+    size = trained = int(drafter.decoder.block_size)
+    if cfg.block_size != "auto" or str(cfg.decoding) == "nar":
+        size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
+        _check_least(cfg, size + 1)
+    return choosing(cfg, size)
+
+
+def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
+    """How many of at most so many tokens are drafted: all, or with an option ``auto`` what pays, which may be none."""
+    if most and cfg.block_size == "auto":
+        return LearnedBlockSize(most)
+    if most and cfg.draft_nodes == "auto":
+        return LearnedBlockSize(most, whole=True)
+    return FixedBlockSize(most)
 
 
 def _check_least(cfg: DecodingConfig, most: int) -> None:

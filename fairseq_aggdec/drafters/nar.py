@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget
+from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget, learn
 from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.draft import (
     AS_VERIFIED,
@@ -199,16 +199,7 @@ class NarDrafter:
         once = self.encoder_seconds - self.once
         if self.trees is not None:
             self.trees.observe(verification, seconds - once)
-        if not self.block_size.learned:
-            return
-        self.block_size.observe(
-            [row.index for row in state.rows],
-            verification.drafted,
-            verification.accepted,
-            [len(tokens) for tokens in verification.emitted],
-            seconds,
-            once=once,
-        )
+        learn(self.block_size, verification, state, seconds, once)
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

@@ -34,6 +34,7 @@ from fairseq_aggdec.decoding.options import (
     announce_unused,
     beam_gap,
     blockwise_size,
+    choosing,
     drafted_nodes,
     drafted_size,
     proposing,
@@ -292,7 +293,7 @@ class DecodingTask(FairseqTask):
         if decoding == "greedy":
             return EmptyDrafter()
         if decoding == "blockwise":
-            size = blockwise_size(self.cfg, models)
+            size = choosing(self.cfg, blockwise_size(self.cfg, models) - 1)
             return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
         if decoding in ("gad", "nar"):
             return self._nar_drafter(decoding, models)
