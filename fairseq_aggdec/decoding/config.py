@@ -122,9 +122,10 @@ class DecodingConfig(FairseqDataclass):
     draft_from: DRAFT_FROM = field(
         default="auto",
         metadata={
-            "help": "iad, beam: the text that is copied. source: the input; file: the lines of --draft-file; "
-            "interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is drafted; auto: "
-            "the source as long as that pays. The output is the same, only the speed differs"
+            "help": "iad, beam, gad, blockwise: the text that is copied. source: the input; file: the lines of "
+            "--draft-file; interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is "
+            "drafted; auto: the source as long as that pays. gad, blockwise: source or file is copied where that goes "
+            "further than the draft of the model. The output is the same, only the speed differs"
         },
     )
     draft_file: Optional[str] = field(

@@ -167,8 +167,8 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "drafter_path": (None, ("gad", "nar", "iad", "beam")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
     "min_block_size": (1, ("iad", "gad", "blockwise")),
-    "draft_from": ("auto", ("iad", "beam")),
-    "draft_file": (None, ("iad", "beam")),
+    "draft_from": ("auto", ("iad", "gad", "blockwise", "beam")),
+    "draft_file": (None, ("iad", "gad", "blockwise", "beam")),
     "end_condition": ("first", ("interleaved",)),
     "stop_rule": ("stock", ("interleaved",)),
     "dedup": (0, ("interleaved",)),
@@ -279,6 +279,19 @@ def _check_least(cfg: DecodingConfig, most: int) -> None:
         raise ValueError(
             f"--min-block-size {cfg.min_block_size}: an iteration yields at most {most} tokens"
         )
+
+
+def copies_first(cfg: DecodingConfig) -> bool:
+    """Whether a method whose model drafts is to copy a text where that goes further.
+
+    Raises:
+        ValueError: a text that a second model would have to write.
+    """
+    kind = str(cfg.draft_from)
+    if kind in ("interleaved", "lattice"):
+        reason = "its drafts are a model's own; source and file go with it"
+        raise ValueError(refusal(f"--draft-from {kind}", str(cfg.decoding), reason))
+    return kind in ("source", "file") or bool(cfg.draft_file)
 
 
 def proposing(cfg: DecodingConfig) -> Proposing:

@@ -45,6 +45,7 @@ class BlockwiseHeadsDrafter:
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size, self.proposing = block_size, proposing
         self.checked: Any = None
+        self.began: float | None = None  # the last iteration, where it is learned from
         self.broken = False
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
@@ -84,14 +85,17 @@ class BlockwiseHeadsDrafter:
         return BlockDraft(first_largest(logits.flatten(0, 1)).view(len(room), -1), room)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        seconds = (
-            time.perf_counter() - self.began
-        )  # the device is idle: tokens have reached the host
-        if self.trees is not None:
-            self.trees.observe(verification, seconds)
-        learn(self.block_size, verification, state, seconds)
+        if self.began is not None:
+            seconds = time.perf_counter() - self.began  # tokens have reached the host
+            if self.trees is not None:
+                self.trees.observe(verification, seconds)
+            learn(self.block_size, verification, state, seconds)
         features = self.verifier.features[0]
         self.features = features[to_device(verification.last_places(), features.device)]
+
+    def pass_over(self) -> None:
+        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
+        self.began = None
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
