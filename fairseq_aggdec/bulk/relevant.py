@@ -40,7 +40,7 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
     """
     task, decoding = cfg.task, str(cfg.task.decoding)
     clocked = {
-        "--block-size auto": decoding == "gad" and str(task.block_size) == "auto",
+        "--block-size auto": decoding in ("gad", "blockwise") and str(task.block_size) == "auto",
         "--draft-nodes auto": decoding in ("gad", "blockwise") and str(task.draft_nodes) == "auto",
     }
     lossy = {

@@ -1,9 +1,12 @@
 """How many tokens to draft at once: a fixed number, or learned from measured times and from what became of the drafts
-before (``--block-size auto``)."""
+before (``--block-size auto``; whether to draft at all: ``--draft-nodes auto``)."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from fairseq_aggdec.decoding.draft import Verification
+from fairseq_aggdec.decoding.state import DecodeState
 
 # Weight of everything seen, per new observation: some fifty iterations count.
 FORGET = 0.98
@@ -57,6 +60,25 @@ class BlockSize(Protocol):
             seconds: wall clock of the iteration.
             once: the part of it that only the first draft of a batch takes.
         """
+
+
+def learn(
+    size: BlockSize,
+    verification: Verification,
+    state: DecodeState,
+    seconds: float,
+    once: float = 0.0,
+) -> None:
+    """Tells a block size what became of its last choice; arguments as for :meth:`BlockSize.observe`."""
+    if size.learned:
+        size.observe(
+            [row.index for row in state.rows],
+            verification.drafted,
+            verification.accepted,
+            [len(tokens) for tokens in verification.emitted],
+            seconds,
+            once=once,
+        )
 
 
 class FixedBlockSize:
@@ -183,14 +205,19 @@ class LearnedBlockSize:
     tried once in a while; these tries, and drafts that were wrongly believed to pay, may lose :data:`ALLOWED` each, so
     that decoding stays as close to the speed of ``greedy``.
 
+    Where trees are drafted k is the length of their longest path, and a token stands if one of those in its place does.
+
     Args:
-        largest: the largest k.
+        largest: the largest k, at least 1.
+        whole: whether it is the only one beside 0.
     """
 
     learned = True
 
-    def __init__(self, largest: int):
+    def __init__(self, largest: int, whole: bool = False):
         self.sizes = sorted({*range(1, min(largest, 6) + 1), *range(8, largest + 1, 2), largest})
+        if whole:
+            self.sizes = [largest]
         self.stands = [Decayed() for _ in range(largest)]  # by place in the block: of those behind
         # Tokens that stood which were </s>: nothing is gained behind it.
         self.ends = Decayed()
@@ -238,7 +265,7 @@ class LearnedBlockSize:
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
             return
-        times = self.times[len(rows).bit_length()]
+        times = self.times.setdefault(len(rows).bit_length(), Times())
         self.spent += times.add(size, seconds - once) + once
 
     def _observe_draft(self, size: int, accepted: Sequence[int], emitted: Sequence[int]) -> None:

@@ -42,7 +42,8 @@ class DecodingConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with (default: "
-            "all of them). gad also takes auto: whatever pays, from measured times and acceptance so far"
+            "all of them). gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
+            "none where drafting does not"
         },
     )
     drafter_path: Optional[str] = field(
@@ -57,8 +58,8 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths through the "
             "block, and verify them at once: more tokens stand for the cost of a wider window, the output is the same. "
-            "auto: as many as are worth their cost, from measured times and acceptance so far (default: the likeliest "
-            "path only)"
+            "auto: as many as are worth their cost, from measured times and acceptance so far, none where that "
+            "does not pay (default: the likeliest path only)"
         },
     )
     draft_vocabulary: int = field(
@@ -130,16 +131,17 @@ class DecodingConfig(FairseqDataclass):
     iad_draft_length: str = field(
         default="auto",
         metadata={
-            "help": "iad: longest draft, in tokens. all: whatever is left of the text, as in the paper; auto: whatever "
-            "pays, from what was accepted so far. The output is the same, only the speed differs"
+            "help": "iad: longest copied draft, in tokens. all: whatever is left of the text, as in the paper; auto: "
+            "whatever pays, from what was accepted so far. The output is the same, only the speed differs"
         },
     )
     draft_from: DRAFT_FROM = field(
         default="auto",
         metadata={
-            "help": "iad, beam: the text that is copied. source: the input; file: the lines of --draft-file; "
-            "interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is drafted; auto: "
-            "the source as long as that pays. The output is the same, only the speed differs"
+            "help": "iad, beam, gad, blockwise: the text that is copied. source: the input; file: the lines of "
+            "--draft-file; interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is "
+            "drafted; auto: the source as long as that pays. gad, blockwise: source or file is copied where that goes "
+            "further than the draft of the model. The output is the same, only the speed differs"
         },
     )
     draft_file: Optional[str] = field(

@@ -46,6 +46,14 @@ class Draft:
         """At most so many tokens of every row, where nothing branches."""
         return self if max(self.lengths) <= most else Draft([row[:most] for row in self.tokens])
 
+    def rows(self) -> Sequence[Sequence[int]]:
+        """The tokens of every row, on the host."""
+        return self.tokens
+
+    def ways(self) -> Sequence[Sequence[int]]:
+        """What each token of every row follows, as :class:`TreeDraft` has it."""
+        return [range(length) for length in self.lengths]
+
 
 class TreeDraft(Draft):
     """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
@@ -73,6 +81,9 @@ class TreeDraft(Draft):
         rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
         return DraftedTree(rows, self.parents, starts, device)
 
+    def ways(self) -> Sequence[Sequence[int]]:
+        return self.parents
+
     def chain(self) -> Draft:
         """The likeliest path."""
         return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
@@ -96,6 +107,9 @@ class BlockDraft(Draft):
         if max(self.lengths) <= most:
             return self
         return BlockDraft(self.block[:, :most], [min(length, most) for length in self.lengths])
+
+    def rows(self) -> Sequence[Sequence[int]]:
+        return [row[:n] for row, n in zip(self.block.tolist(), self.lengths, strict=True)]
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor:
         first = to_device(last, device).unsqueeze(1)

@@ -169,9 +169,9 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "drafter_path": (None, ("gad", "nar", "iad", "beam")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
     "min_block_size": (1, ("iad", "gad", "blockwise")),
-    "iad_draft_length": ("auto", ("iad",)),
-    "draft_from": ("auto", ("iad", "beam")),
-    "draft_file": (None, ("iad", "beam")),
+    "iad_draft_length": ("auto", ("iad", "gad", "blockwise")),
+    "draft_from": ("auto", ("iad", "gad", "blockwise", "beam")),
+    "draft_file": (None, ("iad", "gad", "blockwise", "beam")),
     "end_condition": ("first", ("interleaved",)),
     "stop_rule": ("stock", ("interleaved",)),
     "length_penalty": ("fairseq", ("interleaved",)),
@@ -247,7 +247,10 @@ def blockwise_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
         raise ValueError(
             f"--decoding blockwise needs the decoder of a stock Transformer, not {gap}"
         )
-    size = _size(cfg, decoder.heads.block_size, "the model was trained with {} heads")
+    trained = int(decoder.heads.block_size)
+    if cfg.block_size == "auto":
+        return trained
+    size = _size(cfg, trained, "the model was trained with {} heads")
     _check_least(cfg, size)
     return size
 
@@ -258,12 +261,20 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     Raises:
         ValueError: ``--block-size`` is no number and not (``--decoding gad``) ``auto``, or larger than the trained one.
     """
-    trained = drafter.decoder.block_size
-    if cfg.block_size == "auto" and str(cfg.decoding) == "gad":
-        return LearnedBlockSize(trained)
-    size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
-    _check_least(cfg, size + 1)
-    return FixedBlockSize(size)
+    size = trained = int(drafter.decoder.block_size)
+    if cfg.block_size != "auto" or str(cfg.decoding) == "nar":
+        size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
+        _check_least(cfg, size + 1)
+    return choosing(cfg, size)
+
+
+def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
+    """How many of at most so many tokens are drafted: all, or with an option ``auto`` what pays, which may be none."""
+    if most and cfg.block_size == "auto":
+        return LearnedBlockSize(most)
+    if most and cfg.draft_nodes == "auto":
+        return LearnedBlockSize(most, whole=True)
+    return FixedBlockSize(most)
 
 
 def _check_least(cfg: DecodingConfig, most: int) -> None:
@@ -272,6 +283,19 @@ def _check_least(cfg: DecodingConfig, most: int) -> None:
         raise ValueError(
             f"--min-block-size {cfg.min_block_size}: an iteration yields at most {most} tokens"
         )
+
+
+def copies_first(cfg: DecodingConfig) -> bool:
+    """Whether a method whose model drafts is to copy a text where that goes further.
+
+    Raises:
+        ValueError: a text that a second model would have to write.
+    """
+    kind = str(cfg.draft_from)
+    if kind in ("interleaved", "lattice"):
+        reason = "its drafts are a model's own; source and file go with it"
+        raise ValueError(refusal(f"--draft-from {kind}", str(cfg.decoding), reason))
+    return kind in ("source", "file") or bool(cfg.draft_file)
 
 
 def proposing(cfg: DecodingConfig) -> Proposing:
@@ -323,7 +347,7 @@ def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength | FixedDraftLength]:
+def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength]:
     """Makes what says how long drafts of ``--decoding iad`` are.
 
     Raises:

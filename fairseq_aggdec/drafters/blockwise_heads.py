@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import NodeBudget
+from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.finite import broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
@@ -28,7 +29,7 @@ class BlockwiseHeadsDrafter:
     """Drafts the proposals of heads 2 to k; nothing in the first iteration, which has no features yet.
 
     Args:
-        block_size: k, at most the number of trained heads; an iteration gains up to k tokens.
+        block_size: chooses how many tokens are drafted, fewer than there are trained heads.
         proposing: how proposals are computed.
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
@@ -37,17 +38,20 @@ class BlockwiseHeadsDrafter:
 
     def __init__(
         self,
-        block_size: int,
+        block_size: BlockSize,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
     ):
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size, self.proposing = block_size, proposing
         self.checked: Any = None
+        self.began: float | None = None  # the last iteration, where it is learned from
         self.broken = False
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
+        self.block_size.start(len(state.rows))
+        self.timed = self.block_size.learned and state.device.type == "cuda"
         self._check(verifier.members[0])
         self.features: Tensor | None = None  # (B, C), what the heads read
 
@@ -65,21 +69,33 @@ class BlockwiseHeadsDrafter:
             )
 
     def draft(self, state: DecodeState) -> Draft:
+        if self.timed:
+            torch.cuda.synchronize()
         self.began = time.perf_counter()
-        if self.features is None or self.block_size == 1 or self.broken:
-            return Draft([()] * len(state.rows))
-        # (B, k - 1, M)
-        logits = self.verifier.propose(self.features, self.block_size, self.proposing)
-        room = [min(self.block_size - 1, row.end - row.position) for row in state.rows]
+        nothing = Draft([()] * len(state.rows))
+        if self.features is None or self.broken:
+            return nothing
+        size = self.block_size.choose(len(state.rows))
+        if size == 0:
+            return nothing
+        logits = self.verifier.propose(self.features, size + 1, self.proposing)  # (B, size, M)
+        room = [min(size, row.end - row.position) for row in state.rows]
         if self.trees is not None:
             return self.trees.alone(logits, room, state.eos)
         return BlockDraft(first_largest(logits.flatten(0, 1)).view(len(room), -1), room)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        if self.trees is not None:
-            self.trees.observe(verification, time.perf_counter() - self.began)
+        if self.began is not None:
+            seconds = time.perf_counter() - self.began  # tokens have reached the host
+            if self.trees is not None:
+                self.trees.observe(verification, seconds)
+            learn(self.block_size, verification, state, seconds)
         features = self.verifier.features[0]
         self.features = features[to_device(verification.last_places(), features.device)]
+
+    def pass_over(self) -> None:
+        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
+        self.began = None
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

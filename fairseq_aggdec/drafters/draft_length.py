@@ -70,13 +70,18 @@ class DraftLength:
 
     def cap(self, row: int, room: int) -> int:
         """The best draft length for a row of the batch, at most ``room``."""
-        own = self.rows[row]
-        if self.probing and not own.seen:
+        if self.probing and not self.rows[row].seen:
             return min(PROBE_LENGTH, room)
-        mean = self.total.accepted / self.total.seen
-        seen = own.seen + PRIOR_WEIGHT_OF_ROW
-        stands = (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / seen
-        return best_length(stands, 1.0 + self.step_cost / len(self.rows), room)
+        return best_length(self._stands(row), 1.0 + self.step_cost / len(self.rows), room)
+
+    def hope(self, row: int, length: int) -> float:
+        """How many tokens of a draft of so many are expected to stand."""
+        stands = self._stands(row)
+        return sum(stands**place for place in range(1, length + 1))
+
+    def _stands(self, row: int) -> float:
+        own, mean = self.rows[row], self.total.accepted / self.total.seen
+        return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
@@ -88,29 +93,23 @@ class DraftLength:
         self.rows = [self.rows[row] for row in rows]
 
 
-class FixedDraftLength:
+class FixedDraftLength(DraftLength):
     """The same longest draft for every row and batch (``--iad-draft-length``); Algorithm 1 of Ge et al. has no limit.
 
     Args:
         limit: tokens; None: whatever is left of the text.
     """
 
-    resting = False
-
     def __init__(self, limit: int | None):
+        super().__init__()
         self.limit = limit
 
     def start(self, rows: int, device_type: str) -> None:
-        pass
+        super().start(rows, device_type)
+        self.resting = self.probing = False
 
     def cap(self, row: int, room: int) -> int:
         return room if self.limit is None else min(self.limit, room)
-
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        pass
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass
 
 
 def best_length(stands: float, fixed_cost: float, room: int) -> int:

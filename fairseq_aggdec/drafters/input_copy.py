@@ -16,7 +16,7 @@ from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
+from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 
 NEVER_DRAFTED = -1
@@ -139,7 +139,7 @@ class CopyDrafter:
         self.eos, self.match = eos, match
         self.limit_drafts(DraftLength)
 
-    def limit_drafts(self, new_length: Callable[[], DraftLength | FixedDraftLength]) -> None:
+    def limit_drafts(self, new_length: Callable[[], DraftLength]) -> None:
         self.new_length = new_length
         self.forget()
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget
+from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget, learn
 from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.draft import (
     AS_VERIFIED,
@@ -73,6 +73,7 @@ class NarDrafter:
         self.encoder_seconds = 0.0
         self.broken, self.doubt = False, Doubt()
         self.wait: Callable[[], object] | None = None
+        self.began: float | None = None  # the last iteration, where it is learned from
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
@@ -193,22 +194,19 @@ class NarDrafter:
         return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
+        if self.began is None:
+            return
         self.doubt.observe(verification.drafted, verification.accepted)
         # the device is idle: emitted tokens have reached the host
         seconds = time.perf_counter() - self.began
         once = self.encoder_seconds - self.once
         if self.trees is not None:
             self.trees.observe(verification, seconds - once)
-        if not self.block_size.learned:
-            return
-        self.block_size.observe(
-            [row.index for row in state.rows],
-            verification.drafted,
-            verification.accepted,
-            [len(tokens) for tokens in verification.emitted],
-            seconds,
-            once=once,
-        )
+        learn(self.block_size, verification, state, seconds, once)
+
+    def pass_over(self) -> None:
+        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
+        self.began = None
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

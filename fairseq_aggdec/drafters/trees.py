@@ -73,7 +73,8 @@ def grow(
     """The likeliest nodes of a row's tree, those before each among them; nothing stands behind ``</s>``.
 
     Nodes are taken as long as they bring more tokens for their cost than those before: an iteration with N of them
-    costs ``fixed_cost`` + N and is expected to gain 1 + the sum of their chances.
+    costs ``fixed_cost`` + N and is expected to gain 1 + the sum of their chances. One is taken in any case: whether
+    drafting pays at all is decided before the drafter runs.
 
     Args:
         found: of all rows.
@@ -94,7 +95,7 @@ def grow(
     while heap and len(tree.tokens) < nodes:
         cost, parent, slot, before, rank, base = heappop(heap)
         chance = math.exp(-cost)
-        if chance * (fixed_cost + len(tree.tokens)) <= expected:
+        if tree.tokens and chance * (fixed_cost + len(tree.tokens)) <= expected:
             break
         expected += chance
         place = order[slot][before][rank]

@@ -34,7 +34,9 @@ from fairseq_aggdec.decoding.options import (
     announce_unused,
     beam_gap,
     blockwise_size,
+    choosing,
     copied_length,
+    copies_first,
     drafted_nodes,
     drafted_size,
     proposing,
@@ -45,6 +47,7 @@ from fairseq_aggdec.decoding.options import (
     strict_width,
 )
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.from_text import WRITERS, build_text_drafter
 from fairseq_aggdec.drafters.input_copy import CopyDrafter, InputCopyDrafter
@@ -296,11 +299,13 @@ class DecodingTask(FairseqTask):
         """The drafter of a method; ``args`` are fairseq's generation options."""
         if decoding == "greedy":
             return EmptyDrafter()
-        if decoding == "blockwise":
-            size = blockwise_size(self.cfg, models)
-            return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
-        if decoding in ("gad", "nar"):
+        if decoding == "nar":
             return self._nar_drafter(decoding, models)
+        if decoding in ("gad", "blockwise"):
+            drafter = self._model_drafter(decoding, models)
+            if copies_first(self.cfg):
+                return CopyFirst(self._copy_drafter(models, args), drafter)
+            return drafter
         if str(self.cfg.draft_from) == "none":
             return EmptyDrafter()
         return self._copy_drafter(models, args)
@@ -319,6 +324,12 @@ class DecodingTask(FairseqTask):
             )
         drafter.limit_drafts(copied_length(self.cfg))
         return drafter
+
+    def _model_drafter(self, decoding: str, models: Sequence[Any]) -> Drafter:
+        if decoding == "gad":
+            return self._nar_drafter(decoding, models)
+        size = choosing(self.cfg, blockwise_size(self.cfg, models) - 1)
+        return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
 
     def _nar_drafter(self, decoding: str, models: Sequence[Any]) -> NarDrafter:
         if not self.cfg.drafter_path:

@@ -63,7 +63,7 @@ def test_output_is_head_1s_own(layout: str, identity: bool, rows: int) -> None:
 
 
 @LAYOUTS
-@pytest.mark.parametrize("block_size", [1, 2, 3])
+@pytest.mark.parametrize("block_size", [1, 2, 3, "auto"])
 def test_blocks_smaller_than_trained(layout: str, block_size: int) -> None:
     model = headed(layout)
     sample = make_batch(random_sources(3, 5))
@@ -79,6 +79,12 @@ def test_trees(layout: str, nodes: str) -> None:
     for options in ({}, {"min_len": 6, "max_len_b": 9}, {"unkpen": -3.0}):
         expected = stock([model], sample, prefix, **options)
         assert_same(blockwise(model, sample, prefix, draft_nodes=nodes, **options), expected)
+
+
+def test_heads_that_draft_nothing() -> None:
+    model, sample = headed(block_size=1), make_batch(random_sources(3, 5))
+    for options in ({}, {"block_size": "auto"}, {"draft_nodes": "auto"}):
+        assert_same(blockwise(model, sample, **options), stock([model], sample))
 
 
 def test_wider_trees_save_iterations() -> None:

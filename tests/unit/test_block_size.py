@@ -200,6 +200,18 @@ def test_choices_are_possible_sizes() -> None:
     assert set(learned.sizes) == {0, 1}
 
 
+@pytest.mark.parametrize("draft", [0.5, 3.0])
+@pytest.mark.parametrize("stands", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_all_or_nothing(rows: int, stands: float, draft: float) -> None:
+    """As --draft-nodes auto decides: the longest paths, or none where those do not pay."""
+    machine = waiting_for_weights(draft, 0.1)
+    whole = Simulation(FixedBlockSize(LARGEST), machine).run(200, rows, stands).speed
+    learned = Simulation(LearnedBlockSize(LARGEST, whole=True), machine, noise=0.1)
+    assert learned.run(400, rows, stands).speed > max(0.97, 0.88 * whole)
+    assert set(learned.sizes) <= {0, LARGEST}
+
+
 # -- what is estimated
 
 

@@ -86,7 +86,7 @@ def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
-def test_a_fixed_length_learns_nothing(limit: int | None, longest: int) -> None:
+def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
     fixed = FixedDraftLength(limit)
     for _ in range(200):
         fixed.start(2, "cpu")

@@ -1,0 +1,198 @@
+"""Two drafters in one: the verifier's greedy output, whichever of them drafts what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.draft import BlockDraft, Draft, TreeDraft, Verification
+from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.drafters.copy_first import CopyFirst
+from fairseq_aggdec.drafters.input_copy import CopyDrafter
+from fairseq_aggdec.evaluation.forced_drafts import KINDS, RIGHT, ForcedDrafter
+from fairseq_aggdec.tasks import decoding_task
+from tests.support import (
+    assert_same,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
+
+EOS = 2
+TYPES = len(make_task().target_dictionary)
+
+
+def write(path: Path, texts: list[list[int]]) -> str:
+    dictionary = make_task().target_dictionary
+    lines = [" ".join(dictionary[token] for token in tokens if token > 3) for tokens in texts]
+    path.write_text("".join(line + "\n" for line in lines))
+    return str(path)
+
+
+def doctored(outputs: list[list[int]], how: str) -> list[list[int]]:
+    """Texts to copy: right for some sentences only, to their middle only, or for none."""
+    if how == "some":
+        return [tokens if row % 2 else [] for row, tokens in enumerate(outputs)]
+    if how == "half":
+        return [[*tokens[: len(tokens) // 2], 5, 5, 9] for tokens in outputs]
+    return [[token % 7 + 4 for token in tokens] for tokens in outputs]
+
+
+@pytest.mark.parametrize("how", ["some", "half", "none"])
+@pytest.mark.parametrize("decoding", ["gad", "blockwise"])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_output_is_the_verifiers(decoding: str, rows: int, how: str, tmp_path: Path) -> None:
+    verifier, drafter = make_model(make_task(), 2), None
+    chosen: dict[str, Any] = {}
+    if decoding == "gad":
+        chosen = {"drafter_path": "drafter.pt"}
+        drafter = make_model(make_task(), 2, "nar_drafter", block_size=5, slot_chain=True)
+    else:
+        verifier = make_model(make_task(), 2, "blockwise_transformer", block_size=4)
+    sample = make_batch(random_sources(3, rows))
+    prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
+    for options in ({}, {"min_len": 6, "max_len_b": 9}):
+        expected = stock([verifier], sample, prefix, **options)
+        outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
+        texts = write(tmp_path / "texts", doctored(outputs, how))
+        for text in ({"draft_from": "file", "draft_file": texts}, {"draft_from": "source"}):
+            for nodes in ({}, {"draft_nodes": "9"}, {"draft_nodes": "auto"}):
+                task = make_task(decoding, **chosen, **text, **nodes)
+                with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
+                    assert_same(generate(task, [verifier], sample, prefix, **options), expected)
+
+
+class Forced(ForcedDrafter):
+    def pass_over(self) -> None:
+        pass
+
+
+class Texts(CopyDrafter):
+    """Copies texts that are handed over."""
+
+    def __init__(self, texts: list[list[int]]):
+        super().__init__(EOS, "aligned")
+        self.given = texts
+
+    def copied(self, sample: Any) -> list[list[int]]:
+        return self.given
+
+
+def steps(drafter: Any, verifier: Any, sample: dict[str, Any], expected: list[Any]) -> int:
+    task = make_task("iad")
+    with mock.patch.object(task, "build_drafter", return_value=drafter):
+        found = generate(task, [verifier], sample)
+    assert_same(found, expected)
+    return sum(hypothesis["steps"] for hypothesis in found)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("how", ["some", "half", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_made_to_break_it(kind: str, how: str, rows: int) -> None:
+    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(4, rows))
+    expected = stock([verifier], sample)
+    outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
+    texts = [text[:-1] if text[-1:] == [EOS] else text for text in doctored(outputs, how)]
+    both = CopyFirst(Texts(texts), Forced(kind, 4, TYPES, dict(enumerate(outputs))))
+    assert steps(both, verifier, sample, expected) <= sum(map(len, outputs))
+
+
+def test_both_together_take_fewer_iterations_than_either() -> None:
+    """The copy is right up to the middle of each sentence, the other knows the next two tokens."""
+    verifier, sample = make_model(make_task(), 5), make_batch(random_sources(4, 6))
+    expected = stock([verifier], sample)
+    outputs = dict(enumerate(hypothesis["tokens"].tolist() for hypothesis in expected))
+    texts = [[*tokens[: len(tokens) // 2], 7, 9] for tokens in outputs.values()]
+    alone = [
+        steps(Texts(texts), verifier, sample, expected),
+        steps(Forced(RIGHT, 2, TYPES, outputs), verifier, sample, expected),
+    ]
+    both = CopyFirst(Texts(texts), Forced(RIGHT, 2, TYPES, outputs))
+    assert steps(both, verifier, sample, expected) < min(alone)
+
+
+class Fixed:
+    """Says the same in every iteration; remembers what it was told."""
+
+    def __init__(self, draft: Draft):
+        self.said, self.calls = draft, []
+
+    def start(self, *_: Any) -> None:
+        pass
+
+    def draft(self, state: DecodeState) -> Draft:
+        self.calls.append("draft")
+        return self.said
+
+    def pass_over(self) -> None:
+        self.calls.append("pass_over")
+
+
+@pytest.mark.parametrize(
+    ("other", "tokens", "parents"),
+    [
+        (Draft([[4], [5, 6]]), [5, 6], [0, 1]),
+        (TreeDraft([[4], [5, 6]], [[0], [0, 0]]), [5, 6], [0, 0]),
+        (BlockDraft(torch.tensor([[4, 8], [5, 6]]), [1, 2]), [5, 6], [0, 1]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> None:
+    state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
+    fixed = Fixed(other)
+    both = CopyFirst(Texts([[7, 8, 9], []]), fixed)
+    both.start({}, None, state)
+    draft = both.draft(state)
+    assert [list(row) for row in draft.rows()] == [[7, 8, 9], tokens]
+    assert [list(way) for way in draft.ways()] == [[0, 1, 2], parents]
+    assert fixed.calls == ["draft", "pass_over"]
+    for _ in range(50):  # it goes so far that no copy of three tokens is better
+        both.stood.add(4.0)
+    assert both.draft(state) is other
+    both.stood.add(-500.0)
+    both.copy.texts[1] = both.copy.texts[0]
+    fixed.calls.clear()
+    assert [list(row) for row in both.draft(state).rows()] == [[7, 8, 9]] * 2
+    assert fixed.calls == ["pass_over"]
+
+
+def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
+    """By what was written: two tokens of the first, none of the second, which is shorter than what was written."""
+    state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
+    both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=Forced))
+    both.start({}, None, state)
+    both.copied, both.copies = [[7, 8, 9], [3]], [False, True]
+    with mock.patch.object(both.copy.draft_length, "observe") as told:
+        both.copy.draft_length.resting = False
+        both.observe(verification([[7, 8, 5, 4], [4]], [1, 0]), state)
+    told.assert_called_once_with([3, 1], [2, 0])
+    assert (both.stood.sum, both.stood.weight) == (1.0, 1.0)
+    assert both.stands == [False, False]
+    both.copied = [[7, 8], [4, 5, 6]]
+    both.observe(verification([[7, 8, 5], [4, 5]], [2, 0]), state)
+    assert both.stands == [True, True]
+    both.keep_rows([1])
+    assert both.stands == [True]
+
+
+def verification(emitted: list[list[int]], accepted: list[int]) -> Any:
+    window: Any = SimpleNamespace()
+    return Verification(window, torch.empty(0), [9, 9], accepted, emitted)
+
+
+def test_refusals() -> None:
+    verifier = make_model(make_task(), 2, "blockwise_transformer", block_size=4)
+    for kind in ("interleaved", "lattice"):
+        with pytest.raises(ValueError, match=f"--draft-from {kind}"):
+            generate(make_task("blockwise", draft_from=kind), [verifier], make_batch([[5]]))
+    with pytest.raises(ValueError, match="--draft-file"):
+        generate(make_task("blockwise", draft_from="file"), [verifier], make_batch([[5]]))
