@@ -13,6 +13,7 @@ TOOLS = {
     "audit": "is a fast method exactly what stock fairseq gives?",
     "benchmark": "how fast are the decoders?",
     "compare": "quality and speed of several methods, side by side",
+    "rivals": "stock fairseq, ours and other engines on one checkpoint",
     "trace": "a page that shows how sentences were decoded, call by call",
     "distill": "replace the targets of a data folder by what a teacher writes",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",

@@ -27,6 +27,7 @@ EXTRAS = {
     "skimage": "images",
     "submitit": "bulk",
     "systran_align": "lattice",
+    "transformers": "rivals",
     "ua_gec": "gec",
     "zstandard": "bulk",
 }

@@ -12,7 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from fairseq_aggdec.evaluation import machine, results
 from fairseq_aggdec.evaluation.session import Session
-from fairseq_aggdec.evaluation.systems import CTRANSLATE2, LABELS, OUR_BEAMS, STOCK_BEAMS
+from fairseq_aggdec.evaluation.systems import STOCK_BEAMS, beam_of, label
 from fairseq_aggdec.evaluation.timing import Measurement, different
 
 Item = TypeVar("Item")
@@ -37,7 +37,7 @@ class Line:
     """One system at one batch size and thread count. Times in seconds; p50 and p95 are of batches.
 
     ``differ`` counts sentences whose best hypothesis is not that of stock with the same beam; None where that was not
-    timed.
+    timed. ``quality``: BLEU or F0.5, in points, where it was asked for.
     """
 
     system: str
@@ -51,6 +51,7 @@ class Line:
     mean_accepted: float | None
     differ: int | None
     speedup: dict[str, float]
+    quality: float | None = None
 
 
 def lines(measurements: Sequence[Measurement], batch_size: int, threads: int) -> list[Line]:
@@ -86,17 +87,17 @@ def differing(measurement: Measurement, by_name: Mapping[str, Measurement]) -> i
     name = measurement.name
     if name in STOCK_BEAMS and name != "beam1":
         return None
-    beam = OUR_BEAMS.get(name) or CTRANSLATE2.get(name, ("", 1))[1]
-    oracle = by_name.get(f"beam{beam}")
+    oracle = by_name.get(f"beam{beam_of(name)}")
     return None if oracle is None else different(measurement, oracle)
 
 
-def markdown(rows: Sequence[Line]) -> str:
-    """One table per batch size and thread count."""
+def markdown(rows: Sequence[Line], quality: str = "quality") -> str:
+    """One table per batch size and thread count; ``quality`` names the measure, where there is one."""
     parts = []
+    columns = [*COLUMNS, *([quality] if any(row.quality is not None for row in rows) else [])]
     for key in dict.fromkeys((row.batch_size, row.threads) for row in rows):
         parts.append(f"**batch {key[0]}, {key[1]} thread{'s' if key[1] > 1 else ''}**\n")
-        parts.append("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+        parts.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         parts += [_row(row) for row in rows if (row.batch_size, row.threads) == key]
         parts.append("")
     return "\n".join(parts)
@@ -106,8 +107,8 @@ def _row(row: Line) -> str:
     def ratio(base: str) -> str:
         return f"{row.speedup[base]:.1f}" if base in row.speedup else ""
 
-    cells = (
-        LABELS.get(row.system, row.system),
+    cells = [
+        label(row.system),
         f"{1e3 * row.seconds / row.sentences:.1f}",
         f"{1e3 * row.p50:.1f}",
         f"{1e3 * row.p95:.1f}",
@@ -118,7 +119,8 @@ def _row(row: Line) -> str:
         ratio("greedy"),
         "" if row.mean_accepted is None else f"{row.mean_accepted:.2f}",
         "" if row.differ is None else f"{row.differ} of {row.sentences}",
-    )
+        *([] if row.quality is None else [f"{row.quality:.2f}"]),
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "fairseq_aggdec")
+PACKAGES = ("torch", "fairseq-fixed", "numpy", "ctranslate2", "transformers", "fairseq_aggdec")
 
 
 def describe() -> dict[str, object]:

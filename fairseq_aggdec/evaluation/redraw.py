@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from fairseq_aggdec.evaluation import benchmark, comparison, plots, results
+from fairseq_aggdec.evaluation import benchmark, comparison, plots, results, systems
 from fairseq_aggdec.evaluation.svg import Label
-from fairseq_aggdec.evaluation.systems import LABELS
 
 Record = Mapping[str, Any]
 STOCK, ENGINE = "Transformer, fairseq", "Transformer, this engine"  # of interleaved_figures.py
@@ -40,7 +39,9 @@ def tables(output: Path, record: Record) -> Path | None:
         table = comparison.markdown([comparison.Line(**row) for row in rows])
         table += f"\nsacreBLEU signature: `{record['sacrebleu']}`"
     else:
-        table = benchmark.markdown([benchmark.Line(**modern(row)) for row in rows])
+        table = benchmark.markdown(
+            [benchmark.Line(**modern(row)) for row in rows], record.get("quality", "quality")
+        )
     path = results.named(output, ".md")
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     results.write_text(path, benchmark.page(record, table) + remarks(old))
@@ -131,7 +132,7 @@ def by_batch(output: Path, record: Record) -> list[Path | None]:
     latencies: dict[str, dict[int, float]] = {}
     for row in rows:
         if row["threads"] == threads:
-            name = LABELS.get(row["system"], row["system"])
+            name = systems.label(row["system"])
             seconds = row["seconds"] / row["sentences"]
             latencies.setdefault(name, {})[row["batch_size"]] = seconds
     about = label(record, "batch size", sentences=rows[0]["sentences"], threads=threads)
@@ -142,9 +143,9 @@ def single(output: Path, record: Record) -> list[Path | None]:
     """OUTPUT-distribution.svg and, of a benchmark, OUTPUT-edits.svg: sentences one at a time."""
     taken = record["distribution"]
     speedups = taken["speedups"]
-    name = LABELS.get(taken["system"], taken["system"])
+    name = systems.label(taken["system"])
     baseline = taken.get("baseline") or next(iter(record["results"][0]["speedup"]))
-    baseline = LABELS.get(baseline, baseline)
+    baseline = systems.label(baseline)
     about = label(
         record,
         f"speed-up of {name}",

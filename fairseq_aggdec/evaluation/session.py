@@ -102,8 +102,12 @@ class Session:
         """Collated samples, sentences of like length together, on the device; ``limit`` sentences at most."""
         order = self.sentences(limit)
         chunks = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-        samples = [self.dataset.collater([self.dataset[i] for i in chunk]) for chunk in chunks]
-        return [utils.move_to_cuda(sample) for sample in samples] if self.cuda else samples
+        return [self.batch(chunk) for chunk in chunks]
+
+    def batch(self, sentences: Sequence[int]) -> dict[str, Any]:
+        """The sample of these sentences, on the device."""
+        sample = self.dataset.collater([self.dataset[i] for i in sentences])
+        return utils.move_to_cuda(sample) if self.cuda else sample
 
     def sentences(self, limit: int | None = None) -> list[int]:
         """The data set's indices, shortest first; of ``limit`` of them, all lengths have their share."""

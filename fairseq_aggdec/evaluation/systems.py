@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
-from omegaconf import DictConfig, OmegaConf
-
-import fairseq_aggdec
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.evaluation import engines
+from fairseq_aggdec.evaluation.engines import CTRANSLATE2, HUGGING_FACE
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.recording_drafters import RecordingDrafter, ReplayDrafter
 from fairseq_aggdec.evaluation.replay import force_length
@@ -22,14 +17,9 @@ from fairseq_aggdec.evaluation.timing import System
 
 STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
 OUR_BEAMS = {"search5": 5, "search4": 4, "search10": 10, "undrafted5": 5}
-# Compute type and beam.
-CTRANSLATE2 = {
-    "ct2-float32": ("float32", 1),
-    "ct2-int8": ("int8", 1),
-    "ct2-float32-beam5": ("float32", 5),
-    "ct2-int8-beam5": ("int8", 5),
-}
-OTHERS = (*STOCK_BEAMS, *CTRANSLATE2)  # not ours: no counters
+OTHERS = (*STOCK_BEAMS, *CTRANSLATE2, *HUGGING_FACE)  # not ours: no counters
+# Ending of a system's name -> what is added to its command line.
+PRECISIONS = {"-bf16": ["--bf16"], "-int8": ["--int8"]}
 LABELS = {
     "beam5": "fairseq beam 5",
     "beam4": "fairseq beam 4",
@@ -38,15 +28,32 @@ LABELS = {
     "search4": "ours, beam 4",
     "search10": "ours, beam 10",
     "undrafted5": "ours, beam 5, nothing drafted",
-    "ct2-float32": "CTranslate2 float32, greedy",
-    "ct2-int8": "CTranslate2 int8, greedy, 1 thread",
-    "ct2-float32-beam5": "CTranslate2 float32, beam 5",
-    "ct2-int8-beam5": "CTranslate2 int8, beam 5, 1 thread",
     "greedy": "ours, greedy",
     "iad": "ours, IAD",
     "blockwise": "ours, blockwise",
     "gad": "ours, GAD",
+    **engines.LABELS,
 }
+
+
+def split(name: str) -> tuple[str, list[str]]:
+    """What :func:`build` calls a system, and what its precision adds to the command line: ``iad-int8``."""
+    for ending, flags in PRECISIONS.items():
+        if name.endswith(ending) and name not in OTHERS:
+            return name.removesuffix(ending), flags
+    return name, []
+
+
+def label(name: str) -> str:
+    """What a table calls a system."""
+    system, flags = split(name)
+    return ", ".join([LABELS.get(system, system), *flags])
+
+
+def beam_of(name: str) -> int:
+    """The beam of a system's search, 1 where it is greedy."""
+    known = STOCK_BEAMS | OUR_BEAMS | HUGGING_FACE | {ct2: e.beam for ct2, e in CTRANSLATE2.items()}
+    return known.get(split(name)[0], 1)
 
 
 def build(
@@ -54,18 +61,22 @@ def build(
     session: Session,
     lengths: Mapping[int, int] | None = None,
     drafter: ReplayDrafter | None = None,
+    alone: bool = False,
 ) -> System:
     """A system on the session's models.
 
     Args:
         name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``search5`` and its like (ours with this beam), ``undrafted5``
-            (which evaluates only what the search waits for), one of :data:`CTRANSLATE2`, else a ``--decoding`` of the
-            task.
+            (which evaluates only what the search waits for), one of :data:`CTRANSLATE2` or :data:`HUGGING_FACE`, else
+            a ``--decoding`` of the task.
         lengths: sentence -> tokens that must be written, for replays (one sentence at a time).
         drafter: takes the place of the method's own (greedy has none), for replays; one that is a model runs as well.
+        alone: nothing else decodes in this process.
     """
     if name in CTRANSLATE2:
-        return ctranslate2_system(name, session, lengths)
+        return engines.ctranslate2_system(name, session, lengths, alone)
+    if name in HUGGING_FACE:
+        return engines.hugging_face_system(name, session)
     counters = None
     if name in STOCK_BEAMS:
         generator, _ = session.generator("stock", STOCK_BEAMS[name])
@@ -83,16 +94,11 @@ def build(
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         if lengths is not None:
-            force_length(generator, lengths[only(sample)])
+            force_length(generator, lengths[engines.only(sample)])
         found = session.decode(generator, sample)
         return [hypothesis["tokens"].tolist() for hypothesis in found]
 
     return System(name, decode, counters)
-
-
-def only(sample: Mapping[str, Any]) -> int:
-    """The index of the one sentence of a sample."""
-    return sample["id"].item()
 
 
 def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> list[Record]:
@@ -103,75 +109,3 @@ def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> li
     for sample in batches:
         session.decode(generator, sample)
     return sorted(recorder.records, key=lambda record: record.sentence)
-
-
-def ctranslate2_system(
-    name: str, session: Session, lengths: Mapping[int, int] | None = None
-) -> System:
-    """CTranslate2's search on the same checkpoint.
-
-    float32 gets as many threads as torch has now. int8 gets one: with two it has been seen ten times slower.
-    """
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise SystemExit(
-            f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
-        ) from error
-    task, (compute_type, beam) = session.task, CTRANSLATE2[name]
-    with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
-        checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
-        write_for_ctranslate2(session, checkpoint)
-        ctranslate2.converters.FairseqConverter(
-            str(checkpoint),
-            task.cfg.data,
-            source_lang=task.cfg.source_lang,
-            target_lang=task.cfg.target_lang,
-            user_dir=fairseq_aggdec.__path__[0],
-        ).convert(converted)
-        checkpoint.unlink()
-        translator = ctranslate2.Translator(
-            converted,
-            device="cuda" if session.cuda else "cpu",
-            compute_type=compute_type,
-            intra_threads=1 if compute_type == "int8" else torch.get_num_threads(),
-            inter_threads=1,
-        )
-    generation = session.cfg.generation
-    source, target = task.source_dictionary, task.target_dictionary
-    special = {source.pad(), source.eos()}
-
-    def decode(sample: dict[str, Any]) -> list[list[int]]:
-        rows = sample["net_input"]["src_tokens"].tolist()
-        words = [[source[token] for token in row if token not in special] for row in rows]
-        limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
-        floor = generation.min_len
-        if lengths is not None:
-            limit = floor = lengths[only(sample)]
-        found = translator.translate_batch(
-            words, beam_size=beam, max_decoding_length=limit, min_decoding_length=floor
-        )
-        return [
-            [*(target.index(word) for word in result.hypotheses[0]), target.eos()]
-            for result in found
-        ]
-
-    return System(name, decode)
-
-
-def write_for_ctranslate2(session: Session, path: Path) -> None:
-    """The session's model as the converter reads it: options of model and task flat in one Namespace."""
-    if len(session.models) > 1:
-        raise SystemExit("error: CTranslate2 decodes with one model, --path names several")
-    options: dict[str, Any] = {}
-    for part in (session.saved.task, session.saved.model):
-        plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)
-        assert isinstance(plain, dict)
-        options.pop("_name", None)
-        options.update({str(name): value for name, value in plain.items()})
-    options["task"] = "translation"
-    parameters = {
-        name: value.float().cpu() if value.is_floating_point() else value.cpu()
-        for name, value in session.models[0].state_dict().items()
-    }
-    torch.save({"args": Namespace(**options), "model": parameters}, path)

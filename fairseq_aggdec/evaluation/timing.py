@@ -32,6 +32,14 @@ class System:
     decode: Decode
     counters: Counters | None = None
 
+    def timed(self, sample: dict[str, Any]) -> tuple[float, list[list[int]]]:
+        """Decodes a batch: wall clock in seconds, and the output tokens of each sentence."""
+        synchronise()
+        start = time.perf_counter()
+        outputs = self.decode(sample)
+        synchronise()
+        return time.perf_counter() - start, outputs
+
 
 @dataclass
 class Measurement:
@@ -110,11 +118,8 @@ def _take_turn(
 ) -> None:
     """Decodes some batches, adding the time of each to its list."""
     for sample, times in zip(batches, seconds, strict=True):
-        synchronise()
-        start = time.perf_counter()
-        outputs = system.decode(sample)
-        synchronise()
-        times.append(time.perf_counter() - start)
+        taken, outputs = system.timed(sample)
+        times.append(taken)
         result.outputs |= dict(zip(sample["id"].tolist(), outputs, strict=True))
 
 

@@ -1,0 +1,158 @@
+"""Other engines as systems of the benchmark, on the checkpoint that is benchmarked."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+import fairseq_aggdec
+from fairseq_aggdec.evaluation import hugging_face
+from fairseq_aggdec.evaluation.session import Session
+from fairseq_aggdec.evaluation.timing import System
+
+
+class CTranslate2(NamedTuple):
+    """How CTranslate2 decodes; ``rows``: sentences of a batch at most, which it makes itself, 0: as it is given."""
+
+    compute_type: str
+    beam: int
+    rows: int = 0
+
+
+OWN_BATCH = 32
+ENDINGS = {"": (1, 0), "-beam5": (5, 0), "-own": (1, OWN_BATCH)}
+CTRANSLATE2 = {
+    f"ct2-{kind}{ending}": CTranslate2(kind, *how)
+    for kind, (ending, how) in itertools.product(("float32", "bfloat16", "int8"), ENDINGS.items())
+}
+HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5}  # beam
+LABELS = {
+    **{
+        name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
+        + (f", its own batches of {found.rows}" if found.rows else "")
+        for name, found in CTRANSLATE2.items()
+    },
+    "hf": "Hugging Face transformers, greedy",
+    "hf-bf16": "Hugging Face transformers, greedy, bf16",
+    "hf-beam5": "Hugging Face transformers, beam 5",
+}
+
+
+def only(sample: Mapping[str, Any]) -> int:
+    """The index of the one sentence of a sample."""
+    return sample["id"].item()
+
+
+def ctranslate2_system(
+    name: str,
+    session: Session,
+    lengths: Mapping[int, int] | None = None,
+    alone: bool = False,
+) -> System:
+    """CTranslate2's search on the same checkpoint.
+
+    It gets as many threads as torch has now. int8 gets one unless it is ``alone`` in its process: with two, beside
+    others, it has been seen ten times slower.
+    """
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise SystemExit(
+            f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
+        ) from error
+    task, engine = session.task, CTRANSLATE2[name]
+    one_thread = engine.compute_type == "int8" and not alone
+    with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
+        checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
+        write_for_ctranslate2(session, checkpoint)
+        ctranslate2.converters.FairseqConverter(
+            str(checkpoint),
+            task.cfg.data,
+            source_lang=task.cfg.source_lang,
+            target_lang=task.cfg.target_lang,
+            user_dir=fairseq_aggdec.__path__[0],
+        ).convert(converted)
+        checkpoint.unlink()
+        translator = ctranslate2.Translator(
+            converted,
+            device="cuda" if session.cuda else "cpu",
+            compute_type=engine.compute_type,
+            intra_threads=1 if one_thread else torch.get_num_threads(),
+            inter_threads=1,
+        )
+    generation = session.cfg.generation
+    source, target = task.source_dictionary, task.target_dictionary
+    special = {source.pad(), source.eos()}
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        rows = sample["net_input"]["src_tokens"].tolist()
+        words = [[source[token] for token in row if token not in special] for row in rows]
+        limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
+        floor = generation.min_len
+        if lengths is not None:
+            limit = floor = lengths[only(sample)]
+        found = translator.translate_batch(
+            words,
+            beam_size=engine.beam,
+            max_batch_size=engine.rows,
+            max_decoding_length=limit,
+            min_decoding_length=floor,
+        )
+        return [
+            [*(target.index(word) for word in result.hypotheses[0]), target.eos()]
+            for result in found
+        ]
+
+    return System(name, decode)
+
+
+def hugging_face_system(name: str, session: Session) -> System:
+    """The search of Hugging Face transformers on the same weights."""
+    (model,) = one_model(session, "Hugging Face transformers decodes")
+    try:
+        made = hugging_face.exported(model.float().cpu(), session.task.target_dictionary)
+    except ImportError as error:
+        raise SystemExit(f"error: {name} needs transformers: {hugging_face.INSTALL}") from error
+    if name.endswith("-bf16"):
+        made.bfloat16()
+    generation = session.cfg.generation
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        tokens = sample["net_input"]["src_tokens"]
+        limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
+        limit = min(limit, model.max_decoder_positions() - 1)
+        beam = HUGGING_FACE[name]
+        return hugging_face.translate(made, tokens, limit, generation.min_len, beam)
+
+    return System(name, decode)
+
+
+def one_model(session: Session, engine: str) -> list[Any]:
+    """The session's only model."""
+    if len(session.models) > 1:
+        raise SystemExit(f"error: {engine} with one model, --path names several")
+    return list(session.models)
+
+
+def write_for_ctranslate2(session: Session, path: Path) -> None:
+    """The session's model as the converter reads it: options of model and task flat in one Namespace."""
+    (model,) = one_model(session, "CTranslate2 decodes")
+    options: dict[str, Any] = {}
+    for part in (session.saved.task, session.saved.model):
+        plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)
+        assert isinstance(plain, dict)
+        options.pop("_name", None)
+        options.update({str(name): value for name, value in plain.items()})
+    options["task"] = "translation"
+    parameters = {
+        name: value.float().cpu() if value.is_floating_point() else value.cpu()
+        for name, value in model.state_dict().items()
+    }
+    torch.save({"args": Namespace(**options), "model": parameters}, path)

@@ -1,0 +1,149 @@
+"""rivals.sh: engines beside each other, each in a process of its own, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.cli import rivals as command
+from fairseq_aggdec.evaluation import engines, replay, rivals, systems
+from fairseq_aggdec.evaluation.recording import Record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """fairseq's arguments for 5 sentences and a tiny model, the data set first."""
+    records = [Record(i, list(range(4, 8 + i))) for i in range(5)]
+    folder = tmp_path_factory.mktemp("tiny")
+    prepared = replay.prepare(folder, "tiny", records)
+    shutil.copy(folder / "test.source-target.source", folder / "test.source-target.target")
+    return [*prepared, "--cpu", "--max-len-b", "15"]
+
+
+def test_rivals_in_processes_of_their_own(arguments: list[str], tmp_path: Path) -> None:
+    """What is absent is named below the table."""
+    place = arguments.index("--path")
+    data, checkpoint = arguments[0], arguments[place + 1]
+    others = [x for i, x in enumerate(arguments) if i not in (0, place, place + 1)]
+    output = tmp_path / "rivals"
+    asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4"]
+    script = ["bash", str(ROOT / "scripts" / "rivals.sh"), checkpoint, data]
+    done = subprocess.run(
+        [*script, *others, *asked, "--output", str(output)],
+        env={**os.environ, "PYTHON": sys.executable},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(output.with_suffix(".json").read_text())
+    rows = {(row["system"], row["batch_size"]): row for row in record["results"]}
+    assert set(rows) == {(name, size) for name in ("beam1", "iad-int8") for size in (1, 4)}
+    assert all(row["seconds"] > 0 and row["sentences"] == 5 for row in rows.values())
+    assert rows["beam1", 4]["quality"] == rows["beam1", 1]["quality"]
+    assert rows["iad-int8", 1]["mean_accepted"] >= 1
+    assert record["absent"] == {"blockwise": "it needs --heads"}
+    page = output.with_suffix(".md").read_text()
+    assert page.count("| ours, IAD, --int8 |") == 2 and "| BLEU |" in page
+    assert "Not measured: ours, blockwise: it needs --heads." in page
+
+
+class Place:
+    """A connection that asks for some batches."""
+
+    def __init__(self, *asked: list[int]):
+        self.asked, self.said = list(asked), []
+
+    def send(self, message: Any) -> None:
+        self.said.append(message)
+
+    def recv(self) -> list[int]:
+        if not self.asked:
+            raise EOFError
+        return self.asked.pop(0)
+
+
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The cores to which :func:`serve` binds; this process stays as it is."""
+    cores: list[Any] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, found: cores.append(found))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 9})
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    return cores
+
+
+def test_a_process_answers_what_it_is_asked(arguments: list[str], bound: list[Any]) -> None:
+    place = Place([0, 1], [4])
+    rivals.serve(place, "greedy", arguments, threads=2)  # type: ignore[arg-type]
+    ready, (_, two, counted), (seconds, one, later) = place.said
+    assert ready is None and bound == [[3, 5]]
+    assert (len(two), len(one)) == (2, 1) and seconds > 0
+    assert counted == (sum(map(len, two)),) * 2
+    assert later == (sum(map(len, two + one)),) * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("ct2-float32", "ctranslate2"), ("hf", "transformers")]
+)
+def test_what_is_not_installed_says_so(
+    name: str,
+    package: str,
+    arguments: list[str],
+    bound: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    place = Place()
+    rivals.serve(place, name, arguments, threads=1)  # type: ignore[arg-type]
+    (reason,) = place.said
+    assert "pip install 'fairseq_aggdec[" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("ct2-float32-own", "ctranslate2"), ("hf", "transformers")]
+)
+def test_other_engines_give_what_stock_gives(
+    name: str, package: str, arguments: list[str], bound: list[Any]
+) -> None:
+    pytest.importorskip(package)
+    stock, other = Place([0, 2, 3]), Place([0, 2, 3])
+    rivals.serve(stock, "beam1", arguments, threads=1)  # type: ignore[arg-type]
+    rivals.serve(other, name, arguments, threads=1)  # type: ignore[arg-type]
+    assert other.said[0] is None
+    assert other.said[1][1] == stock.said[1][1]
+
+
+def test_gec_scores_take_the_place_of_bleu(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / name for name in ("source", "first")]
+    for file in files:
+        file.write_text("w1 w2\n" * 5)
+    contest = command.Contest([*arguments, "--gec", *map(str, files), "--drafter-path", "d.pt"])
+    assert contest.measure_of_quality == "F0.5"
+    assert "--gec" not in contest.arguments and "--drafter-path" in contest.arguments
+    assert "gad-int8" in contest.names and "blockwise" not in contest.names
+    with pytest.raises(SystemExit, match="--gec"):
+        command.Contest([*arguments, "--gec", str(files[0])])
+
+
+def test_names_of_systems() -> None:
+    assert systems.split("iad-int8") == ("iad", ["--int8"])
+    assert systems.split("ct2-int8") == ("ct2-int8", [])
+    assert systems.split("hf-bf16") == ("hf-bf16", [])
+    assert systems.label("search5-bf16") == "ours, beam 5, --bf16"
+    beams = {name: systems.beam_of(name) for name in ("search5-int8", "ct2-int8-beam5", "hf")}
+    assert beams == {"search5-int8": 5, "ct2-int8-beam5": 5, "hf": 1}
+    assert not rivals.entered("ct2-int8-own", engines.OWN_BATCH)
+    assert rivals.entered("ct2-int8-own", 128) and rivals.entered("ct2-int8", 8)
