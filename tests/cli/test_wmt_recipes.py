@@ -24,6 +24,7 @@ SETTINGS = {
     "DISTILL_FLAGS": "--max-len-b 12 --keep-cut --max-length-ratio 100",
     "PRECISION_FLAGS": "",
     "WORKERS": "0",
+    "VOCABULARY": "120",  # of the data that are there
 }
 
 
