@@ -13,6 +13,7 @@ from fairseq_aggdec.drafters.draft_length import (
     PROBE_LENGTH,
     RESTING_BATCHES,
     DraftLength,
+    FixedDraftLength,
     best_length,
 )
 
@@ -82,6 +83,17 @@ def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
     cpu, other = DraftLength(), DraftLength()
     cpu.start(1, "cpu"), other.start(1, "mps")
     assert other.cap(0, 200) > cpu.cap(0, 200)
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
+def test_a_fixed_length_learns_nothing(limit: int | None, longest: int) -> None:
+    fixed = FixedDraftLength(limit)
+    for _ in range(200):
+        fixed.start(2, "cpu")
+        fixed.observe([60, 60], [0, 0])
+    fixed.keep_rows([1])
+    assert not fixed.resting
+    assert [fixed.cap(0, room) for room in (0, 2, 60)] == [0, 2, longest]
 
 
 def hopeless(batches: int = 0) -> DraftLength:
