@@ -20,7 +20,8 @@ TABLE=(--limit "${LIMIT:-9}")
 text() { echo text >> "$WORK/ran"; echo "$SIZE" > "$OUT/text"; }
 deeper() { echo "$DEPTH" > "$OUT/model"; }
 train() { echo train >> "$WORK/ran"; [ -z "${die:-}" ] || exit 9; echo "$*" >> "$OUT/arguments"; deeper; }
-decode() { echo decode >> "$WORK/ran"; cat "$WORK/model-$PAIR/model" > "$OUT/decoded"; echo "${TABLE[@]}" > "$OUT/table"; }
+decode() { echo decode >> "$WORK/ran"; cat "$WORK/model-$PAIR/model" > "$OUT/decoded"
+           echo "${TABLE[@]}" > "$OUT/table"; }
 plain() { echo plain >> "$WORK/ran"; }
 stage plain plain
 stage text text
