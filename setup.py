@@ -77,6 +77,7 @@ CLASSIFIERS = [
     "Programming Language :: Python :: 3 :: Only",
     "Programming Language :: Python :: 3.11",
     "Programming Language :: Python :: 3.12",
+    "Programming Language :: Python :: 3.13",
     "Programming Language :: C++",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Topic :: Text Processing :: Linguistic",
@@ -164,7 +165,7 @@ setup(
     author="fairseq_aggdec authors",
     license="MIT",
     license_files=["LICENSE"],
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.14",
     packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
     package_dir={CONFIGS: "configs"},
     package_data={

@@ -2,7 +2,7 @@
 # Makes or updates .venv/ with everything fairseq_aggdec needs; over at once when nothing changed.
 #
 # Variables that a user may set:
-#   BASE_PYTHON   the Python to build on, 3.11 or 3.12 (default: the first found)
+#   BASE_PYTHON   the Python to build on, 3.11 to 3.13 (default: the first found)
 #   AGGDEC_TORCH  the PyTorch to take, as pip spells it: torch==2.12.1 (default: see choose_torch)
 #   REDO_VENV=1   make .venv/ afresh
 set -euo pipefail
@@ -22,17 +22,19 @@ die() { printf 'setup: error: %s\n' "$*" >&2; exit 1; }
 
 version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 
-supported() { case "$(version_of "$1")" in 3.11 | 3.12) ;; *) false ;; esac; }
+supported() { case "$(version_of "$1")" in 3.11 | 3.12 | 3.13) ;; *) false ;; esac; }
 
 choose_python() {
-    local candidate
-    for candidate in ${BASE_PYTHON:-python3.11 python3.12 python3}; do
+    local candidate candidates=${BASE_PYTHON:-python3.11 python3.12 python3.13 python3} found=
+    for candidate in $candidates; do
         if supported "$candidate" && "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             echo "$candidate"
             return
         fi
+        found+=" $(version_of "$candidate")"
     done
-    die "found no ${BASE_PYTHON:-Python} of version 3.11 or 3.12 with venv; name one in BASE_PYTHON."
+    found=$(echo $found)
+    die "needs Python 3.11, 3.12 or 3.13 with venv, tried $candidates${found:+ and found $found}; name one in BASE_PYTHON."
 }
 
 # All that the environment depends on; its folder, which stands in its commands, comes last.

@@ -1,16 +1,14 @@
 """``aggdec-generate``, ``-interactive``, ``-train``, ``-validate``: fairseq's commands with plugin and task set.
 
-``--user-dir`` and ``--task`` may still be given, and then count. A wrong option is one sentence, not fairseq's usage of
-200 lines.
+``--user-dir`` and ``--task`` may still be given, and then count.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import fairseq_aggdec
 from fairseq_aggdec.cli import refusals
@@ -22,51 +20,39 @@ HELP = {"-h", "--help"}
 
 def generate() -> int:
     """``aggdec-generate``: decodes a data set; with ``--input-file``, a text of any size."""
-    from fairseq import options
     from fairseq_cli import generate
 
     from fairseq_aggdec.cli import translate_file
 
     if translate_file.is_wanted(sys.argv[1:]):
         return refusals.run("aggdec-generate", translate_file.main, sys.argv[1:])
-    return _run(
-        "aggdec-generate", generate.cli_main, lambda: options.get_generation_parser(False, TASK)
-    )
+    return _run("aggdec-generate", generate.cli_main)
 
 
 def interactive() -> int:
     """``aggdec-interactive``: decodes lines as they come; each answer is written at once, through a pipe too."""
-    from fairseq import options
     from fairseq_cli import interactive
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    return _run(
-        "aggdec-interactive",
-        interactive.cli_main,
-        lambda: options.get_interactive_generation_parser(TASK),
-    )
+    return _run("aggdec-interactive", interactive.cli_main)
 
 
 def train() -> int:
     """``aggdec-train``: trains a model, a drafter, heads or a scorer."""
-    from fairseq import options
     from fairseq_cli import train
 
-    return _run("aggdec-train", train.cli_main, lambda: options.get_training_parser(TASK))
+    return _run("aggdec-train", train.cli_main)
 
 
 def validate() -> int:
     """``aggdec-validate``: scores a checkpoint on a validation set."""
-    from fairseq import options
     from fairseq_cli import validate
 
-    return _run("aggdec-validate", validate.cli_main, lambda: options.get_validation_parser(TASK))
+    return _run("aggdec-validate", validate.cli_main)
 
 
-def _run(
-    name: str, command: Callable[[], Any], make_parser: Callable[[], argparse.ArgumentParser]
-) -> int:
+def _run(name: str, command: Callable[[], Any]) -> int:
     def with_defaults(arguments: list[str]) -> None:
         # In front: what is given comes behind and counts. fairseq reads them from here, in processes of its own too.
         sys.argv = [name, *DEFAULTS, *arguments]
@@ -78,25 +64,6 @@ def _run(
                 from fairseq_aggdec.cli import translate_file
 
                 print(translate_file.help_text())
-        else:
-            check(make_parser)
         command()
 
     return refusals.run(name, with_defaults, sys.argv[1:])
-
-
-def check(make_parser: Callable[[], argparse.ArgumentParser]) -> None:
-    """Parses the command line once before fairseq does.
-
-    Raises:
-        ValueError: what the parser has against it, without the usage.
-    """
-    from fairseq import options
-
-    parser = make_parser()
-    setattr(parser, "error", _refuse)  # noqa: B010  (mypy forbids to assign to a method)
-    options.parse_args_and_arch(parser)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ValueError(f"{message} (--help shows the options)")

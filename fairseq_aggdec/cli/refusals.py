@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 REFUSED = 2
 DEBUG = "--debug"
@@ -48,7 +51,8 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
     if not debug:
         quieten()
     try:
-        status = command([argument for argument in arguments if argument != DEBUG])
+        with nullcontext() if debug else without_usage():
+            status = command([argument for argument in arguments if argument != DEBUG])
     except KeyboardInterrupt:
         if debug:
             raise
@@ -73,6 +77,21 @@ def quieten() -> None:
     logging.getLogger("hydra").setLevel(logging.INFO)
     for module in ("hydra", __name__):  # some are said of who calls
         warnings.filterwarnings("ignore", category=UserWarning, module=module.replace(".", r"\."))
+
+
+@contextmanager
+def without_usage() -> Iterator[None]:
+    """What a parser of options refuses is one sentence too: with fairseq's options its usage has 200 lines."""
+
+    def error(_: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise SystemExit(f"{message} (--help shows the options)")
+
+    kept = argparse.ArgumentParser.error
+    setattr(argparse.ArgumentParser, "error", error)  # noqa: B010  (mypy forbids to assign to a method)
+    try:
+        yield
+    finally:
+        setattr(argparse.ArgumentParser, "error", kept)  # noqa: B010
 
 
 def refuse(name: str, sentence: str) -> int:

@@ -27,7 +27,6 @@ from fairseq_aggdec.bulk.relevant import (
     text_options,
 )
 from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
-from fairseq_aggdec.cli.fairseq_commands import check
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 OPTIONS = ("--input-file", "--output-file")
@@ -134,7 +133,6 @@ def make_header(session: Session, index: text.Index, places: Places) -> dict[str
 def main(arguments: list[str]) -> None:
     """Translates; ``arguments`` are those of the command line."""
     sys.argv = ["aggdec-generate", *arguments]
-    check(build_parser)
     args = options.parse_args_and_arch(build_parser(), input_args=arguments)
     cfg = convert_namespace_to_omegaconf(args)
     places = Places(args.input_file, args.output_file)

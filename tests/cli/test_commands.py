@@ -145,6 +145,22 @@ def test_refusals_are_one_line(
     assert found.out == ""
 
 
+@pytest.mark.parametrize("tool", main.TOOLS)
+def test_tools_refuse_in_one_line(
+    tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the usage, which has 200 lines where fairseq's options are in it."""
+    monkeypatch.setattr(sys, "argv", ["aggdec", tool, "data", "--path", "none.pt", "--nope"])
+    assert main.main() == refusals.REFUSED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"aggdec {tool}: error: ")
+    monkeypatch.setattr(sys, "argv", ["aggdec", tool, "--debug", "--nope"])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == refusals.REFUSED
+    assert "usage: " in capsys.readouterr().err
+
+
 def test_debug_shows_the_traceback() -> None:
     arguments = [*OPTIONS, *LANGUAGES, "--path", SHIPPED / "checkpoint.pt", "--decoding", "gad"]
     with pytest.raises(ValueError, match="--decoding gad needs a drafter"):

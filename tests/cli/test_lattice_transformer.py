@@ -6,8 +6,6 @@ import json
 import math
 import runpy
 import shlex
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -37,12 +35,8 @@ def scorer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(" ".join(f"{words.index(w)}-{t}" for t, w in enumerate(target) if w in words))
     links = folder / "links"
     links.write_text("\n".join(lines) + "\n")
-    subprocess.run(
-        [sys.executable, ROOT / "scripts" / "lattice_tables.py", trained.data, "--links", links],
-        check=True,
-        capture_output=True,
-        timeout=1200,
-    )
+    tables = runpy.run_path(str(ROOT / "scripts" / "lattice_tables.py"))["main"]
+    tables([str(trained.data), "--links", str(links)])
     return folder / "checkpoint_last.pt"
 
 

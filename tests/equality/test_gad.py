@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import random
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
-from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
-from fairseq_aggdec.decoding.draft import BlockDraft
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters import loading
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.tasks import decoding_task
@@ -30,12 +21,10 @@ from tests.support import (
     assert_same,
     edited,
     generate,
-    generation_options,
     make_batch,
     make_model,
     make_task,
     random_sources,
-    slow_chain,
     stock,
     trained_copier,
 )
@@ -67,8 +56,7 @@ def drafter(seed: int = 3, block_size: int = 5, **options: Any) -> Any:
     return make_model(make_task(), seed, "nar_drafter", block_size=block_size, **options)
 
 
-@pytest.fixture
-def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Decodes with a drafter that is handed over instead of loaded."""
 
     def run(
@@ -86,6 +74,11 @@ def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
         return generate(task, verifiers, sample, prefix, **options)
 
     return run
+
+
+@pytest.fixture
+def gad(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return handed_over(monkeypatch)
 
 
 @ALL
@@ -239,217 +232,6 @@ def test_more_is_accepted_as_acceptance_is_relaxed(gad: Any) -> None:
         return sum(hypothesis["steps"] for hypothesis in found)
 
     assert steps(top_beta=30, tolerance=100.0) < steps(top_beta=1)
-
-
-# -- the drafter alone
-
-
-def plain_nar(
-    model: Any, source: list[int], end: int, floor: int = 1, temperature: float = 1.0
-) -> tuple[list[int], list[float]]:
-    """Block after block with a full forward pass: tokens and their log-probabilities."""
-    sample, mask = make_batch([source]), model.decoder.mask_index
-    output: list[int] = []
-    scores: list[float] = []
-    while not output or output[-1] != EOS:
-        tokens = torch.tensor([[*output, *[mask] * model.decoder.block_size]])
-        with torch.no_grad():
-            features = model(**sample["net_input"], prev_output_tokens=tokens)
-            logits = model.decoder.output_layer(features)[0]
-            if model.decoder.chain is not None:
-                last = output[-1] if output else EOS
-                logits = slow_chain(model.decoder, features[0], logits, last)[1]
-            logits = logits / temperature
-        log_probs, first = logits.log_softmax(-1), len(output)
-        for slot in range(model.decoder.block_size):
-            place, free = first + slot, logits[slot].clone()
-            free[1] = -torch.inf
-            if place < floor:
-                free[EOS] = -torch.inf
-            token = EOS if place >= end else int(free.argmax())
-            output.append(token)
-            scores.append(float(log_probs[slot, token]))
-            if token == EOS:
-                break
-    return output, scores
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@ALL
-def test_drafter_alone_against_a_plain_loop(
-    gad: Any, variant: dict[str, Any], temperature: float
-) -> None:
-    verifier, model = make_model(make_task(), 5), drafter(block_size=3, **variant)
-    sources = random_sources(21, 6)
-    options = {"min_len": 2, "max_len_b": 8, "temperature": temperature}
-    found = gad(model, [verifier], make_batch(sources), decoding="nar", **options)
-    for hypothesis, source in zip(found, sources, strict=True):
-        tokens, scores = plain_nar(model, source, end=8, floor=2, temperature=temperature)
-        assert hypothesis["tokens"].tolist() == tokens
-        torch.testing.assert_close(
-            hypothesis["positional_scores"], torch.tensor(scores), atol=1e-4, rtol=1e-4
-        )
-        assert hypothesis["steps"] == -(-len(tokens) // 3)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_drafter_alone_blocks_only_what_it_has_written(gad: Any, size: int) -> None:
-    """Repeated n-grams: words of the block that is being chosen are not known, so they ban nothing."""
-    model, verifier = saying(EOS, block_size=6), make_model(make_task(), 5)
-    options = {"decoding": "nar", "min_len": 4, "no_repeat_ngram_size": size}
-    (found,) = gad(model, [verifier], make_batch([[5, 6, 7]]), **options)
-    assert len(found["tokens"]) == 5
-
-
-def test_drafter_alone_shows_its_blocks(gad: Any) -> None:
-    model, verifier = drafter(block_size=3), make_model(make_task(), 5)
-    (found,) = gad(
-        model, [verifier], make_batch([[5, 6, 7]]), decoding="nar", retain_iter_history=True
-    )
-    first = found["history"][0]["tokens"].tolist()
-    assert first == found["tokens"][:2].tolist()
-
-
-def test_sources_longer_than_the_drafter_reads(gad: Any) -> None:
-    model = drafter(encoder_learned_pos=True, max_source_positions=8)
-    verifier, batch = make_model(make_task(), 5), make_batch([[*range(5, 25)], [5, 6]])
-    assert_same(gad(model, [verifier], batch), stock([verifier], batch))
-    with pytest.raises(ValueError, match=r"source of 21 tokens .*--drafter-path"):
-        gad(model, [verifier], batch, decoding="nar")
-
-
-@pytest.mark.parametrize("decoding", ["gad", "nar"])
-def test_the_drafter_follows_a_verifier_that_is_moved(gad: Any, decoding: str) -> None:
-    """--eval-bleu builds the generator before the trainer has moved the model to its precision."""
-    verifier, model = make_model(make_task(), 5), drafter()
-    gad(model, [verifier], make_batch([[5, 6]]), decoding=decoding)
-    task = make_task(decoding, drafter_path="drafter.pt")
-    generator = task.build_generator([verifier], generation_options())
-    verifier.bfloat16()
-    generator.generate([verifier], make_batch([[5, 6, 7]]))
-    assert next(model.parameters()).dtype is torch.bfloat16
-
-
-@pytest.mark.parametrize("shares", [False, True])
-def test_on_a_gpu_the_source_is_read_before_the_first_draft(shares: bool) -> None:
-    """Only where the drafter reads it itself; what it drafts is the same."""
-    verifier, model = make_model(make_task(), 5), drafter()
-    model.shares_encoder = shares
-    sample = make_batch(random_sources(3, 4))
-    found = []
-    for device in ("cpu", "cuda"):
-        reader, drafting = Verifier([verifier]), NarDrafter(model)
-        if shares:
-            drafting.verifier_model = verifier
-        rows = [Row(i, [EOS], end=9, floor=0) for i in range(4)]
-        state = DecodeState(rows, EOS, torch.device(device))
-        with torch.inference_mode():
-            reader.start(sample["net_input"], 8)
-            drafting.start(sample, reader, state)
-            assert (drafting.sample is None) == (device == "cuda" and not shares)
-            state.rows = [rows[0], rows[2]]
-            drafting.keep_rows([0, 2])
-            found.append(drafting.draft(state).tokens)
-    assert found[0] == found[1]
-
-
-# -- drafts that are right here and there
-
-
-class Informed(NarDrafter):
-    """Says what the verifier will write, each token with a chance.
-
-    Attributes:
-        output: of each sentence of the batch.
-        chance: that a token is known.
-        blocks: drafts stay on the device, as on CUDA: with what follows ``</s>``.
-    """
-
-    output: list[list[int]]
-    chance: float
-    blocks: bool
-
-    def start(self, sample: Any, verifier: Any, state: Any) -> None:
-        super().start(sample, verifier, state)
-        self.luck = random.Random(1)
-
-    def logits(self, state: Any, block_size: int) -> Tensor:
-        logits = super().logits(state, block_size).clone()
-        for row, block in zip(state.rows, logits, strict=True):
-            known = self.output[row.index][row.position : row.position + block_size]
-            for slot, token in enumerate(known):
-                if self.luck.random() < self.chance:
-                    block[slot, token] = torch.inf
-        return logits
-
-    def draft(self, state: Any) -> Any:
-        found = super().draft(state)
-        if not self.blocks or not any(found.lengths):
-            return found
-        width = max(found.lengths)
-        room = [min(width, row.end - row.position) for row in state.rows]
-        filled = [[*tokens, *[EOS, 5] * width][:width] for tokens in found.tokens]
-        return BlockDraft(torch.tensor(filled), room)
-
-
-@settings(max_examples=20)
-@given(
-    seed=st.integers(0, 3),
-    rows=st.integers(1, 9),
-    members=st.integers(1, 2),
-    block_size=st.sampled_from(["1", "2", "4", "7", "auto"]),
-    chance=st.sampled_from([0.5, 0.9, 1.0]),
-    blocks=st.booleans(),
-    variant=st.sampled_from(sorted(VARIANTS)),
-    longest=st.sampled_from([7, 64]),
-    options=st.fixed_dictionaries(
-        {"max_len_b": st.integers(4, 20)},
-        optional={
-            "max_len_a": st.sampled_from([0.5, 1.2]),
-            "min_len": st.integers(1, 4),
-            "unkpen": st.floats(0, 3),
-            "lenpen": st.floats(0, 2),
-            "unnormalized": st.booleans(),
-            "temperature": st.floats(0.5, 3),
-            "match_source_len": st.booleans(),
-        },
-    ),
-)
-def test_options_together(
-    seed: int,
-    rows: int,
-    members: int,
-    block_size: str,
-    chance: float,
-    blocks: bool,
-    variant: str,
-    longest: int,
-    options: dict[str, Any],
-) -> None:
-    """Any of the options with drafts of which any number of tokens stands, two batches by one generator."""
-    verifiers = random_verifiers(longest)[:members]
-    task = make_task("gad", block_size=block_size)
-    size = LearnedBlockSize(7) if block_size == "auto" else FixedBlockSize(int(block_size))
-    informed = Informed(random_drafter(variant), size)
-    informed.chance, informed.blocks = chance, blocks
-    with mock.patch.object(task, "build_drafter", return_value=informed):
-        generator = task.build_generator(verifiers, generation_options(**options))
-    for number in (seed, seed + 10):
-        sample = make_batch(random_sources(number, rows))
-        expected = stock(verifiers, sample, **options)
-        informed.output = [hypothesis["tokens"].tolist() for hypothesis in expected]
-        found = task.inference_step(generator, verifiers, sample)
-        assert_same([hypotheses[0] for hypotheses in found], expected)
-
-
-@functools.cache
-def random_verifiers(longest: int) -> list[Any]:
-    return [make_model(make_task(), seed, max_target_positions=longest) for seed in (5, 6)]
-
-
-@functools.cache
-def random_drafter(variant: str) -> Any:
-    return drafter(block_size=7, **VARIANTS[variant])
 
 
 # -- a drafter that has learnt something

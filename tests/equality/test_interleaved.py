@@ -12,12 +12,11 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.interleaved import (
     InterleavedGenerator,
     build_interleaved_generator,
-    distinct,
 )
 from tests.support import (
     assert_same,
@@ -384,136 +383,3 @@ def test_scores_are_those_that_training_sees(directions: int, words: int) -> Non
             torch.testing.assert_close(
                 scored["positional_scores"], hypothesis["positional_scores"], atol=1e-4, rtol=1e-4
             )
-
-
-@pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_alignment_is_that_of_a_pass_over_the_hypothesis(kind: str) -> None:
-    model, sources = lively(2, 1), random_sources(4, 4)
-    sample = make_batch(sources)
-    plain = search([model], sample, beam=3)
-    found = search([model], sample, beam=3, print_alignment=kind)
-    for row, source in enumerate(sources):
-        for ours, theirs in zip(found[row], plain[row], strict=True):
-            assert torch.equal(ours["tokens"], theirs["tokens"])
-            length = len(ours["tokens"])
-            one = make_batch([source])["net_input"]
-            previous = torch.cat([ours["tokens"][-1:], ours["tokens"][:-1]])[None]
-            weights = model(**one, prev_output_tokens=previous)[1]["attn"][0][0]  # (T, S)
-            assert ours["attention"].shape == (sample["net_input"]["src_tokens"].size(1), length)
-            torch.testing.assert_close(ours["attention"][-len(source) - 1 :].t(), weights)
-            if kind == "hard":
-                best = weights[:-1, :-1].argmax(1).tolist()
-                assert ours["alignment"] == [(s, t) for t, s in enumerate(best)]
-
-
-def test_dedup_writes_repeats_once() -> None:
-    model, sample = lively(1, 4), make_batch(random_sources(4, 5))
-    plain, found = search([model], sample, beam=2), search([model], sample, beam=2, dedup=2)
-    removed = 0
-    for ours, theirs in zip(found, plain, strict=True):
-        for h, original in zip(ours, theirs, strict=True):
-            words = original["tokens"].tolist()
-            kept = [*distinct(words[:-1], 2), len(words) - 1]
-            assert h["tokens"].tolist() == [words[i] for i in kept]
-            assert torch.equal(h["positional_scores"], original["positional_scores"][kept])
-            assert h["score"] == original["score"]
-            removed += len(words) - len(kept)
-    assert removed > 0
-
-
-@pytest.mark.parametrize(("directions", "words"), [(1, 1), (2, 1), (2, 2), (4, 1)])
-def test_history_fills_the_sentence_step_by_step(directions: int, words: int) -> None:
-    model, sample = lively(directions, words), make_batch(random_sources(4, 3))
-    pad, z = make_task().target_dictionary.pad(), directions * words
-    for ranked in search([model], sample, beam=2, retain_iter_history=True):
-        for found in ranked:
-            tokens = found["tokens"].tolist()
-            slots = [*plain_order(len(tokens) - 1, directions), len(tokens) - 1]  # </s> comes last
-            shown = [item["tokens"].tolist() for item in found["history"]]
-            assert len(shown) == math.ceil(len(tokens) / z) <= found["steps"]
-            for number, line in enumerate(shown, start=1):
-                known = set(slots[: number * z])
-                assert line == [x if i in known else pad for i, x in enumerate(tokens)]
-            assert shown[-1] == tokens
-
-
-def test_history_is_kept_only_when_asked_for() -> None:
-    ((found,),) = search([lively(2, 1)], make_batch([[5, 6]]), beam=1)
-    assert found["history"] == []
-
-
-def test_counters_count_the_best_hypothesis() -> None:
-    model, task = lively(2, 2), make_task()
-    found = search([model], make_batch(random_sources(4, 6)), beam=3, task=task)
-    best = [hypotheses[0] for hypotheses in found]
-    counters = task.counters
-    assert counters.sentences == 6
-    assert counters.tokens == sum(len(h["tokens"]) for h in best)
-    assert counters.iterations == sum(h["steps"] for h in best)
-    assert counters.calls == max(h["steps"] for h in best)
-    assert max(counters.emitted) == 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_decodes(dtype: torch.dtype) -> None:
-    model = lively(4, 1)
-    sample = make_batch(random_sources(4, 3))
-    exact = search([model], sample, beam=2)
-    close = search([model.to(dtype)], sample, beam=2)
-    for ours, theirs in zip(close, exact, strict=True):
-        assert float(ours[0]["score"]) == pytest.approx(float(theirs[0]["score"]), abs=0.3)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("sampling", True),
-        ("diverse_beam_groups", 2),
-        ("diversity_rate", 0.5),
-        ("constraints", "ordered"),
-        ("prefix_size", 1),
-        ("no_repeat_ngram_size", 3),
-        ("lm_path", "lm.pt"),
-        ("retain_dropout", True),
-    ],
-)
-def test_what_cannot_be_honoured_is_refused(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^--{option.replace('_', '-')} does not go with"):
-        search([lively(2, 1)], make_batch([[5]]), **{option: value})
-
-
-def test_values_that_make_no_sense_are_refused() -> None:
-    model, sample = lively(2, 1), make_batch([[5]])
-    with pytest.raises(ValueError, match="--dedup -1"):
-        search([model], sample, dedup=-1)
-    with pytest.raises(ValueError, match="--min-len 9 is larger than the maximum length 4"):
-        search([model], sample, min_len=9, max_len_b=4)
-    task = make_task()
-    cfg = DecodingConfig()
-    generator = build_interleaved_generator(cfg, task, [model], generation_options())
-    with pytest.raises(ValueError, match="--prefix-size does not go with"):
-        task.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([[5]]))
-
-
-def test_models_that_do_not_fit_are_refused() -> None:
-    sample = make_batch([[5]])
-    with pytest.raises(ValueError, match="write in the same order"):
-        search([lively(2, 1), lively(2, 2)], sample)
-    blockwise = make_model(make_task(), 1, "blockwise_transformer")
-    with pytest.raises(ValueError, match="needs a model of --arch interleaved"):
-        search([blockwise], sample)
-
-
-def test_stock_search_refuses_slots() -> None:
-    with pytest.raises(ValueError, match="decodes with --decoding interleaved only"):
-        stock([lively(2, 1)], make_batch([[5]]))
-    assert lively(1, 1).decoder.geometry == Geometry()
-    stock([lively(1, 1)], make_batch([[5]]))
-
-
-def test_cache_is_used() -> None:
-    cfg = DecodingConfig()
-    task, model = make_task(), lively(2, 1)
-    generator = build_interleaved_generator(cfg, task, [model], generation_options(beam=2))
-    task.inference_step(generator, [model], make_batch([[5]]))
-    assert type(generator.verifier.members[0].decoder) is CachedDecoder

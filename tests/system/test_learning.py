@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.commands import ROOT, run
+from tests.cli.test_tools import script
+
 USER_DIR = ["--user-dir", str(ROOT / "fairseq_aggdec")]
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
 SENTENCES = {"train": 3000, "valid": 40, "test": 60}
@@ -30,16 +31,9 @@ TRAINING = shlex.split(
 
 
 def command(name: str, *arguments: str | Path) -> str:
-    """Runs a fairseq command; what it printed and logged."""
-    found = subprocess.run(
-        [sys.executable, "-m", f"fairseq_cli.{name}", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=1200,
-    )
-    assert found.returncode == 0, found.stderr[-2000:]
-    return found.stdout + found.stderr
+    """Runs a fairseq command in this process; what it printed and logged."""
+    found = run(importlib.import_module(f"fairseq_cli.{name}").cli_main, *arguments)
+    return "\n".join([found.stdout, *found.log])
 
 
 def write_texts(folder: Path) -> None:
@@ -75,7 +69,7 @@ def base(data: Path) -> Path:
 
 def decode(data: Path, model: Path, *options: str) -> tuple[dict[int, str], str]:
     printed = command(
-        "generate", data, "--path", model, "--gen-subset", "test", "--cpu", *USER_DIR,
+        "generate", data, "--path", model, "--gen-subset", "test", "--cpu", "--print-step", *USER_DIR,
         "--task", "translation_aggdec", "--num-workers", "0", *options,
     )  # fmt: skip
     lines = re.findall(r"^D-(\d+)\t\S+\t(.*)$", printed, re.MULTILINE)
@@ -89,24 +83,18 @@ def accuracy(texts: dict[int, str], data: Path) -> float:
 
 
 def mean_accepted(printed: str) -> float:
-    found = re.search(r"mean accepted tokens ([\d.]+)", printed)
-    assert found is not None
-    return float(found[1])
+    """Tokens, ``</s>`` counted, per step, from the lines of ``--print-step``."""
+    texts = re.findall(r"^H-\d+\t\S+\t(.*)$", printed, re.MULTILINE)
+    steps = re.findall(r"^I-\d+\t(\d+)$", printed, re.MULTILINE)
+    assert len(texts) == len(steps) == SENTENCES["test"]
+    return sum(len(text.split()) + 1 for text in texts) / sum(map(int, steps))
 
 
 def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
     """What ``scripts/blockwise_table.py`` finds, by rule."""
     output = data.parent / "table"
-    script = [
-        sys.executable,
-        ROOT / "scripts" / "blockwise_table.py",
-        data,
-        "--models",
-        f"both/4={model}",
-    ]
-    options = ["--gen-subset", "test", "--cpu", "--output", output]
-    found = subprocess.run([*script, *options], capture_output=True, text=True, timeout=1200)
-    assert found.returncode == 0, found.stderr[-2000:]
+    options = ["--gen-subset", "test", "--cpu", "--output", str(output)]
+    script("blockwise_table").main([str(data), "--models", f"both/4={model}", *options])
     assert "| both/4 | 500 | exact |" in output.with_suffix(".md").read_text()
     scores = json.loads(output.with_suffix(".json").read_text())["scores"]
     return {score["rule"]: score for score in scores}

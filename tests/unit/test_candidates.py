@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter as Tally
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -26,7 +25,6 @@ from fairseq_aggdec.lattice.candidates import (
 from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthModel, LengthWindow
-from tests.support import make_dictionary
 
 PAD, EOS, UNK = 1, 2, 3
 TYPES = 12  # ids 4 to 11 are words
@@ -354,55 +352,3 @@ def test_what_does_not_fit_is_refused() -> None:
         flat([([4], [5, 6], [(0, 0)]), ([4], [5, 6], [(1, 0)])]).check(6)
     with pytest.raises(ValueError, match="4100 tokens"):
         flat([([4] * 4100, [5], [])]).check()
-
-
-# -- folders of tables
-
-
-def test_a_folder_gives_the_same_candidates_memory_mapped(tmp_path: Path) -> None:
-    dictionary = make_dictionary([f"w{i}" for i in range(TYPES - 4)])
-    model = make_model(MONOTONE)
-    model.save(tmp_path, dictionary, dictionary, {"command": "here"})
-    opened = CandidateModel.open(tmp_path, dictionary, dictionary)
-    assert (opened.length, opened.weights, opened.special) == (
-        model.length,
-        model.weights,
-        model.special,
-    )
-    args = torch.tensor([[4, 5, 6]]), torch.tensor([3]), 4, 5
-    words = model.words(*args, "interpolated")
-    for one, two in zip(words, opened.words(*args, "interpolated"), strict=True):
-        assert torch.equal(one, two)
-
-
-def test_open_tables_outlive_new_ones(tmp_path: Path) -> None:
-    dictionary = make_dictionary([f"w{i}" for i in range(TYPES - 4)])
-    make_model(MONOTONE).save(tmp_path, dictionary, dictionary, {})
-    opened = CandidateModel.open(tmp_path, dictionary, dictionary)
-    make_model([([4], [8], [(0, 0)])]).save(tmp_path, dictionary, dictionary, {})
-    tokens = [
-        model.words(torch.tensor([[4]]), torch.tensor([1]), 1, 2)[0].tolist()
-        for model in (opened, CandidateModel.open(tmp_path, dictionary, dictionary))
-    ]
-    assert tokens == [[[[7, 10]]], [[[8, PAD]]]]
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_tables_of_other_data_are_refused(tmp_path: Path) -> None:
-    words = [f"w{i}" for i in range(50)]
-    dictionary, other = make_dictionary(words), make_dictionary(words[::-1])
-    with pytest.raises(FileNotFoundError, match=r"no lattice tables; scripts/lattice_tables\.py"):
-        CandidateModel.open(tmp_path, dictionary, dictionary)
-    make_model(MONOTONE).save(tmp_path, dictionary, other, {})
-    CandidateModel.open(tmp_path, dictionary, other)
-    with pytest.raises(ValueError, match="another source dictionary"):
-        CandidateModel.open(tmp_path, other, other)
-    with pytest.raises(ValueError, match="another target dictionary"):
-        CandidateModel.open(tmp_path, dictionary, dictionary)
-    header = tmp_path / "header.json"
-    header.write_text(header.read_text().replace('"format": 1', '"format": 0'))
-    with pytest.raises(ValueError, match="has format 0, this version reads 1"):
-        CandidateModel.open(tmp_path, dictionary, other)
-    header.write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        CandidateModel.open(tmp_path, dictionary, other)

@@ -39,17 +39,16 @@ GIVEN = {
     *("beam 5", "batches of 32", "(`interleaved` 4, `lattice` 5)"),
     *("8 bits", "fp32", "fp16", "bf16", "float32", "int8", "ct2", "CTranslate2"),
     *(
-        "Python 3.11 and 3.12",
-        "Python 3.11 or 3.12",
-        "for 3.11",
-        "(not tried on 3.13",
+        "Python 3.11, 3.12 or 3.13",
+        "Python 3.11, 3.12 and 3.13",
+        "for 3.12",
         "PyTorch 2.6",
         "0.12.3.1",
     ),
     *("3+3 layers, width 256", "6+6 layers", "(AVX-512)", "Multi30k", "CC BY 4.0", "1e-4"),
     *("et al. 2022", "et al. 2018", "Rush 2023", "et al. 2020", "[1]", "[2]"),
     "(beams 4, 5 and 10, batches of 1, 8 and 32)",
-    "3 to 5 minutes the first",  # of set-up, which depends on the network
+    "3 to 5 minutes",  # of set-up, which depends on the network
 }
 
 

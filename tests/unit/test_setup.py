@@ -61,6 +61,41 @@ def test_choice(configured: str, theirs: str, torch: str, index: bool, tmp_path:
     assert ("for Python 3.12: taking" in done.stderr) == (torch == f"torch=={VERSION}")
 
 
+@pytest.mark.parametrize(
+    ("versions", "asked", "said"),
+    [
+        (["3.13", "3.12"], "", "python3.12"),
+        (["3.13", "3.14"], "", "python3.13"),
+        (["3.12", "3.13"], "python3.13", "python3.13"),
+        (
+            ["3.14"],
+            "python3.14",
+            "setup: error: needs Python 3.11, 3.12 or 3.13 with venv, tried python3.14 and found 3.14; "
+            "name one in BASE_PYTHON.",
+        ),
+        (
+            [],
+            "python3.12",
+            "setup: error: needs Python 3.11, 3.12 or 3.13 with venv, tried python3.12; name one in BASE_PYTHON.",
+        ),
+    ],
+)
+def test_which_python(versions: list[str], asked: str, said: str, tmp_path: Path) -> None:
+    """Commands that stand for Pythons of these versions, and no others, are there."""
+    for version in versions:
+        path = tmp_path / f"python{version}"
+        path.write_text(f'#!/bin/sh\ncase "$*" in *version_info*) echo {version} ;; esac\n')
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{FUNCTIONS}\nchoose_python"],
+        env={"PATH": str(tmp_path), "BASE_PYTHON": asked},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout + done.stderr).strip() == said
+    assert done.returncode == ("error" in said)
+
+
 def test_every_file_of_tests_has_one_level() -> None:
     """``scripts/test.sh all`` runs each once: what a long level names, the level cli leaves out."""
     text = (SETUP.parent / "test.sh").read_text(encoding="utf-8")
