@@ -28,7 +28,7 @@ START = 10  # committed positions before the window
 
 @dataclass
 class StepCost:
-    """Time of one decoder call at batch 1, vocabulary projection included.
+    """Time of one decoder call, vocabulary projection included.
 
     Attributes:
         seconds: window width in tokens -> seconds, medians.
@@ -46,18 +46,23 @@ class StepCost:
 
 
 @torch.inference_mode()
-def step_cost(session: Session, widths: Sequence[int] = WIDTHS, repeats: int = 15) -> StepCost:
-    """Times windows of each width on the median sentence, the widths in turn."""
+def step_cost(
+    session: Session, widths: Sequence[int] = WIDTHS, repeats: int = 15, rows: int = 1
+) -> StepCost:
+    """Times windows of each width on so many copies of the median sentence, the widths in turn."""
     generator, _ = session.generator("greedy")
     order = session.sentences()
-    sample = session.dataset.collater([session.dataset[order[len(order) // 2]]])
+    sample = session.dataset.collater([session.dataset[order[len(order) // 2]]] * rows)
     if session.cuda:
         sample = {"net_input": {k: v.cuda() for k, v in sample["net_input"].items()}}
     tokens = sample["net_input"]["src_tokens"]
     generator.verifier.start(sample["net_input"], START + max(widths))
-    first = torch.full((START,), 4, device=tokens.device)
-    generator.verifier.logits(Window(first, [0], [START]))
-    windows = {w: Window(torch.full((w,), 5, device=tokens.device), [START], [w]) for w in widths}
+    first = torch.full((rows * START,), 4, device=tokens.device)
+    generator.verifier.logits(Window(first, [0] * rows, [START] * rows))
+    windows = {
+        w: Window(torch.full((rows * w,), 5, device=tokens.device), [START] * rows, [w] * rows)
+        for w in widths
+    }
     times: dict[int, list[float]] = {width: [] for width in widths}
     for repeat in range(repeats + 2):
         for width, window in windows.items():

@@ -1,4 +1,4 @@
-"""``--strict``: in half precision drafting gives what greedy decoding gives, bit for bit, scores too."""
+"""``--strict``: in half precision drafting gives what greedy decoding gives, bit for bit; in fp32 what stock gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
 from tests.equality.test_int8 import KINDS, assert_identical
 from tests.equality.test_lossless import DRAFTERS, Propose, ScriptedDrafter
-from tests.support import generate, make_batch, make_model, make_task, random_sources
+from tests.support import (
+    assert_same,
+    generate,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+)
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISIONS = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -59,6 +67,8 @@ def test_drafts_change_nothing(options: dict[str, Any], dtype: torch.dtype, widt
     for rows in (1, 7):
         sample = make_batch(random_sources(width, rows), left_pad=rows > 1)
         expected = decode("greedy", [model], sample, width)
+        if dtype is torch.float32:
+            assert_same(expected, stock([model], sample))
         assert_identical(decode("iad", [model], sample, width), expected)
         assert_identical(prompted(model, sample, width, expected), expected)
 
@@ -124,27 +134,32 @@ def test_an_ensemble_and_forced_prefixes(dtype: torch.dtype) -> None:
     assert_identical(decode("iad", models, sample, prefix=prefix), expected)
 
 
-@HALF
+@PRECISIONS
 @ALL
 def test_drafters(
     variant: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verifier, model = make_model(make_task(), 5).to(dtype), drafter(**variant)
+    verifier, model = make_model(make_task(), 5), drafter(**variant)
     monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
     sample = make_batch(random_sources(3, 7))
-    expected = decode("greedy", [verifier], sample, 4)
+    oracle = stock([verifier], sample)
+    expected = decode("greedy", [verifier.to(dtype)], sample, 4)
+    if dtype is torch.float32:
+        assert_same(expected, oracle)
     for nodes in (None, "9"):
         task = make_task("gad", drafter_path="drafter.pt", strict=4, draft_nodes=nodes)
         assert_identical(generate(task, [verifier], sample), expected)
         assert task.counters.drafted > 0
 
 
-@HALF
+@PRECISIONS
 @LAYOUTS
 @FIRST
 def test_block_heads(layout: str, identity: bool, dtype: torch.dtype) -> None:
     model, sample = headed(layout, identity).to(dtype), make_batch(random_sources(4, 7))
     expected = decode("greedy", [model], sample)
+    if dtype is torch.float32:
+        assert_same(expected, stock([model], sample))
     assert_identical(decode("blockwise", [model], sample), expected)
 
 

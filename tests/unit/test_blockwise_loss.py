@@ -121,6 +121,24 @@ def test_drawn_heads_average_to_the_mean_of_all(
     assert counts == pytest.approx([200 * weight / sum(weights) for weight in weights], abs=25)
 
 
+@pytest.mark.parametrize("layout", [DENSE, PER_HEAD])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_nearly_the_same_gradient(dtype: torch.dtype, layout: str) -> None:
+    """As ``--fp16`` and ``--bf16`` have it, which fairseq trains on accelerators only: the whole model is cast."""
+    options = {"block_size": 3, "head_hidden_dim": 8, "head_layout": layout}
+    model = make_model(make_task(), 2, "blockwise_transformer", **options)
+    found = {}
+    for kind in (torch.float32, dtype):
+        model.to(kind).zero_grad()
+        loss, size, _ = criterion("mean")(model, sample_with_targets())
+        assert loss.dtype == torch.float32
+        (loss / size).backward()
+        gradients = [p.grad.float().flatten() for p in model.parameters() if p.grad is not None]
+        found[kind] = torch.cat(gradients)
+    assert torch.isfinite(found[dtype]).all()
+    assert torch.cosine_similarity(found[dtype], found[torch.float32], dim=0) > 0.99
+
+
 def test_a_decay_outside_0_to_1_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--head-decay 1\.5"):
         criterion("mean", 1.5)

@@ -1,0 +1,385 @@
+"""What a first GPU is asked, stage by stage; each stage gives rows of a table while it runs.
+
+On a GPU models run there. In a rehearsal everything is tiny: what must be equal is decoded on the strict device, which
+says that it is CUDA, and what takes a session runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_aggdec.evaluation import (
+    device_cases,
+    device_counts,
+    equality,
+    machine,
+    memory,
+    nbest_equality,
+    profile,
+    replay,
+    systems,
+    timing,
+)
+from fairseq_aggdec.evaluation.device_cases import CASES, Case
+from fairseq_aggdec.evaluation.device_counts import COUNTED, ITERATIONS, START
+from fairseq_aggdec.evaluation.device_recorder import KERNEL, TRANSFER
+from fairseq_aggdec.evaluation.recording import Iteration, Record
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.strict_device import DEVICE, strict_device
+
+Row = dict[str, Any]
+Rows = Iterator[Row]
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "checkpoints" / "ua_gec"
+PRECISIONS = {"fp32": [], "fp16": ["--fp16"], "bf16": ["--bf16"]}
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+STRICT = 16  # slots of a row
+# What a replay at base size does: outputs of so many tokens, drafts of so many, of which so many stand.
+LENGTH, DRAFTED, STANDING = 24, 10, 4
+CHAIN = ["--slot-predicts", "next", "--prefix-attention", "causal", "--slot-chain"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be asked.
+
+    Attributes:
+        folder: for files that stages make.
+        rehearse: everything tiny, without a GPU.
+        data, paths: a data folder and checkpoints to be audited beside the shipped model.
+    """
+
+    folder: Path
+    rehearse: bool = False
+    data: str | None = None
+    paths: tuple[str, ...] = ()
+
+    def few(self, items: Sequence[Any], every: int = 9) -> list[Any]:
+        """All of them, in a rehearsal one of so many."""
+        return list(items[::every] if self.rehearse else items)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        return [1, 4] if self.rehearse else [1, 8, 32, 128]
+
+    def sentences(self, batch_size: int) -> int:
+        """How many are timed in batches of a size."""
+        return 4 if self.rehearse else max(24, batch_size)
+
+    @contextmanager
+    def device(self) -> Iterator[torch.device]:
+        """A GPU, in a rehearsal the strict device."""
+        if not self.rehearse:
+            yield torch.device("cuda", torch.cuda.current_device())
+            return
+        with strict_device():
+            yield DEVICE
+
+    def session(self, arguments: Sequence[str], *more: str) -> Session:
+        cpu = ["--cpu"] if self.rehearse else []
+        session = Session(generation_parser(None), [*arguments, *cpu, *more])
+        if not self.rehearse and not session.cuda:
+            raise RuntimeError("PyTorch finds no GPU")
+        return session
+
+    def models(self) -> Iterator[tuple[str, list[str]]]:
+        """Name and arguments of every model that is audited."""
+        yield "shipped", shipped(self.folder)
+        for path in self.paths:
+            yield Path(path).stem, [str(self.data), "--path", path, "--gen-subset", "test"]
+
+
+def tried(work: Callable[[], Row], **names: Any) -> Row:
+    """A row of what ``work`` found, or of why it found nothing: one case that fails is no end of a stage."""
+    try:
+        return names | work()
+    except Exception as error:
+        return names | {"error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def shipped(folder: Path) -> list[str]:
+    """The shipped model and its sample in subwords; fairseq's arguments for them."""
+    import sentencepiece  # not needed elsewhere in a check
+
+    data = folder / "shipped"
+    text = data / f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}.{replay.SOURCE}"
+    if not text.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        for side, name in ((replay.SOURCE, "dict.src.txt"), (replay.TARGET, "dict.tgt.txt")):
+            shutil.copy(SHIPPED / name, data / f"dict.{side}.txt")
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(SHIPPED / "spm.model"))
+        lines = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()
+        encoded = pieces.encode(lines, out_type=str)
+        text.write_text("".join(" ".join(line) + "\n" for line in encoded), encoding="utf-8")
+    return replay.data_arguments(data, SHIPPED / "checkpoint.pt")
+
+
+def versions(plan: Plan) -> Rows:
+    """Machine, driver and packages."""
+    yield {"what": "machine", "is": machine.sentence(machine.describe())}
+    yield {"what": "CUDA, cuDNN", "is": f"{torch.version.cuda}, {torch.backends.cudnn.version()}"}
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        yield {"what": "GPU memory, GiB", "is": f"{found.total_memory / 2**30:.0f}"}
+        yield {"what": "compute capability", "is": f"{found.major}.{found.minor}"}
+
+
+def equal(plan: Plan) -> Rows:
+    """Every method on the device against stock fairseq on the CPU, tiny random models."""
+    with plan.device() as device:
+        for case in plan.few(CASES):
+            for rows in (1, 4):
+                yield tried(
+                    lambda case=case, rows=rows: _compared(plan, case, rows, device),  # type: ignore[misc]
+                    case=case.name,
+                    rows=rows,
+                )
+
+
+def _compared(plan: Plan, case: Case, rows: int, device: torch.device) -> Row:
+    models, drafter = device_cases.random_models(case, {"encoder_layers": 2, "decoder_layers": 2})
+    sample = device_cases.batch(1, rows)
+    ready = device_cases.prepared(case, models, drafter, plan.folder, device)
+    (wanted,) = device_cases.expected(case, models, drafter, plan.folder, [sample])
+    found = ready.decode(sample, device_cases.prefix_of(case, rows))
+    pairs = [
+        (ours, theirs)
+        for ranked, reference in zip(found, wanted, strict=True)
+        for ours, theirs in zip(ranked, reference, strict=True)
+    ]
+    same = [a["tokens"].tolist() == b["tokens"].tolist() for a, b in pairs]
+    errors = [
+        (a["positional_scores"].cpu() - b["positional_scores"]).abs().max().item()
+        for (a, b), alike in zip(pairs, same, strict=True)
+        if alike
+    ]
+    return {"hypotheses": len(pairs), "differ": same.count(False), "score error": max(errors)}
+
+
+def audits(plan: Plan) -> Rows:
+    """Models of a user's size against stock fairseq, and with --strict against our own greedy decoding."""
+    limit = 3 if plan.rehearse else 96
+    for name, arguments in plan.models():
+        for precision, flags in PRECISIONS.items():
+            session = plan.session(arguments, *flags)
+            strict = plan.session(arguments, *flags, "--strict", str(STRICT))
+            for size in plan.few([1, 32], 1):
+                for decoding in ("greedy", "iad", "beam", "strict"):
+                    own = strict if decoding == "strict" else session
+                    yield tried(
+                        lambda own=own, size=size, decoding=decoding: _audited(  # type: ignore[misc]
+                            own, size, limit, decoding
+                        ),
+                        model=name,
+                        precision=precision,
+                        batch=size,
+                        method="iad, strict" if decoding == "strict" else decoding,
+                    )
+
+
+def _audited(session: Session, size: int, limit: int, decoding: str) -> Row:
+    margin = equality.TIE_MARGIN[session.precision]
+    tolerance = equality.SCORE_TOLERANCE[session.precision]
+    if decoding == "beam":
+        found = nbest_equality.audit(session, size, 5, limit, margin, tolerance, None)
+    else:
+        oracle, method = ("greedy", "iad") if decoding == "strict" else ("stock", decoding)
+        if decoding == "strict":
+            margin = tolerance = 0.0
+        expected = equality.decode_all(session, oracle, size, limit)
+        decoded = equality.decode_all(session, method, size, limit)
+        sentences = session.sentences(limit)
+        found = equality.audit(session, sentences, expected, decoded, margin, tolerance)
+    numbers = {"sentences": found.sentences, "equal": found.equal, "ties": found.ties}
+    return numbers | {"BUGs": found.bugs, "score error": found.score_error}
+
+
+def times(plan: Plan) -> Rows:
+    """Systems in turn, the shipped model with its own drafts."""
+    names = ["beam5", "beam1", "search5", "greedy", "iad"]
+    for precision in plan.few(["fp32", "fp16"], 2):
+        session = plan.session(shipped(plan.folder), *PRECISIONS[precision])
+        yield from _timed(plan, "shipped", session, plan.few(names, 2), None)
+
+
+def base_times(plan: Plan) -> Rows:
+    """The same at base size with random weights: of every draft of 10 tokens 4 stand."""
+    records = [_record(index) for index in range(plan.sentences(128))]
+    size = "tiny" if plan.rehearse else "base"
+    variants: list[tuple[str, list[str], list[str] | None, bool]] = [
+        ("1-layer drafter", ["beam5", "beam1", "greedy", "iad", "gad"], _layers(1), False),
+        ("6-layer drafter", ["greedy", "gad"], _layers(6), False),
+        ("block heads", ["greedy", "blockwise"], None, True),
+    ]
+    for name, names, drafter, heads in variants:
+        folder = plan.folder / f"{size}-{name.replace(' ', '-')}"
+        arguments = replay.prepare(folder, size, records, drafter, heads)
+        arguments += ["--min-len", str(LENGTH), "--max-len-a", "0", "--max-len-b", str(LENGTH)]
+        for precision in plan.few(["fp32", "fp16"], 2):
+            session = plan.session(arguments, *PRECISIONS[precision])
+            drafts = replay.replay_drafter(session, records)
+            yield from _timed(plan, f"{size}, {name}", session, names, drafts)
+
+
+def _layers(count: int) -> list[str]:
+    return ["--decoder-layers", str(count), *CHAIN]
+
+
+def _record(index: int) -> Record:
+    """Source and output of the same length, every draft as right as every other."""
+    iterations, left = [], LENGTH + 1
+    while left:
+        gained = min(STANDING + 1, left)
+        drafted = [0] * min(DRAFTED, left - 1)
+        iterations.append(Iteration(drafted, [0] * (len(drafted) + 1), gained - 1, [0] * gained))
+        left -= gained
+    return Record(index, [*range(4, 4 + LENGTH), 2], iterations)
+
+
+def _timed(
+    plan: Plan, model: str, session: Session, names: Sequence[str], drafter: Any
+) -> Iterator[Row]:
+    for size in plan.batch_sizes:
+        running = [systems.build(name, session, None, drafter) for name in names]
+        batches = session.batches(size, plan.sentences(size))
+        measured = timing.measure(running, batches, warm_up=1)
+        first = measured[0].total
+        for found in measured:
+            yield {
+                "model": model,
+                "precision": session.precision,
+                "batch": size,
+                "system": systems.LABELS.get(found.name, found.name),
+                "ms / sentence": 1e3 * found.total / len(found.outputs),
+                "sentences / s": len(found.outputs) / found.total,
+                "x first": first / found.total,
+                "tokens / iteration": found.mean_accepted,
+                "differ from first": timing.different(measured[0], found),
+            }
+
+
+def counts(plan: Plan) -> Rows:
+    """Kernels and host waits per iteration: as the profiler sees them, beside those of the counted table."""
+    for case in plan.few(COUNTED, 6):
+        yield tried(lambda case=case: _counted(plan, case), method=case.name)  # type: ignore[misc]
+
+
+def _counted(plan: Plan, case: Case) -> Row:
+    if plan.rehearse:
+        small = {"encoder_layers": 1, "decoder_layers": 1}
+        counted = device_counts.count(case, plan.folder, sizes=small).record()
+        return _told(counted)
+    table = json.loads((ROOT / "docs" / "results" / "device-counts.json").read_text("utf-8"))
+    return _told(table["results"][case.name]) | _profiled(plan, case)
+
+
+def _told(counted: Mapping[str, Any]) -> Row:
+    """What was counted without a GPU, of an iteration."""
+    part = ITERATIONS if counted["iterations"] > 1 else START
+    means = counted["counts"][part]
+    return {f"{kind}, counted": means[kind] for kind in (KERNEL, TRANSFER)} | {
+        "waits, counted": counted["blocking"][part]
+    }
+
+
+def _profiled(plan: Plan, case: Case) -> Row:
+    """What the profiler sees of a batch, per call of the decoder; what comes before the first is in it."""
+    models, drafter = device_cases.random_models(case, device_counts.SIZES)
+    with plan.device() as device:
+        ready = device_cases.prepared(case, models, drafter, plan.folder, device)
+        sample = device_cases.batch(device_counts.SEED, device_counts.ROWS)
+        prefix = device_cases.prefix_of(case, device_counts.ROWS)
+        ready.decode(sample, prefix)
+        before = ready.task.counters.calls
+        with torch.profiler.profile() as profiler:
+            ready.decode(sample, prefix)
+        calls = ready.task.counters.calls - before
+    found = Counter(event.name for event in profiler.events())
+    kinds = {
+        "launches": ("cudaLaunchKernel", "cuLaunchKernel"),
+        "copies": ("cudaMemcpyAsync",),
+        "waits": ("cudaStreamSynchronize", "cudaDeviceSynchronize"),
+    }
+    return {
+        kind: sum(times for name, times in found.items() if name.startswith(names)) / max(1, calls)
+        for kind, names in kinds.items()
+    }
+
+
+def windows(plan: Plan) -> Rows:
+    """Cost of one call by width and rows, and what a call costs beyond its tokens in tokens' worth."""
+    size = "tiny" if plan.rehearse else "base"
+    base = replay.prepare(plan.folder / f"{size}-windows", size, [_record(0)])
+    for name, arguments in (("shipped", shipped(plan.folder)), (size, base)):
+        for precision in plan.few(["fp32", "fp16"], 2):
+            session = plan.session(arguments, *PRECISIONS[precision])
+            for rows in plan.few([1, 8, 32], 2):
+                cost = profile.step_cost(session, rows=rows, repeats=1 if plan.rehearse else 15)
+                yield {
+                    "model": name,
+                    "precision": precision,
+                    "rows": rows,
+                    **{f"{w} wide, ms": 1e3 * s for w, s in cost.seconds.items()},
+                    "beyond, tokens": cost.intercept_in_tokens,
+                }
+
+
+def peaks(plan: Plan) -> Rows:
+    """Peak memory of decoding."""
+    session = plan.session(shipped(plan.folder))
+    for size in plan.few([1, 32], 1):
+        batches = session.batches(size, plan.sentences(size))
+        for name in ("beam1", "beam5", "search5", "iad"):
+            yield tried(
+                lambda name=name, batches=batches: {  # type: ignore[misc]
+                    "MiB": memory.peak_of(systems.build(name, session), batches)
+                },
+                system=systems.LABELS[name],
+                batch=size,
+            )
+
+
+def tests(plan: Plan) -> Rows:
+    """The level ``strict`` of the tests on the device, where pytest is there."""
+    if importlib.util.find_spec("pytest") is None or importlib.util.find_spec("hypothesis") is None:
+        yield {"tests": "pytest or hypothesis is not installed"}
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0"]
+    chosen = ["-k", "half_precision and greedy"] if plan.rehearse else ["--device", "cuda"]
+    done = subprocess.run(
+        [*command, *chosen, "tests/strict/test_methods.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    for line in [line for line in lines if line.startswith("FAILED")] + lines[-1:]:
+        yield {"tests": line} | ({"error": done.returncode} if done.returncode else {})
+
+
+# Stage -> what it does and the most seconds that it may take; all of them end within nine minutes.
+STAGES: dict[str, tuple[Callable[[Plan], Rows], int]] = {
+    "versions": (versions, 20),
+    "equality": (equal, 90),
+    "audits": (audits, 120),
+    "times": (times, 60),
+    "base size": (base_times, 90),
+    "windows": (windows, 40),
+    "counts": (counts, 40),
+    "memory": (peaks, 25),
+    "tests": (tests, 120),
+}
