@@ -173,6 +173,12 @@ class Verifier:
         """Whether drafts may branch; else they are cut down to one path."""
         return all(member.decoder.reads_trees for member in self.members)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a window is one call of the compiled library for each model."""
+        decoders = [member.decoder for member in self.members]
+        return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
+
     def settle(self, verification: Verification) -> None:
         """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
         if verification.paths is None:

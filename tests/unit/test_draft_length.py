@@ -12,9 +12,12 @@ from fairseq_aggdec.drafters.draft_length import (
     MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
+    STEP_COST_IN_TOKENS,
     DraftLength,
     best_length,
 )
+from fairseq_aggdec.kernels.library import kernels
+from tests.support import generation_options, make_batch, make_model, make_task
 
 
 def tokens_per_cost(stands: float, fixed_cost: float, length: int) -> float:
@@ -82,6 +85,20 @@ def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
     cpu, other = DraftLength(), DraftLength()
     cpu.start(1, "cpu"), other.start(1, "mps")
     assert other.cap(0, 200) > cpu.cap(0, 200)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
+    """A step of theirs costs less beside its tokens."""
+    task = make_task("iad", no_weight_packing=not packing)
+    model = make_model(task, 1)
+    generator = task.build_generator([model], generation_options())
+    task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
+    by = "kernels" if packing and kernels() else "cpu"
+    assert generator.drafter.draft_length.step_cost == STEP_COST_IN_TOKENS[by]
+    compiled, other = DraftLength(), DraftLength()
+    compiled.start(1, "kernels"), other.start(1, "cpu")
+    assert compiled.cap(0, 200) < other.cap(0, 200)
 
 
 def hopeless(batches: int = 0) -> DraftLength:
