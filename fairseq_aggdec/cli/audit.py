@@ -10,6 +10,9 @@ included.
 --decoding greedy --drafts wrong the loop verifies drafts that are made to break it instead of a drafter's.
 With --strict N the method is compared with our own greedy decoding under the same option instead, in the same batches:
 tokens and scores must be the same bit for bit, in fp16 and bf16 too, and any difference is a BUG.
+With --int8 the reference is our own search in 8 bits with nothing drafted, and any difference, of a score too, is a
+BUG: those sums are exact, so there are no ties. (--stock-batch-size 1 has it take one sentence at a time; --max-len-a
+must then be 0, for it counts the longest source of a batch.)
 With --output every comparison is written when it is done, and the same command goes on behind them after a kill.
 """
 
@@ -124,7 +127,7 @@ class Findings:
 
     def __init__(self, session: Session):
         self.output: Path | None = session.args.output
-        self.strict = bool(session.args.strict)
+        self.reference = reference_of(session)
         self.record: dict[str, Any] = {
             "command": machine.command("audit", sys.argv[1:]),
             "machine": machine.describe(),
@@ -165,10 +168,7 @@ class Findings:
         if self.output is not None:
             self._write(results.named(self.output, ".json"))
             text = f"`{self.record['command']}`\n\n{self._table()}\n"
-            wanted = "our own greedy decoding" if self.strict else "stock fairseq"
-            text = (
-                f"# Equality with {wanted}\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
-            )
+            text = f"# Equality with {self.reference}\n\n{text}\n{machine.sentence(self.record['machine'])}\n"
             results.write_text(results.named(self.output, ".md"), text)
         if self._partial is not None:
             self._partial.unlink(missing_ok=True)
@@ -198,6 +198,7 @@ def fingerprints(session: Session) -> dict[str, str]:
     return found
 
 
+INT8 = "int8"
 VERIFIED = ("greedy", "iad", "gad", "blockwise")
 SHOWN = 20  # differences listed per comparison; the JSON has all
 HEADER = (
@@ -249,15 +250,12 @@ def audit() -> int:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
         reference = Session(build_parser(), [*sys.argv[1:], "--path", args.reference])
-    tie_margin = args.tie_margin or equality.TIE_MARGIN[session.precision]
-    tolerance = equality.SCORE_TOLERANCE[session.precision]
-    oracle = "stock"
-    if args.strict:
-        oracle, tie_margin, tolerance = "greedy", 0.0, 0.0
+    oracle, size, precision = oracle_of(session)
+    tie_margin, tolerance = bounds(args, precision)
     findings, references = Findings(session), {}
     for batch_size in args.batch_sizes:
-        stock_size = args.stock_batch_size or batch_size
-        wanted = variants(args, decoding, f"batch {batch_size}, {session.precision}")
+        stock_size = size or batch_size
+        wanted = variants(args, decoding, f"batch {batch_size}, {precision}")
         for variant in [variant for variant in wanted if variant.name not in findings]:
             if stock_size not in references:
                 references[stock_size] = equality.decode_all(
@@ -273,19 +271,47 @@ def audit() -> int:
     return findings.conclude()
 
 
+def oracle_of(session: Session, ours: str = "greedy") -> tuple[str, int | None, str]:
+    """Whose output is the reference: its ``--decoding``, its batch size (None: the method's), name of the precision.
+
+    Args:
+        ours: what stands for stock with ``--int8``, which stock has not.
+    """
+    size = session.args.stock_batch_size
+    if session.cfg.task.int8:
+        return ours, size, INT8
+    return "greedy" if session.args.strict else "stock", size, session.precision
+
+
+def reference_of(session: Session) -> str:
+    """The same in words."""
+    if session.cfg.task.int8:
+        return "our own search in 8 bits"
+    return "our own greedy decoding" if session.args.strict else "stock fairseq"
+
+
+def bounds(args: argparse.Namespace, precision: str) -> tuple[float, float]:
+    """Nats below which a difference is a tie, and by which a score may differ."""
+    if precision == INT8 or args.strict:
+        return 0.0, 0.0
+    return args.tie_margin or equality.TIE_MARGIN[precision], equality.SCORE_TOLERANCE[precision]
+
+
 def audit_beams(session: Session) -> int:
     """The n-best lists of ``--decoding beam`` against stock's."""
-    args, precision = session.args, session.precision
-    tie_margin = args.tie_margin or equality.TIE_MARGIN[precision]
-    tolerance = equality.SCORE_TOLERANCE[precision]
+    args = session.args
+    oracle, stock_size, precision = oracle_of(session, "beam")
+    tie_margin, tolerance = bounds(args, precision)
     findings = Findings(session)
     for beam in args.beams:
         wanted = {size: f"beam {beam}, batch {size}, {precision}" for size in args.batch_sizes}
         missing = [size for size, name in wanted.items() if name not in findings]
         expected = None
-        if args.stock_batch_size and missing:
-            expected = nbest_equality.decode_all(session, args.stock_batch_size, beam, args.limit)
+        if stock_size and missing:
+            expected = nbest_equality.decode_all(session, stock_size, beam, args.limit, oracle)
         for size in missing:
+            if oracle != "stock" and not stock_size:
+                expected = nbest_equality.decode_all(session, size, beam, args.limit, oracle)
             result = nbest_equality.audit(
                 session, size, beam, args.limit, tie_margin, tolerance, expected
             )

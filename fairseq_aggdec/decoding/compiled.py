@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.modules import gelu
 from torch import Tensor
 
 from fairseq_aggdec.decoding.linear import FastNorm
@@ -49,6 +50,7 @@ class CompiledLayers:
         first = layers[0]
         self.channels = first.own_out.outputs
         self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
+        self.shape.gelu = first.feed_forward.activation is gelu
         if end_norm is not None:
             self.shape.end_norm = _norm(end_norm)
         if embedding is not None:
@@ -158,7 +160,8 @@ def compile_layers(
     layers: Sequence[Any], end_norm: FastNorm | None = None, embedding: Embedding | None = None
 ) -> CompiledLayers | None:
     """The layers for one call, None where the library does not represent one of them; see :class:`CompiledLayers`."""
-    if not layers or any(layer.feed_forward.activation is not None for layer in layers):
+    activations = {layer.feed_forward.activation for layer in layers}
+    if activations not in ({None}, {gelu}):  # None: ReLU, which is part of the product
         return None
     for layer in layers:
         for _, module in _parts(layer):

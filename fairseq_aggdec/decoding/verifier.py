@@ -202,6 +202,12 @@ class Verifier:
             draft = draft.chain()
         return draft.first(self.strict - 1) if self.strict else draft
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a window is one call of the compiled library for each model."""
+        decoders = [member.decoder for member in self.members]
+        return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
+
     def settle(self, verification: Verification) -> None:
         """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
         if verification.paths is None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 # What a window step costs beyond its tokens (reading the weights, host work), in tokens' worth of arithmetic: the
 # intercept over the slope of step time against window width. CPU: as `scripts/benchmark.py --step-cost` measured it
-# on the shipped model (docs/results/iad-step_cost-cpu2.md). CUDA: an estimate; up to a few hundred tokens hardly cost
-# there.
-STEP_COST_IN_TOKENS = {"cpu": 26.0, "cuda": 256.0}
+# on the shipped model (docs/results/iad-step_cost-cpu2.md). Compiled kernels: with which IAD was fastest there, in fp32
+# and in 8 bits (docs/performance.md). CUDA: an estimate; up to a few hundred tokens hardly cost there.
+STEP_COST_IN_TOKENS = {"kernels": 3.0, "cpu": 26.0, "cuda": 256.0}
 
 # What is believed before anything was seen, as if so many draft tokens had been checked.
 PRIOR_ACCEPTED, PRIOR_REJECTED = 1.95, 0.05
@@ -59,7 +59,7 @@ class DraftLength:
         self.resting, self.probing, self.rested = False, False, 0
 
     def start(self, rows: int, device_type: str) -> None:
-        """Takes up a batch of so many rows, decoded on ``cpu`` or ``cuda``."""
+        """Takes up a batch of so many rows, decoded by ``kernels``, on ``cpu`` or on ``cuda``."""
         self.step_cost = STEP_COST_IN_TOKENS.get(device_type, STEP_COST_IN_TOKENS["cuda"])
         self.rows = [Tally() for _ in range(rows)]
         self.total.forget(MEMORY)

@@ -165,7 +165,8 @@ class CopyDrafter:
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
-        self.draft_length.start(len(state.rows), state.device.type)
+        by = "kernels" if verifier.compiled else state.device.type
+        self.draft_length.start(len(state.rows), by)
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
 

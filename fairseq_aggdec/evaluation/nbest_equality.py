@@ -93,11 +93,11 @@ def audit(
 
     Args:
         session: whose data set is decoded; ``limit`` of its sentences, all through the task's own batching for None.
-        tie_margin: nats below which stock's own preference is rounding.
+        tie_margin: nats below which stock's own preference is rounding; 0: every difference is a BUG, unexplained.
         score_tolerance: nats by which a positional score may differ.
         expected: lists of stock by sentence (:func:`decode_all`); None: stock decodes every batch beside ours.
     """
-    stock, _ = session.generator("stock", beam)
+    stock = None if expected is not None else session.generator("stock", beam)[0]
     ours, _ = session.generator("beam", beam)
     sentences = session.sentences(limit)
     result, times = Audit(len(sentences)), dict.fromkeys(sentences, 0)
@@ -116,7 +116,11 @@ def audit(
             else:
                 differing[sentence] = Found(mine, ours.searches[row])
         if differing:
-            found = explain(session, beam, sample, differing, tie_margin)
+            found = (
+                explain(session, beam, sample, differing, tie_margin)
+                if tie_margin
+                else [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
+            )
             result.differences += found
             result.equal += len(differing) - len(found)
     result.missing = sorted(sentence for sentence, count in times.items() if count != 1)
@@ -134,12 +138,16 @@ def batches(
 
 
 def decode_all(
-    session: Session, batch_size: int, beam: int, limit: int | None
+    session: Session, batch_size: int, beam: int, limit: int | None, decoding: str = "stock"
 ) -> dict[int, list[Ranked]]:
-    """Stock's n-best lists of every sentence, one unless a sentence came twice."""
-    stock, _ = session.generator("stock", beam)
+    """Stock's n-best lists of every sentence, one unless a sentence came twice; with ``beam`` ours, nothing drafted."""
+    stock, _ = session.generator(decoding, beam)
+    if decoding == "beam":
+        stock.ahead, stock.texts = False, None
     lists: dict[int, list[Ranked]] = {}
-    for sample in batches(session, batch_size, limit, f"stock, beam {beam}, batch {batch_size}"):
+    for sample in batches(
+        session, batch_size, limit, f"{decoding}, beam {beam}, batch {batch_size}"
+    ):
         for sentence, ranked in zip(
             sample["id"].tolist(), decode(session, stock, sample), strict=True
         ):

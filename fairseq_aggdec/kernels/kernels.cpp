@@ -29,6 +29,7 @@ struct Shape {
     Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
     const float* embeddings;    // (V, C)
     double scale;               // of embeddings
+    int64_t gelu;               // whether that is what the expanded features go through
 };
 
 // A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
@@ -149,6 +150,14 @@ void embed(const Shape& shape, const Step& step, const std::vector<Token>& windo
 }
 
 
+// x times the share of a normal distribution that is below x, in place.
+void gelu(float* x, int64_t count, int64_t threads) {
+    share(count, threads, 32 * count, [&](int64_t first, int64_t end) {
+        for (int64_t i = first; i < end; ++i)
+            x[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
+    });
+}
+
 void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t tokens, float* inner,
                   int64_t threads) {
     const int64_t channels = shape.channels;
@@ -159,6 +168,7 @@ void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t toke
     }
     float* hidden = scratch<float, 4>(tokens * layer.expand.outputs);
     product(layer.expand, in, tokens, hidden, nullptr, threads);
+    if (shape.gelu) gelu(hidden, tokens * layer.expand.outputs, threads);
     product(layer.contract, hidden, tokens, x, x, threads);
     if (!shape.pre_norm) normalise_rows(layer.last_norm, x, tokens, channels, x);
 }

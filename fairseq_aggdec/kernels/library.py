@@ -56,6 +56,7 @@ class ShapeStruct(ctypes.Structure):
         *((name, NormStruct) for name in ("first_norm", "end_norm")),
         ("embeddings", _pointer),
         ("scale", ctypes.c_double),
+        ("gelu", _int),
     )
 
 

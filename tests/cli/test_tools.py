@@ -20,7 +20,7 @@ from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation import equality, memory, replay
+from fairseq_aggdec.evaluation import equality, memory, nbest_equality, replay
 from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
 from fairseq_aggdec.evaluation.recording import Record, load
 from fairseq_aggdec.evaluation.session import Session, generation_parser
@@ -227,6 +227,55 @@ def test_audit_of_forced_drafts(
     assert drafted > 0
     assert (accepted == drafted) if kind == "right" else (accepted < drafted)
     assert kind != "wrong" or accepted == 0
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "iad", "beam"])
+def test_audit_in_8_bits(
+    decoding: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against our own search with nothing drafted, bit for bit; stock is not asked."""
+    output = tmp_path / "audit"
+    asked, original = [], Session.generator
+
+    def generator(self: Session, decoding: str, beam: int = 1) -> Any:
+        asked.append(decoding)
+        return original(self, decoding, beam)
+
+    monkeypatch.setattr(Session, "generator", generator)
+    more = ["--int8", "--decoding", decoding, "--beams", "2", "--batch-sizes", "4"]
+    assert run_audit([*arguments, *more, "--output", str(output)], monkeypatch) == 0
+    assert asked[0] == ("beam" if decoding == "beam" else "greedy") and "stock" not in asked
+    (result,) = json.loads(output.with_suffix(".json").read_text())["results"].values()
+    assert (result["equal"], result["score_error"]) == (11, 0)
+    page = output.with_suffix(".md").read_text()
+    assert page.startswith("# Equality with our own search in 8 bits") and "batch 4, int8" in page
+
+
+@pytest.mark.parametrize("decoding", ["iad", "beam"])
+def test_in_8_bits_nothing_is_a_tie(
+    decoding: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One sentence that differs, and one whose score is off by the last bit."""
+    audited = nbest_equality if decoding == "beam" else equality
+    original, times = audited.decode_all, []
+
+    def decode_all(*args: Any) -> Any:
+        found = original(*args)
+        times.append(found)
+        if len(times) == 1:
+            one, two = (found[i][0][0] if decoding == "beam" else found[i][0] for i in (0, 1))
+            one["tokens"] = one["tokens"].flip(0)
+            scores = two["positional_scores"]
+            two["positional_scores"] = torch.nextafter(scores, torch.zeros_like(scores))
+        return found
+
+    monkeypatch.setattr(audited, "decode_all", decode_all)
+    more = ["--int8", "--decoding", decoding, "--beams", "2", "--batch-sizes", "4"]
+    assert run_audit([*arguments, *more], monkeypatch) == 1
+    assert "| 11 | 10 | 0 | 2 | 0 |" in capsys.readouterr().out
 
 
 def test_audit_refuses_drafts_that_nothing_verifies(

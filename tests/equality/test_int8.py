@@ -58,6 +58,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "decoder_output_dim": 16,
     },
     "gelu": {"activation_fn": "gelu"},
+    "tanh": {"activation_fn": "tanh"},
 }
 MODELS = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 
@@ -108,6 +109,20 @@ def test_batches_and_windows_change_nothing(options: dict[str, Any], left_pad: b
     sample = make_batch(sources, left_pad)
     assert_identical(decode("greedy", model, sample), expected)
     assert_identical(decode("iad", model, sample), expected)
+
+
+@ANYHOW
+def test_ensembles() -> None:
+    models = [make_model(make_task(), seed) for seed in (4, 5)]
+    sources = random_sources(4, 9)
+    tasks = {name: make_task(name, int8=True) for name in ("greedy", "iad")}
+    expected = [generate(tasks["greedy"], models, make_batch([source]))[0] for source in sources]
+    for task in tasks.values():
+        assert_identical(generate(task, models, make_batch(sources)), expected)
+    alone = one_by_one(models[0], sources)
+    assert any(
+        a["tokens"].tolist() != b["tokens"].tolist() for a, b in zip(alone, expected, strict=True)
+    )
 
 
 @ANYHOW

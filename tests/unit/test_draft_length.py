@@ -12,10 +12,13 @@ from fairseq_aggdec.drafters.draft_length import (
     MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
+    STEP_COST_IN_TOKENS,
     DraftLength,
     FixedDraftLength,
     best_length,
 )
+from fairseq_aggdec.kernels.library import kernels
+from tests.support import generation_options, make_batch, make_model, make_task
 
 
 def tokens_per_cost(stands: float, fixed_cost: float, length: int) -> float:
@@ -94,6 +97,20 @@ def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
     fixed.keep_rows([1])
     assert not fixed.resting
     assert [fixed.cap(0, room) for room in (0, 2, 60)] == [0, 2, longest]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
+    """A step of theirs costs less beside its tokens."""
+    task = make_task("iad", no_weight_packing=not packing)
+    model = make_model(task, 1)
+    generator = task.build_generator([model], generation_options())
+    task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
+    by = "kernels" if packing and kernels() else "cpu"
+    assert generator.drafter.draft_length.step_cost == STEP_COST_IN_TOKENS[by]
+    compiled, other = DraftLength(), DraftLength()
+    compiled.start(1, "kernels"), other.start(1, "cpu")
+    assert compiled.cap(0, 200) < other.cap(0, 200)
 
 
 def hopeless(batches: int = 0) -> DraftLength:

@@ -199,7 +199,7 @@ def started(
     state = DecodeState(
         [Row(i, [EOS], end=end, floor=1) for i in range(len(sources))], EOS, source.device
     )
-    unused: Any = None
+    unused: Any = SimpleNamespace(compiled=False)
     drafter.start({"net_input": {"src_tokens": source}}, unused, state)
     return drafter, state
 
@@ -276,7 +276,7 @@ def test_dictionaries_may_number_their_special_symbols_differently() -> None:
             dictionary.add_symbol(letter)
     drafter = InputCopyDrafter(source, target, "unique")
     state = DecodeState([Row(0, [EOS], end=50, floor=1)], EOS, torch.device("cpu"))
-    unused: Any = None
+    unused: Any = SimpleNamespace(compiled=False)
     row = [[PAD, source.index("a"), source.index("b"), EOS]]
     drafter.start({"net_input": {"src_tokens": torch.tensor(row)}}, unused, state)
     assert list(drafter.draft(state).tokens[0]) == [target.index("a"), target.index("b")]
@@ -288,7 +288,7 @@ def test_where_nothing_is_copied_the_text_is_not_even_read(
     drafter, state = started([[A, B, C]])
     drafter.draft_length.total.rejected = 1e6
     sample = {"net_input": {"src_tokens": torch.tensor([[A, B, C, EOS]])}}
-    unused: Any = None
+    unused: Any = SimpleNamespace(compiled=False)
     with monkeypatch.context() as patched:
         patched.setattr(drafter, "copied", None)
         drafter.start(sample, unused, state)
