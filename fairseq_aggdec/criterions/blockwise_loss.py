@@ -1,5 +1,6 @@
 """``--criterion blockwise_loss``: cross entropy of the heads of blockwise decoding (Stern et al., section 6)."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ class BlockwiseLossConfig(FairseqDataclass):
 class BlockwiseLoss(FairseqCriterion):
     """Head i learns the token i + 1 positions ahead; nothing is learned past ``</s>``.
 
+    With ``--slot-chain`` the loss of heads 2 to k is the mean of that of the head alone, which chooses the candidates,
+    and that of the head told the true token before its own; what is logged is of the latter.
+
     In training the loss is that of the drawn head, or the mean over heads, weighted by ``head_decay``. Validation looks
     at all heads: its ``loss`` is the same mean, and ``mean_accepted`` the tokens per iteration that exact acceptance
     would give at the positions of the reference.
@@ -75,10 +79,19 @@ class BlockwiseLoss(FairseqCriterion):
         losses, predicted = [], []
         for head, output in zip(heads, outputs, strict=True):
             wanted = shift(target, head, self.padding_idx)
-            found = projected_loss(
-                model.decoder.output_projection, output, wanted, self.epsilon, self.padding_idx
+            learning = functools.partial(
+                projected_loss,
+                model.decoder.output_projection,
+                target=wanted,
+                epsilon=self.epsilon,
+                pad=self.padding_idx,
             )
+            found = learning(output)
             losses.append(found.loss)
+            if head > 0 and model.decoder.chain is not None:
+                before = shift(target, head - 1, self.padding_idx)
+                found = learning(model.decoder.chained(output, before))
+                losses[-1] = (losses[-1] + found.loss) / 2
             predicted.append(found.predicted)
             there = wanted != self.padding_idx
             logging |= {
@@ -88,7 +101,8 @@ class BlockwiseLoss(FairseqCriterion):
             }
         loss = torch.stack(losses) @ self._weights(len(losses)).to(losses[0])
         if model.training and not self.mean:
-            loss = loss + nothing_of(layer, model.decoder.output_projection)
+            parts = (layer, model.decoder.output_projection, model.decoder.chain)
+            loss = loss + nothing_of(*(part for part in parts if part is not None))
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:

@@ -270,12 +270,13 @@ class CachedDecoder:
 
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
-    ) -> Tensor:
-        """Logits of heads 2 to ``block_size``: (B, C_out) -> (B, ``block_size`` - 1, M)."""
+    ) -> tuple[Tensor, Tensor]:
+        """Features (B, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (B, C_out)."""
         self._propose_as(proposing)
         assert self.draft_heads is not None
         others = self.draft_heads.others(features, block_size)  # (B, k - 1, C_out)
-        return self.draft_logits(others.flatten(0, 1), proposing).unflatten(0, others.shape[:2])
+        logits = self.draft_logits(others.flatten(0, 1), proposing)
+        return others, logits.unflatten(0, others.shape[:2])
 
     @property
     def reads_trees(self) -> bool:
@@ -378,7 +379,7 @@ class PrefixDecoder:
 
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:

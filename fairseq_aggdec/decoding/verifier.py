@@ -225,8 +225,9 @@ class Verifier:
 
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
-    ) -> Tensor:
-        """Logits of heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, M), M types or all."""
+    ) -> tuple[Tensor, Tensor]:
+        """Features and logits of heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, C) and (..., M), M types
+        or all."""
         (member,) = self.members
         return member.decoder.propose(features, block_size, proposing)
 

@@ -2,7 +2,7 @@
 
 The heads read the decoder's features at the position of each row's last accepted token. Head 1's token there is the
 correction token that the loop emits anyway; those of heads 2 to k are the next draft. So an iteration is one decoder
-call.
+call. With a chain (``--slot-chain``) those of their likely tokens are drafted that go together behind it.
 """
 
 import logging
@@ -20,6 +20,7 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.trees import TreeGrower
 
 logger = logging.getLogger(__name__)
@@ -56,11 +57,15 @@ class BlockwiseHeadsDrafter:
         self.features: Tensor | None = None  # (B, C), what the heads read
 
     def _check(self, member: Any) -> None:
-        """Looks at the heads' weights, once for every state of the parameters."""
+        """Looks at the weights of heads and chain, once for every state of the parameters."""
         if member.watch is self.checked:
             return
-        self.checked = member.watch
-        weight = broken_weight(member.model.decoder.heads)
+        self.checked, decoder = member.watch, member.model.decoder
+        self.chain: FastChain | None = None
+        weight = broken_weight(decoder.heads)
+        if decoder.chain is not None:
+            weight = weight or broken_weight(decoder.chain)
+            self.chain = FastChain(decoder, member.pack, self.proposing.int8)
         self.broken = weight is not None
         if weight is not None:
             logger.warning(
@@ -78,11 +83,28 @@ class BlockwiseHeadsDrafter:
         size = self.block_size.choose(len(state.rows))
         if size == 0:
             return nothing
-        logits = self.verifier.propose(self.features, size + 1, self.proposing)  # (B, size, M)
+        # (B, size, C) and (B, size, M)
+        features, logits = self.verifier.propose(self.features, size + 1, self.proposing)
         room = [min(size, row.end - row.position) for row in state.rows]
+        if self.chain is not None:
+            return self._chained(self.chain, features, logits, room, state)
         if self.trees is not None:
             return self.trees.alone(logits, room, state.eos)
         return BlockDraft(first_largest(logits.flatten(0, 1)).view(len(room), -1), room)
+
+    def _chained(
+        self,
+        chain: FastChain,
+        features: Tensor,
+        logits: Tensor,
+        room: Sequence[int],
+        state: DecodeState,
+    ) -> Draft:
+        """What goes together of the heads' likely tokens, behind the correction token."""
+        last = to_device([row.tokens[-1] for row in state.rows], state.device)
+        if self.trees is not None:
+            return self.trees.draft(*chain.pairs(features, logits, last), room, state.eos)
+        return BlockDraft(chain.choose(features, logits, last), room)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if self.began is not None:

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.int8 import linear
 from fairseq_aggdec.drafters.trees import CANDIDATES
-from fairseq_aggdec.models.nar_decoder import NarDecoder
-from fairseq_aggdec.models.slot_chain import tokens_before
+from fairseq_aggdec.models.slot_chain import ChainedDecoder, tokens_before
 
 
 class FastChain:
-    """The chain of a drafter's decoder in evaluation mode; its weights are read, never changed.
+    """The chain of a drafter's slots or of block heads in evaluation mode; its weights are read, never changed.
 
     Args:
         decoder: has a chain.
@@ -24,7 +23,7 @@ class FastChain:
     """
 
     @torch.no_grad()
-    def __init__(self, decoder: NarDecoder, pack: bool, int8: bool = False):
+    def __init__(self, decoder: ChainedDecoder, pack: bool, int8: bool = False):
         assert decoder.chain is not None
         embedded = decoder.embed_scale * decoder.embed_tokens.weight
         self.heard = decoder.chain.read_token(embedded)  # (V, C)

@@ -9,7 +9,6 @@ from fairseq_aggdec.data.images import ImageFormat
 from fairseq_aggdec.models.blockwise_transformer import (
     BlockwiseTransformerModel,
     HeadedDecoder,
-    build_heads,
     set_head_defaults,
 )
 from fairseq_aggdec.models.image_transformer import (
@@ -52,7 +51,7 @@ class BlockwiseImageTransformerModel(BlockwiseTransformerModel):
         cls, args: Namespace, tgt_dict: Any, embed_tokens: Any
     ) -> BlockwiseImageDecoder:
         decoder = BlockwiseImageDecoder(args, tgt_dict, embed_tokens)
-        decoder.heads = build_heads(args, decoder.output_embed_dim)
+        decoder.add_heads(args)
         return decoder
 
 

@@ -17,15 +17,28 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
+from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 
-HEADS = "decoder.heads."
+HEADS, CHAIN = "decoder.heads.", "decoder.chain."
 
 
-class HeadedDecoder:
-    """What a Transformer decoder gains from block heads: mixed in before its class, ``heads`` set once it is made."""
+class HeadedDecoder(ChainedDecoder):
+    """What a Transformer decoder gains from block heads: mixed in before its class, :meth:`add_heads` once it is made.
+
+    Heads 2 to k may have a chain, which tells each the token before its own; head 1 is the model and hears nothing.
+    """
 
     heads: BlockHeads
-    output_projection: nn.Module
+    output_embed_dim: int
+
+    def add_heads(self, args: Namespace) -> None:
+        """The heads that the options ask for."""
+        self.heads = build_heads(args, self.output_embed_dim)
+        self.chain = None
+        if args.slot_chain:
+            self.chain = SlotChain(self.output_embed_dim, self.embed_tokens.embedding_dim)
+            nn.init.zeros_(self.chain.write.weight)  # at first the heads say what they say without
+            nn.init.zeros_(self.chain.write.bias)
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits of head 1, the model itself: (..., C) -> (..., V)."""
@@ -75,19 +88,19 @@ class BlockwiseTransformerModel(TransformerModel):
             )
         model: BlockwiseTransformerModel = super().build_model(args, task)
         if parameters is not None:
-            load_base(model, parameters, path, new=HEADS)
+            load_base(model, parameters, path, new=(HEADS, CHAIN))
         return model
 
     @classmethod
     def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> BlockwiseDecoder:
         decoder = BlockwiseDecoder(args, tgt_dict, embed_tokens)
-        decoder.heads = build_heads(args, decoder.output_embed_dim)
+        decoder.add_heads(args)
         return decoder
 
     def base_parameters(self) -> Iterator[nn.Parameter]:
-        """Every parameter but those of the heads."""
+        """Every parameter but those of the heads and their chain."""
         for name, parameter in self.named_parameters():
-            if not name.startswith(HEADS):
+            if not name.startswith((HEADS, CHAIN)):
                 yield parameter
 
     @property
@@ -156,6 +169,12 @@ def add_head_args(parser: ArgumentParser) -> None:
         help="head 1 is the decoder's own output, so that quality is exactly that of the base model",
     )
     parser.add_argument(
+        "--slot-chain",
+        action="store_true",
+        help="heads 2 to K hear which token was chosen before theirs: of the likeliest tokens of every head those are "
+        "drafted that go together",
+    )
+    parser.add_argument(
         "--base-checkpoint",
         metavar="FILE",
         help="begin with a trained stock Transformer; the architecture is read from it too",
@@ -171,6 +190,10 @@ def check_head_args(args: Namespace) -> None:
     """Raises ``ValueError`` with one sentence that names the option."""
     if int(args.block_size) < 1:
         raise ValueError(f"--block-size {args.block_size}: there is at least one head")
+    if int(args.block_size) == 1 and args.slot_chain:
+        raise ValueError(
+            "--slot-chain with --block-size 1: there is no head that could hear of another"
+        )
     if int(args.block_size) == 1 and args.identity_first_head:
         raise ValueError("--block-size 1 with --identity-first-head leaves nothing to train")
     if args.head_hidden_dim is not None and args.head_hidden_dim < 1:
@@ -198,6 +221,7 @@ def set_head_defaults(args: Namespace) -> None:
     args.head_layout = getattr(args, "head_layout", None) or DENSE
     args.head_hidden_dim = getattr(args, "head_hidden_dim", None)
     args.identity_first_head = getattr(args, "identity_first_head", False)
+    args.slot_chain = getattr(args, "slot_chain", False)
     args.base_checkpoint = getattr(args, "base_checkpoint", None)
     args.freeze_base = getattr(args, "freeze_base", False)
 

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerConfig, TransformerDecoder
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.slot_chain import SlotChain
+from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 
 BIDIRECTIONAL, CAUSAL = "bidirectional", "causal"  # --prefix-attention
 ITSELF, NEXT = "itself", "next"  # --slot-predicts
 
 
-class NarDecoder(TransformerDecoder):
+class NarDecoder(ChainedDecoder, TransformerDecoder):
     """Predicts a block: target prefix and mask slots in, logits of the slots out.
 
     :meth:`slot_features` is its use; stock ``forward``, a causal pass over plain tokens, is none.
@@ -25,7 +25,6 @@ class NarDecoder(TransformerDecoder):
         causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
-        chain: tells slots the tokens before them, None without it.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding):
@@ -118,12 +117,6 @@ class NarDecoder(TransformerDecoder):
             scores = scores.masked_fill(padding[0].unsqueeze(1), -torch.inf)
         weights = scores.softmax(-1).type_as(source_keys)  # (B, W, S)
         return mask + torch.bmm(weights, encoder_out["encoder_embedding"][0])
-
-    def chained(self, features: Tensor, before: Tensor) -> Tensor:
-        """Features (B, k, C) of slots that are told the tokens before them (B, k): (B, k, C)."""
-        assert self.chain is not None
-        told: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
-        return told
 
     def _embed(
         self, tokens: Tensor, encoder_out: dict[str, Any], source_keys: Tensor | None

@@ -1,4 +1,4 @@
-"""``--slot-chain``: the slots of a block hear which token was chosen before them.
+"""``--slot-chain``: the slots of a block, or block heads, hear which token was chosen before them.
 
 Slots are predicted at once, so that each alone may go another way of saying the same ("a man man is" for "a man is" and
 "the man is"). Here a slot's features are told the token before it, by a small residual net, after all layers have run:
@@ -28,6 +28,25 @@ class SlotChain(nn.Module):
         """(..., C) and (..., E) -> (..., C)."""
         heard = self.read_slot(features) + self.read_token(before)
         told: Tensor = features + self.write(heard.relu())
+        return told
+
+
+class ChainedDecoder:
+    """What a decoder with a chain over its slots or heads has: mixed in before its class, ``chain`` set by it.
+
+    Attributes:
+        chain: tells slots the tokens before them, None without it.
+    """
+
+    chain: SlotChain | None
+    embed_scale: float
+    embed_tokens: nn.Embedding
+    output_projection: nn.Linear
+
+    def chained(self, features: Tensor, before: Tensor) -> Tensor:
+        """Features (..., C) of slots that are told the tokens before them (...): (..., C)."""
+        assert self.chain is not None
+        told: Tensor = self.chain(features, self.embed_scale * self.embed_tokens(before))
         return told
 
 

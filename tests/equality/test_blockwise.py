@@ -8,9 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.block_size import FixedBlockSize
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.heads import FastHeads
+from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.chain import CANDIDATES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
     assert_same,
@@ -40,6 +45,16 @@ def headed(
         identity_first_head=identity,
         **options,
     )
+
+
+def chained(layout: str = "per-head", identity: bool = False) -> Any:
+    """The same with a chain that says much; an untrained one says nothing."""
+    model = headed(layout, identity, slot_chain=True)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.decoder.chain.parameters():
+            parameter.normal_(0, 0.5)
+    return model
 
 
 def blockwise(
@@ -79,6 +94,65 @@ def test_trees(layout: str, nodes: str) -> None:
     for options in ({}, {"min_len": 6, "max_len_b": 9}, {"unkpen": -3.0}):
         expected = stock([model], sample, prefix, **options)
         assert_same(blockwise(model, sample, prefix, draft_nodes=nodes, **options), expected)
+
+
+@LAYOUTS
+@FIRST
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_chain_over_the_heads(layout: str, identity: bool, rows: int) -> None:
+    model = chained(layout, identity)
+    assert decoder_gap(model.decoder) is None
+    sample = make_batch(random_sources(3, rows))
+    prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
+    for options in ({}, {"min_len": 6, "max_len_b": 9}):
+        expected = stock([model], sample, prefix, **options)
+        for chosen in ({}, {"block_size": 2}, {"block_size": "auto"}, {"draft_vocabulary": 9}):
+            for nodes in (None, "1", "7", "auto"):
+                found = blockwise(model, sample, prefix, draft_nodes=nodes, **chosen, **options)
+                assert_same(found, expected)
+
+
+def test_a_chain_drafts_what_goes_together() -> None:
+    """Against one head after the other, each told the token that was chosen before it."""
+    model = chained()
+    drafter, decoder = BlockwiseHeadsDrafter(FixedBlockSize(3)), model.decoder
+    verifier, sample = Verifier([model]), make_batch(random_sources(3, 5))
+    rows = [Row(i, [2, 5 + i, 9], end=9, floor=0) for i in range(5)]
+    state = DecodeState(rows, 2, torch.device("cpu"))
+    with torch.inference_mode():
+        verifier.start(sample["net_input"], 8)
+        drafter.start(sample, verifier, state)
+        drafter.features = features = torch.randn(5, 16)
+        found = drafter.draft(state).rows()
+        heads = decoder.heads(features, range(1, 4))
+        for row, slots, block in zip(rows, heads, found, strict=True):
+            before, expected = row.tokens[-1], []
+            for slot in slots:
+                told = decoder.output_projection(decoder.chained(slot, torch.tensor(before)))
+                likely = decoder.output_projection(slot).topk(CANDIDATES).indices
+                before = int(likely[told[likely].argmax()])
+                expected.append(before)
+            assert block == expected
+        alone = decoder.output_projection(heads).argmax(-1).tolist()
+    assert [list(block) for block in found] != alone
+
+
+def test_a_chain_may_say_nothing_and_a_broken_one_ends_drafting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sample = make_batch(random_sources(3, 5))
+    model = headed(slot_chain=True)
+    plain = blockwise(headed(), sample)
+    model.load_state_dict(headed().state_dict(), strict=False)  # as from an older checkpoint
+    torch.nn.init.zeros_(model.decoder.chain.write.weight)  # as it begins
+    torch.nn.init.zeros_(model.decoder.chain.write.bias)
+    assert [h["steps"] for h in blockwise(model, sample)] == [h["steps"] for h in plain]
+    with torch.no_grad():
+        model.decoder.chain.read_slot.bias[0] = torch.nan
+    found = blockwise(model, sample)
+    assert_same(found, stock([model], sample))
+    assert "block heads have NaN or infinity in their weight" in caplog.text
+    assert all(h["steps"] == len(h["tokens"]) for h in found)
 
 
 def test_heads_that_draft_nothing() -> None:
@@ -143,8 +217,8 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
             found = decoder.heads.others(features, block_size)
             torch.testing.assert_close(found, expected[:, 1:block_size])
         proposed, among_few = (
-            decoder.propose(features, 4),
-            decoder.propose(features, 4, Proposing(types=9)),
+            decoder.propose(features, 4)[1],
+            decoder.propose(features, 4, Proposing(types=9))[1],
         )
     logits = model.decoder.head_logits(features, range(1, 4))
     torch.testing.assert_close(proposed, logits)
@@ -201,12 +275,13 @@ class Oracle:
 
         drafter.draft, verifier.logits, verifier.propose = draft, count, self.propose
 
-    def propose(self, features: Tensor, block_size: int, types: int = 0) -> Tensor:
+    def propose(self, features: Tensor, block_size: int, types: int = 0) -> tuple[Tensor, Tensor]:
         following = self.output[self.position : self.position + block_size - 1]
         wrong = [4 if token != 4 else 5 for token in following[self.right :]]
         block = following[: self.right] + wrong
         tokens = torch.tensor([block + [4] * (block_size - 1 - len(block))])
-        return torch.nn.functional.one_hot(tokens, len(self.model.decoder.dictionary)).float()
+        types = len(self.model.decoder.dictionary)
+        return features, torch.nn.functional.one_hot(tokens, types).float()
 
 
 @pytest.mark.parametrize("right", [0, 1, 3])

@@ -12,8 +12,10 @@ import torch
 
 from fairseq_aggdec.decoding.draft import BlockDraft, Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
+from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation.forced_drafts import KINDS, RIGHT, ForcedDrafter
 from fairseq_aggdec.tasks import decoding_task
 from tests.support import (
@@ -182,6 +184,27 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     assert both.stands == [True, True]
     both.keep_rows([1])
     assert both.stands == [True]
+
+
+@pytest.mark.parametrize("decoding", ["gad", "blockwise"])
+def test_nothing_is_learned_from_a_draft_that_was_passed_over(decoding: str) -> None:
+    chooser = mock.Mock(learned=True)
+    drafter: Any = BlockwiseHeadsDrafter(chooser)
+    if decoding == "gad":
+        model = make_model(make_task(), 2, "nar_drafter", block_size=5)
+        drafter = NarDrafter(model, chooser)
+        drafter.once = 0.0
+    drafter.verifier = SimpleNamespace(features=[torch.zeros(2, 3)])
+    state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
+    found = verification([[7, 8, 5], [4]], [2, 0])
+    found.window.widths = [1, 1]
+    found.paths = [[0], [1]]
+    for passed_over, calls in ((True, 0), (False, 1)):
+        drafter.began = 1.0
+        if passed_over:
+            drafter.pass_over()
+        drafter.observe(found, state)
+        assert chooser.observe.call_count == calls
 
 
 def verification(emitted: list[list[int]], accepted: list[int]) -> Any:

@@ -14,6 +14,15 @@ from fairseq_aggdec.evaluation.device_cases import CASES, Case, Hypotheses
 from fairseq_aggdec.evaluation.equality import SCORE_TOLERANCE
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2}
+CHAIN = device_cases.HEADS | {"head_layout": "per-head", "slot_chain": True}
+UNCOUNTED = [  # they go the ways of cases that are counted
+    Case(name, "blockwise", "blockwise_transformer", CHAIN, task=task)
+    for name, task in (
+        ("blockwise, chain", {}),
+        ("blockwise, trees, chain", {"draft_nodes": "7"}),
+        ("blockwise, chain, a copy first", {"draft_from": "source"}),
+    )
+]
 BY_NAME = {case.name: case for case in CASES}
 # One of each way through the code that the precision could take.
 IN_HALF = [
@@ -51,7 +60,7 @@ def assert_equal(
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *UNCOUNTED], ids=lambda case: case.name)
 def test_output_is_what_it_must_be(
     case: Case, rows: int, gpu: torch.device, tmp_path: Path
 ) -> None:

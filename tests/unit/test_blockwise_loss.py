@@ -139,6 +139,52 @@ def test_half_precision_gives_nearly_the_same_gradient(dtype: torch.dtype, layou
     assert torch.cosine_similarity(found[dtype], found[torch.float32], dim=0) > 0.99
 
 
+def test_a_chain_learns_from_the_token_before_each_head() -> None:
+    """Heads alone and heads that are told the true token count half each; head 1 hears nothing."""
+    sizes = {"block_size": 3, "head_hidden_dim": 8, "slot_chain": True}
+    model = make_model(make_task(), 2, "blockwise_transformer", **sizes)
+    sample = sample_with_targets([[5, 6, 7, 8], [9, 10]])
+    with torch.no_grad():
+        outputs = model(**sample["net_input"], heads=range(3)).unbind(2)
+    decoder, target, nll = model.decoder, sample["target"], []
+    for head, output in enumerate(outputs):
+        sums = []
+        for told in (False, True) if head else (False,):
+            total = 0.0
+            for row, tokens in enumerate(target.tolist()):
+                for place in range(len(tokens) - head):
+                    if tokens[place + head] == PAD:
+                        continue
+                    features = output[row, place]
+                    if told:
+                        features = decoder.chained(features, target[row, place + head - 1])
+                    log_probs = decoder.output_projection(features).log_softmax(-1)
+                    total -= float(log_probs[tokens[place + head]].detach())
+            sums.append(total)
+        nll.append(sums)
+    config = BlockwiseLossConfig(label_smoothing=0.0, sentence_avg=False)
+    config.head_loss = "mean"
+    found, _, logging = BlockwiseLoss(config, make_task())(model.eval(), sample)
+    expected = sum(sum(sums) / len(sums) for sums in nll) / 3
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
+    for head in range(3):
+        assert float(logging[f"nll_{head + 1}"]) == pytest.approx(nll[head][-1], rel=1e-4)
+
+
+def test_a_frozen_base_leaves_the_chain_to_learn_and_every_parameter_has_a_gradient() -> None:
+    options = {"identity_first_head": True, "freeze_base": True, "head_hidden_dim": 8}
+    model = make_model(
+        make_task(), 2, "blockwise_transformer", block_size=2, slot_chain=True, **options
+    )
+    for head_loss in ("mean", "sample"):
+        model.train().zero_grad()
+        loss, _, _ = criterion(head_loss)(model, sample_with_targets())
+        loss.backward()
+        learning = {name for name, p in model.named_parameters() if p.grad is not None}
+        wanted = {n for n, _ in model.named_parameters() if ".heads." in n or ".chain." in n}
+        assert learning == wanted
+
+
 def test_a_decay_outside_0_to_1_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--head-decay 1\.5"):
         criterion("mean", 1.5)

@@ -52,6 +52,26 @@ def test_sizes_of_nothing_are_refused(option: str, value: str) -> None:
         build(command_line(option, value))
 
 
+def test_a_chain_on_a_base_and_checkpoints_that_are_older_than_it(tmp_path: Path) -> None:
+    """At first it says nothing; a frozen base leaves it to learn; with one head there is nothing to hear."""
+    base = save_base(tmp_path, args=Namespace(arch="transformer", **SIZES))
+    given = ["--base-checkpoint", base, "--freeze-base", "--slot-chain"]
+    model = build(command_line(*given)).eval()
+    features, tokens = torch.randn(3, 16), torch.tensor([5, 6, 7])
+    assert torch.equal(model.decoder.chained(features, tokens), features)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith(("decoder.heads.", "decoder.chain.")) for name in learning)
+    assert any(name.startswith("decoder.chain.") for name in learning)
+    args = command_line("--block-size", "3")
+    saved = build(args).state_dict()
+    del args.slot_chain
+    older = build(args)
+    older.load_state_dict(saved)
+    assert older.decoder.chain is None
+    with pytest.raises(ValueError, match="--slot-chain with --block-size 1"):
+        build(command_line("--slot-chain", "--block-size", "1"))
+
+
 def test_random_weights_are_not_frozen(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--freeze-base without --base-checkpoint"):
         build(command_line("--freeze-base"))
