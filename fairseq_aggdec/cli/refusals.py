@@ -119,6 +119,8 @@ def refusal(error: Exception) -> str | None:
     if isinstance(error, CheckpointError):
         return text
     module = innermost_module(error.__traceback__)
+    if module == "fairseq.options" and not text:  # it says nothing of what it has against the model
+        return "--arch is missing: it names the kind of model (--help shows the options)"
     ours = module.startswith("fairseq_aggdec.")
     if isinstance(error, ValueError) and ours and text:
         return text

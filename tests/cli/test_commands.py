@@ -145,6 +145,26 @@ def test_refusals_are_one_line(
     assert found.out == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "--arch is missing"),
+        (["--arch", "transfomer"], "invalid choice: 'transfomer'"),
+        (["--arch", "transformer", "--nope"], "unrecognized arguments: --nope"),
+    ],
+)
+def test_training_refuses_in_one_line(
+    options: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["aggdec-train", "data", *options])
+    assert fairseq_commands.train() == refusals.REFUSED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("aggdec-train: error: ") and says in line
+
+
 @pytest.mark.parametrize("tool", main.TOOLS)
 def test_tools_refuse_in_one_line(
     tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fairseq import options
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
@@ -56,6 +57,7 @@ def of_fairseq(name: str) -> frozenset[str]:
     wanted += [LR_SCHEDULER_REGISTRY["inverse_sqrt"]]
     for part in wanted:
         found |= {word for action in options_of(part) for word in action.option_strings}
+    found |= {f"--{option.replace('_', '-')}" for option in vars(SentencepieceConfig())}
     return frozenset(found)
 
 
