@@ -16,7 +16,8 @@ LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
 LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
 LATTICE_SEARCH = ChoiceEnum(["serial", "scan"])
 DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "none"])
-STOP_RULE = ChoiceEnum(["stock", "printed"])
+STOP_RULE = ChoiceEnum(["stock", "any"])
+LENGTH_PENALTY = ChoiceEnum(["fairseq", "gnmt"])
 
 
 @dataclass
@@ -118,6 +119,13 @@ class DecodingConfig(FairseqDataclass):
             "on behind the rejected token as if that had been replaced. The output is the same, only the speed differs"
         },
     )
+    iad_draft_length: str = field(
+        default="auto",
+        metadata={
+            "help": "iad: longest draft, in tokens. all: whatever is left of the text, as in the paper; auto: whatever "
+            "pays, from what was accepted so far. The output is the same, only the speed differs"
+        },
+    )
     draft_from: DRAFT_FROM = field(
         default="auto",
         metadata={
@@ -144,8 +152,15 @@ class DecodingConfig(FairseqDataclass):
         default="stock",
         metadata={
             "help": "interleaved: which endings count towards the --beam that stop the search: those among the best "
-            "continuations of the sentence (stock, as fairseq does), or of any hypothesis (printed, as in the paper: "
-            "shorter outputs)"
+            "continuations of the sentence (stock, as fairseq does), or of any hypothesis (any, as in Algorithm 1 of "
+            "the paper: shorter outputs)"
+        },
+    )
+    length_penalty: LENGTH_PENALTY = field(
+        default="fairseq",
+        metadata={
+            "help": "interleaved: what scores of finished hypotheses are divided by. fairseq: length ** --lenpen; "
+            "gnmt: ((5 + length) / 6) ** --lenpen, as in the paper's summaries"
         },
     )
     dedup: int = field(

@@ -54,8 +54,9 @@ class InterleavedGenerator(SequenceGenerator):
         counters: statistics, added to.
         end_condition: ``first``: a hypothesis ends with the first ``</s>`` of a step, as in the paper; ``all``:
             all slots of the step behind it must say ``</s>`` too, and this counts in its score.
-        as_printed: every ending among the best continuations of a hypothesis counts, not only those among the best of
+        any_ending: every ending among the best continuations of a hypothesis counts, not only those among the best of
             the sentence.
+        gnmt: scores are divided by ((5 + length) / 6) ** lenpen (Wu et al. 2016), not by length ** lenpen.
         dedup: n-grams up to this length that directly repeat themselves are written once; 0 for never.
         print_alignment: ``hard`` or ``soft``, None for no alignment.
         pack: keep weights packed for CPU.
@@ -69,7 +70,8 @@ class InterleavedGenerator(SequenceGenerator):
         *,
         counters: Counters,
         end_condition: str = FIRST,
-        as_printed: bool = False,
+        any_ending: bool = False,
+        gnmt: bool = False,
         dedup: int = 0,
         print_alignment: str | None = None,
         pack: bool = True,
@@ -79,7 +81,7 @@ class InterleavedGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.end_condition, self.dedup = counters, end_condition, dedup
         self.retain_history = retain_history
-        self.as_printed = as_printed
+        self.any_ending, self.gnmt = any_ending, gnmt
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
         self.verifier = Verifier(list(models), pack, self.temperature)
@@ -120,7 +122,7 @@ class InterleavedGenerator(SequenceGenerator):
         with torch.inference_mode(), self.counters.clock("encoder"):
             self.verifier.start(net_input, capacity)
         search = InterleavedSearch(
-            self.verifier, self.geometry, rules, self.beam_size, self.counters, self.as_printed
+            self.verifier, self.geometry, rules, self.beam_size, self.counters, self.any_ending
         )
         found = search.run(self.eos if bos_token is None else bos_token, device)
         for row, sentence in enumerate(found):
@@ -174,7 +176,7 @@ class InterleavedGenerator(SequenceGenerator):
         tokens, scores = written.tokens[reading], written.scores[reading]
         score = scores.sum()
         if self.normalize_scores:
-            score = score / length**self.len_penalty
+            score = score / ((5 + length) / 6 if self.gnmt else length) ** self.len_penalty
         history: list[dict[str, Tensor]] = []
         if self.retain_history:
             history = step_history(tokens, reading, self.geometry.step, self.pad)
@@ -346,7 +348,8 @@ def build_interleaved_generator(
     else:
         extra |= {
             "end_condition": str(cfg.end_condition),
-            "as_printed": str(cfg.stop_rule) == "printed",
+            "any_ending": str(cfg.stop_rule) == "any",
+            "gnmt": str(cfg.length_penalty) == "gnmt",
             "dedup": int(cfg.dedup),
             "print_alignment": alignment,
         }
@@ -363,6 +366,7 @@ def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
         common_geometry(models) == Geometry()
         and str(cfg.end_condition) == FIRST
         and str(cfg.stop_rule) == "stock"
+        and str(cfg.length_penalty) == "fairseq"
         and not cfg.dedup
         and not getattr(args, "match_source_len", False)
         and not getattr(args, "retain_iter_history", False)

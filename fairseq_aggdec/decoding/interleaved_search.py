@@ -3,11 +3,11 @@
 Every iteration writes one step of z = h * c slots for each of B hypotheses per sentence, in one window of the
 cached decoder. Sentences leave as soon as they have B finished hypotheses or no unfinished one.
 
-The algorithm as printed takes up every ending among the B best continuations of a hypothesis. Most of these are far
-behind the best continuations of the sentence, so B endings are soon found and outputs get short. Stock fairseq looks at
-2B continuations and takes up an ending that is among the B best of the sentence: so does this search unless told
-otherwise, and with one word per step it is stock's. There a hypothesis ends in one way, so that B others remain; with
-more words per step it ends in many, and fewer may remain.
+The algorithm takes up every ending among the B best continuations of a hypothesis (``--stop-rule any``). Most of
+these are far behind the best continuations of the sentence, so B endings are soon found and outputs get short. Stock
+fairseq looks at 2B continuations and takes up an ending that is among the B best of the sentence: so does this search
+unless told otherwise, and with one word per step it is stock's. There a hypothesis ends in one way, so that B others
+remain; with more words per step it ends in many, and fewer may remain.
 """
 
 from dataclasses import dataclass, field
@@ -162,7 +162,7 @@ class InterleavedSearch:
         rules: generation options.
         beam: B.
         counters: are added to.
-        as_printed: take up every ending among the B best continuations of a hypothesis.
+        any_ending: take up every ending among the B best continuations of a hypothesis.
     """
 
     def __init__(
@@ -172,16 +172,16 @@ class InterleavedSearch:
         rules: StepRules,
         beam: int,
         counters: Counters,
-        as_printed: bool = False,
+        any_ending: bool = False,
     ):
         self.verifier, self.geometry, self.rules = verifier, geometry, rules
         self.beam, self.counters = beam, counters
-        self.as_printed = as_printed
-        self.width = beam if as_printed else 2 * beam  # continuations of a hypothesis, W
+        self.any_ending = any_ending
+        self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
 
     @torch.inference_mode()
     def run(self, start: int, device: torch.device) -> list[Found]:
-        """Decodes the batch: per sentence B finished hypotheses, ``as_printed`` B or more, fewer at the length limit.
+        """Decodes the batch: per sentence B finished hypotheses, ``any_ending`` B or more, fewer at the length limit.
 
         Args:
             start: what the slots of the first step read.
@@ -222,7 +222,7 @@ class InterleavedSearch:
         going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
         live, best = going_on.topk(beam)
         done = ended & totals.isfinite()
-        if not self.as_printed:
+        if not self.any_ending:
             leading = totals.view(count, -1).topk(beam).values[:, -1:]  # (N, 1)
             done &= (totals.view(count, -1) >= leading).view_as(done)
         # One transfer to the host: which continuations are finished, with what score and where, which sentences go on
@@ -284,5 +284,5 @@ class InterleavedSearch:
         tokens, scores = beams.written(steps, index)
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
             hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
-            if self.as_printed or len(hypotheses) < self.beam:
+            if self.any_ending or len(hypotheses) < self.beam:
                 hypotheses.append(Written(tokens[i, :length], scores[i, :length]))

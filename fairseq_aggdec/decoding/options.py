@@ -1,7 +1,7 @@
 """Which generation options a method can honour: everything else is refused before a sentence is decoded."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairseq_aggdec.data.interleaving import Geometry
@@ -17,6 +17,7 @@ from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 
@@ -167,10 +168,12 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "drafter_path": (None, ("gad", "nar", "iad", "beam")),
     "acceptance": ("exact", ("iad", "gad", "blockwise")),
     "min_block_size": (1, ("iad", "gad", "blockwise")),
+    "iad_draft_length": ("auto", ("iad",)),
     "draft_from": ("auto", ("iad", "beam")),
     "draft_file": (None, ("iad", "beam")),
     "end_condition": ("first", ("interleaved",)),
     "stop_rule": ("stock", ("interleaved",)),
+    "length_penalty": ("fairseq", ("interleaved",)),
     "dedup": (0, ("interleaved",)),
 }
 
@@ -304,6 +307,21 @@ def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"--draft-nodes {given}: it must be at least 1, or auto")
     return NodeBudget(int(given))
+
+
+def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength | FixedDraftLength]:
+    """Makes what says how long drafts of ``--decoding iad`` are.
+
+    Raises:
+        ValueError: ``--iad-draft-length`` is no positive number, not ``all`` and not ``auto``.
+    """
+    given = str(cfg.iad_draft_length)
+    if given == "auto":
+        return DraftLength
+    if given != "all" and (not given.isdecimal() or int(given) < 1):
+        raise ValueError(f"--iad-draft-length {given}: it must be at least 1, or all, or auto")
+    limit = None if given == "all" else int(given)
+    return lambda: FixedDraftLength(limit)
 
 
 def announce_int8(cfg: DecodingConfig) -> None:

@@ -88,6 +88,31 @@ class DraftLength:
         self.rows = [self.rows[row] for row in rows]
 
 
+class FixedDraftLength:
+    """The same longest draft for every row and batch (``--iad-draft-length``); Algorithm 1 of Ge et al. has no limit.
+
+    Args:
+        limit: tokens; None: whatever is left of the text.
+    """
+
+    resting = False
+
+    def __init__(self, limit: int | None):
+        self.limit = limit
+
+    def start(self, rows: int, device_type: str) -> None:
+        pass
+
+    def cap(self, row: int, room: int) -> int:
+        return room if self.limit is None else min(self.limit, room)
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        pass
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        pass
+
+
 def best_length(stands: float, fixed_cost: float, room: int) -> int:
     """argmax over 0 <= K <= room of expected tokens / (fixed_cost + K); it has one maximum, so the first is taken."""
     expected, gain = 1.0, 1.0

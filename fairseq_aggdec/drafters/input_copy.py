@@ -6,7 +6,7 @@ so if any suffix is unique the longest is. That is ``--iad-match unique``; the o
 often, and differ from it in speed only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from fairseq.data import Dictionary
@@ -16,7 +16,7 @@ from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.draft_length import DraftLength
+from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 
 NEVER_DRAFTED = -1
@@ -129,16 +129,23 @@ class CopyDrafter:
         eos: end symbol of the target dictionary, with which outputs start too.
         match: see :class:`CopyText`.
 
+    Attributes:
+        new_length: makes what says how long drafts are, with nothing learned.
+
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
 
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
-        self.draft_length = DraftLength()
+        self.limit_drafts(DraftLength)
+
+    def limit_drafts(self, new_length: Callable[[], DraftLength | FixedDraftLength]) -> None:
+        self.new_length = new_length
+        self.forget()
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
-        self.draft_length = DraftLength()
+        self.draft_length = self.new_length()
 
     @property
     def resting(self) -> bool:

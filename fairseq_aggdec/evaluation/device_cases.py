@@ -151,7 +151,7 @@ CASES = [
         )
         for name, model, task, generation in (
             ("beam 3", {}, {}, {}),
-            ("printed", {}, {"stop_rule": "printed", "end_condition": "all", "dedup": 2}, {}),
+            ("any ending", {}, {"stop_rule": "any", "end_condition": "all", "dedup": 2}, {}),
             ("independent", {"independent_directions": True}, {}, {"print_alignment": "hard"}),
         )
     ],

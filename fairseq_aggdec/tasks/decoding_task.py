@@ -34,6 +34,7 @@ from fairseq_aggdec.decoding.options import (
     announce_unused,
     beam_gap,
     blockwise_size,
+    copied_length,
     drafted_nodes,
     drafted_size,
     proposing,
@@ -307,10 +308,13 @@ class DecodingTask(FairseqTask):
             or self.cfg.draft_file
             or self.cfg.draft_from == "file"
         ):
-            return build_text_drafter(self.cfg, self, models[0], args)
-        return InputCopyDrafter(
-            self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match)
-        )
+            drafter = build_text_drafter(self.cfg, self, models[0], args)
+        else:
+            drafter = InputCopyDrafter(
+                self.source_dictionary, self.target_dictionary, str(self.cfg.iad_match)
+            )
+        drafter.limit_drafts(copied_length(self.cfg))
+        return drafter
 
     def _nar_drafter(self, decoding: str, models: Sequence[Any]) -> NarDrafter:
         if not self.cfg.drafter_path:

@@ -3,7 +3,8 @@
 # A recipe sets WORK (its folder of results) and calls
 #   stage  NAME COMMAND...   COMMAND writes into $OUT, a fresh folder; $OUT becomes $WORK/NAME once COMMAND succeeded.
 #   resume NAME COMMAND...   the same, but what an interrupted try left in $OUT is kept (training continues from its checkpoint).
-# A stage whose folder $WORK/NAME exists is done and is skipped; delete the folder to redo it.
+# A stage whose folder $WORK/NAME exists is done and is skipped; delete the folder to redo it. Where it was made with other
+# settings than it would be made with now, or from a stage that was, it is moved aside and made anew (KEEP=1: kept).
 # Sourced, not executed: the recipe itself starts with `set -euo pipefail`.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -14,8 +15,78 @@ USER_DIR="$ROOT/fairseq_aggdec"
 say() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
+# Variables that say where and on what a stage runs, not what comes out.
+NO_SETTINGS=' OUT WORK ROOT PYTHON BIN USER_DIR DEVICE_FLAGS PRECISION_FLAGS GPUS BF16 WORKERS '
+
+# called COMMAND: the text of a function and of those that it calls, each once.
+called() {
+    local -A seen=()
+    local waiting=("$1") name body other
+    while [ "${#waiting[@]}" -gt 0 ]; do
+        name=${waiting[0]} waiting=("${waiting[@]:1}")
+        [ -z "${seen[$name]:-}" ] && body=$(declare -f "$name") || continue
+        seen[$name]=1
+        printf '%s\n' "$body"
+        while read -r other; do
+            ! grep -qE "(^|[;&|(!]|then|do|else|if) *$other( |;|\)|\$)" <<<"$body" || waiting+=("$other")
+        done < <(compgen -A function)
+    done
+}
+
+# settings COMMAND...: what a stage depends on: its arguments, the variables that it reads, and the stages whose folders these name.
+settings() {
+    local body found stage
+    body=$(called "$1")
+    found=$(printf '%s\n' "$*"; values "$body"; folders "$body")
+    for stage in $(grep -oE "$WORK/[^/ \"')]+" <<<"$found" | sort -u); do
+        stage=${stage##*/}
+        [ ! -e "$WORK/.settings/$stage" ] || printf 'stage %s %s\n' "$stage" "$(cksum < "$WORK/.settings/$stage")"
+    done
+    # As many tokens an update on any number of GPUs: the number of passes is no setting.
+    found=${found//$WORK/WORK}
+    sed -E 's/--update-freq"?( "?|" ")[0-9]+//g' <<<"${found//$ROOT/ROOT}"
+}
+
+# values TEXT: the variables that a function's text reads, with what they hold.
+values() {
+    local variable
+    for variable in $(grep -oE '\$\{?[A-Z][A-Z0-9_]+' <<<"$1" | tr -d '${' | sort -u); do
+        case $NO_SETTINGS in *" $variable "*) ;; *) declare -p "$variable" 2>/dev/null | sed 's/^declare -[^ ]* //' || true ;; esac
+    done
+}
+
+# folders TEXT: those of WORK that a function's text names, "$WORK/NAME-$PAIR" written out.
+folders() {
+    local folder
+    for folder in $(grep -oE '\$WORK/[A-Za-z0-9_.+${}-]+' <<<"$1" | sort -u); do
+        (eval "echo \"$folder\"") 2>/dev/null || true
+    done
+}
+
+# unchanged NAME COMMAND...: the stage was made with the settings of today, or nobody wrote down with which.
+unchanged() {
+    local record=$WORK/.settings/$1; shift
+    [ ! -e "$record" ] || [ "$(cat "$record")" = "$(settings "$@")" ]
+}
+
+# fresh NAME COMMAND...: moves $WORK/NAME aside if it was made with other settings; writes down those of today.
+fresh() {
+    local name=$1 made aside; shift
+    for made in "$WORK/$name" "$WORK/$name.partial"; do
+        [ -e "$made" ] && ! unchanged "$name" "$@" || continue
+        if [ "${KEEP:-0}" = 1 ]; then say "stage $name: made with other settings; kept, as KEEP=1 says"; return; fi
+        aside=$made.before-$(date +%Y%m%d-%H%M%S)
+        say "stage $name: made with other settings, see below; made anew, and what was there is in $aside"
+        diff "$WORK/.settings/$name" <(settings "$@") | grep '^[<>]' | cut -c1-300 >&2 || true
+        mv "$made" "$aside"
+    done
+    mkdir -p "$WORK/.settings"
+    settings "$@" > "$WORK/.settings/$name"
+}
+
 resume() {
     local name=$1; shift
+    fresh "$name" "$@"
     if [ -d "$WORK/$name" ]; then say "stage $name: done already, kept"; return; fi
     OUT="$WORK/$name.partial"
     mkdir -p "$OUT"
@@ -26,6 +97,7 @@ resume() {
 }
 
 stage() {
+    fresh "$@"
     [ -d "$WORK/$1" ] || rm -rf "${WORK:?}/$1.partial"
     resume "$@"
 }

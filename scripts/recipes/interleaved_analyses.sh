@@ -60,7 +60,7 @@ choices() {
         systems+=(
             --system "$geometry=--path $path"
             --system "$geometry, end condition all=--path $path --end-condition all"
-            --system "$geometry, stop rule as printed=--path $path --stop-rule printed"
+            --system "$geometry, any ending counts=--path $path --stop-rule any"
             --system "$geometry, score not normalised=--path $path --unnormalized"
             --system "$geometry, length penalty 0.6=--path $path --lenpen 0.6"
             --system "$geometry, length penalty 1.4=--path $path --lenpen 1.4"

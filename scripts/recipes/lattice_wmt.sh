@@ -37,6 +37,7 @@ case ${1:-} in # Table 8, appendix A.3 and section 4
         exit 2
         ;;
 esac
+RECIPE=lattice # its vocabulary and teacher are not those of gad_wmt.sh
 . "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
 
 SETTINGS=${SETTINGS:-distilled raw}

@@ -35,6 +35,7 @@ need_base() { [ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/multi
 # distil_into FOLDER OPTIONS...: what BASE writes for the training set, with OPTIONS of fairseq-generate, unless it is there.
 distil_into() {
     local folder=$1; shift
+    case $folder in "$WORK"/*) fresh "${folder#"$WORK/"}" distil_into "$@" ;; esac
     [ ! -e "$folder/distillation.json" ] || return 0
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$DATA" "$folder" --path "$BASE" --batch-size 64 \

@@ -3,7 +3,8 @@
 #
 # A recipe is called with SET [FOLDER] and sources this file, which makes the data if they are not there.
 # Environment, beside the recipe's own:
-#   data      FOLDER's default is work/SET; DIRECTION (SET's; the other one is translated from the same data), and what
+#   data      FOLDER's default is work/SET, with the name of the recipe before SET where its models are not the others' (RAW=FOLDER
+#             shares downloads); DIRECTION (SET's; the other one is translated from the same data), and what
 #             wmt_data.sh takes
 #   training  SEED (1), WORKERS (2), GPUS (those PyTorch finds: tokens per update are the paper's on any number), DEVICE_FLAGS
 #             (--cpu where there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS
@@ -14,7 +15,7 @@
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
 SET=${1:?usage: $0 SET [FOLDER]}
-WORK=${2:-$ROOT/work/$SET}
+WORK=${2:-$ROOT/work/${RECIPE:+$RECIPE-}$SET}
 PAIR=${SET#*-}
 DIRECTION=${DIRECTION:-$PAIR}
 SOURCE=${DIRECTION%-*}
@@ -52,12 +53,14 @@ train() {
 # learn NAME N DATA FLAG...: trains NAME and averages its last N checkpoints into $WORK/NAME-model/model.pt.
 learn() {
     local name=$1 count=$2; shift 2
-    [ -d "$WORK/$name-model" ] || resume "$name" train "$@"
+    # The checkpoints may have been deleted once the model was there.
+    [ -d "$WORK/$name-model" ] && unchanged "$name" train "$@" || resume "$name" train "$@"
     stage "$name-model" average "$WORK/$name" "$count"
 }
 
 # distil TEACHER OUTPUT: beam 5 (section 4.2.1 of the aggressive decoding paper); goes on by itself where it was killed.
 distil() {
+    case $2 in "$WORK"/*) fresh "${2#"$WORK/"}" distil "$@" ;; esac
     if [ -e "$2/distillation.json" ]; then say "$2: done already, kept"; return; fi
     # shellcheck disable=SC2086
     bash "$ROOT/scripts/distill.sh" "$DATA" "$2" "${LANGUAGES[@]}" --path "$1" --beam 5 --batch-size 64 \

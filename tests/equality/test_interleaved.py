@@ -68,10 +68,13 @@ def search(
     end_condition: str = "first",
     dedup: int = 0,
     stop_rule: str = "stock",
+    length_penalty: str = "fairseq",
     task: Any = None,
     **options: Any,
 ) -> list[list[dict[str, Any]]]:
-    cfg = DecodingConfig(end_condition=end_condition, dedup=dedup, stop_rule=stop_rule)
+    cfg = DecodingConfig(
+        end_condition=end_condition, dedup=dedup, stop_rule=stop_rule, length_penalty=length_penalty
+    )
     task = task or make_task()
     options = {"max_len_b": MAX_LEN} | options
     generator = build_interleaved_generator(cfg, task, models, generation_options(**options))
@@ -82,7 +85,7 @@ class PlainSearch:
     """Algorithm 1, line by line.
 
     A step's continuations are all combinations of the W best words of each slot; behind ``</s>`` nothing counts.
-    As printed, W is B and every ending counts; else W is 2B and those among the B best of the sentence do.
+    With any ending, W is B and every ending counts; else W is 2B and those among the B best of the sentence do.
     """
 
     def __init__(
@@ -90,11 +93,11 @@ class PlainSearch:
         models: list[Any],
         beam: int,
         all_agree: bool = False,
-        as_printed: bool = False,
+        any_ending: bool = False,
         **options: Any,
     ):
         self.models, self.beam, self.all_agree = models, beam, all_agree
-        self.as_printed, self.width = as_printed, beam if as_printed else 2 * beam
+        self.any_ending, self.width = any_ending, beam if any_ending else 2 * beam
         self.options = {
             "max_len": MAX_LEN,
             "min_len": 1,
@@ -102,7 +105,7 @@ class PlainSearch:
             "temperature": 1.0,
         } | options
         self.geometry = models[0].decoder.geometry
-        self.is_stock = self.geometry == Geometry() and not (all_agree or as_printed)
+        self.is_stock = self.geometry == Geometry() and not (all_agree or any_ending)
 
     def log_probs(self, net_input: dict[str, Any], written: list[int]) -> list[list[float]]:
         """(z, V): of the next z slots, with the options applied."""
@@ -150,9 +153,9 @@ class PlainSearch:
                 for score, words, more in self.continuations(self.log_probs(net_input, written))
             ]
             following.sort(key=lambda item: -item[0])
-            counting = following if self.as_printed else following[: self.beam]
+            counting = following if self.any_ending else following[: self.beam]
             ended = [item for item in counting if item[1][-1] == EOS]
-            finished += ended if self.as_printed else ended[: self.beam - len(finished)]
+            finished += ended if self.any_ending else ended[: self.beam - len(finished)]
             live = [item for item in following if item[1][-1] != EOS][: self.beam]
             self.steps += 1
         ranked = [self.restored(*item) for item in finished]
@@ -197,7 +200,7 @@ def _no_grad() -> Any:
         yield
 
 
-@pytest.mark.parametrize("stop_rule", ["stock", "printed"])
+@pytest.mark.parametrize("stop_rule", ["stock", "any"])
 @pytest.mark.parametrize("beam", [1, 2, 4])
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)
 def test_search_equals_plain_algorithm_1(
@@ -209,7 +212,7 @@ def test_search_equals_plain_algorithm_1(
     for rows in (1, 5):
         sample = make_batch(random_sources(rows, rows))
         found = search([model], sample, stop_rule=stop_rule, beam=beam)
-        plain = PlainSearch([model], beam, as_printed=stop_rule == "printed")
+        plain = PlainSearch([model], beam, any_ending=stop_rule == "any")
         assert_plain([model], sample, found, plain)
 
 
@@ -258,7 +261,15 @@ def test_options(
     assert_plain([model], sample, found, PlainSearch([model], 3, **plain))
 
 
-@pytest.mark.parametrize("options", [{"lenpen": 0.0}, {"lenpen": 2.5}, {"unnormalized": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lenpen": 0.0},
+        {"lenpen": 2.5},
+        {"lenpen": 2.5, "length_penalty": "gnmt"},
+        {"unnormalized": True},
+    ],
+)
 def test_length_penalty_ranks(options: dict[str, Any]) -> None:
     model, sample = lively(2, 1), make_batch(random_sources(4, 6))
     exponent = 0.0 if "unnormalized" in options else options["lenpen"]
@@ -269,9 +280,9 @@ def test_length_penalty_ranks(options: dict[str, Any]) -> None:
         assert scores == sorted(scores, reverse=True)
         for h in ours:
             total = float(h["positional_scores"].sum())
-            assert float(h["score"]) == pytest.approx(
-                total / len(h["tokens"]) ** exponent, rel=1e-5
-            )
+            length = len(h["tokens"])
+            divisor = (5 + length) / 6 if "length_penalty" in options else length
+            assert float(h["score"]) == pytest.approx(total / divisor**exponent, rel=1e-5)
         changed += ours[0]["tokens"].tolist() != theirs[0]["tokens"].tolist()
     assert changed > 0
 
@@ -300,7 +311,12 @@ def test_one_word_per_step_is_no_second_beam_search(arch: str) -> None:
     assert kind("print_alignment") is AlignedBeamGenerator
     assert kind("match_source_len") is InterleavedGenerator
     assert kind("retain_iter_history") is InterleavedGenerator
-    for of_its_own in ({"end_condition": "all"}, {"stop_rule": "printed"}, {"dedup": 1}):
+    for of_its_own in (
+        {"end_condition": "all"},
+        {"stop_rule": "any"},
+        {"length_penalty": "gnmt"},
+        {"dedup": 1},
+    ):
         assert kind(**of_its_own) is InterleavedGenerator
 
 
@@ -344,8 +360,8 @@ def test_one_word_per_step_is_stock_beam_search(beam: int) -> None:
     found = search([model], sample, beam=beam)
     for ours, theirs in zip(found, expected, strict=True):
         assert_same(ours, theirs)
-    printed = search([model], sample, stop_rule="printed", beam=beam)
-    assert sum(len(h[0]["tokens"]) for h in printed) < sum(len(h[0]["tokens"]) for h in found)
+    every = search([model], sample, stop_rule="any", beam=beam)
+    assert sum(len(h[0]["tokens"]) for h in every) < sum(len(h[0]["tokens"]) for h in found)
 
 
 @pytest.mark.parametrize(("directions", "words"), GEOMETRIES)

@@ -132,6 +132,17 @@ def test_repetitive_sources(copier: Any, match: str) -> None:
     assert_same(generate(task, [copier], sample), stock([copier], sample))
 
 
+def test_a_limit_of_drafts_changes_the_number_of_calls_only(copier: Any) -> None:
+    sample = make_batch(random_sources(12, 24))
+    expected, accepted = stock([copier], sample), {}
+    for limit in ("1", "3", "all"):
+        task = make_task("iad", iad_draft_length=limit)
+        assert_same(generate(task, [copier], sample), expected)
+        accepted[limit] = task.counters.mean_accepted_tokens
+    assert 1 < accepted["1"] <= 2
+    assert accepted["1"] < accepted["3"] < accepted["all"]
+
+
 def test_input_guided_decoding_takes_fewer_iterations(copier: Any) -> None:
     sample = make_batch(random_sources(12, 24))
     task = make_task("iad")

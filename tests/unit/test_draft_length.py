@@ -14,6 +14,7 @@ from fairseq_aggdec.drafters.draft_length import (
     RESTING_BATCHES,
     STEP_COST_IN_TOKENS,
     DraftLength,
+    FixedDraftLength,
     best_length,
 )
 from fairseq_aggdec.kernels.library import kernels
@@ -99,6 +100,17 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     compiled, other = DraftLength(), DraftLength()
     compiled.start(1, "kernels"), other.start(1, "cpu")
     assert compiled.cap(0, 200) < other.cap(0, 200)
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
+def test_a_fixed_length_learns_nothing(limit: int | None, longest: int) -> None:
+    fixed = FixedDraftLength(limit)
+    for _ in range(200):
+        fixed.start(2, "cpu")
+        fixed.observe([60, 60], [0, 0])
+    fixed.keep_rows([1])
+    assert not fixed.resting
+    assert [fixed.cap(0, room) for room in (0, 2, 60)] == [0, 2, longest]
 
 
 def hopeless(batches: int = 0) -> DraftLength:

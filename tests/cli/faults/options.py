@@ -37,6 +37,8 @@ SENSELESS = [
     ("gad", "--block-size 0", "--block-size 0"),
     ("gad", "--block-size 99", "--block-size 99"),
     ("gad", "--block-size many", "--block-size many"),
+    ("iad", "--iad-draft-length 0", "--iad-draft-length 0"),
+    ("iad", "--iad-draft-length many", "--iad-draft-length many"),
     ("gad", "--block-size -3", "--block-size -3"),
     ("gad", "--min-block-size 99", "--min-block-size 99"),
     ("gad", "--draft-vocabulary -1", "--draft-vocabulary -1"),
@@ -128,7 +130,12 @@ def draft_file(lines: int) -> object:
 def unused() -> list[Case]:
     """Options that the method does not read are named and change nothing."""
     options = ["--block-size 3", "--drafter-path x.pt", "--draft-from lattice", "--dedup 2"]
-    options += ["--stop-rule printed", "--end-condition all", "--draft-vocabulary 5"]
+    options += [
+        "--stop-rule any",
+        "--length-penalty gnmt",
+        "--end-condition all",
+        "--draft-vocabulary 5",
+    ]
     options += ["--draft-nodes 5"]
     return [
         Case("unused options", given, GENERATE, method("greedy", given), WARNED, given.split()[0])
