@@ -54,7 +54,9 @@ class BlockwiseHeadsDrafter:
         self.block_size.start(len(state.rows))
         self.timed = self.block_size.learned and state.device.type == "cuda"
         self._check(verifier.members[0])
-        self.features: Tensor | None = None  # (B, C), what the heads read
+        # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
+        self.features: Tensor | None = None
+        self.places: list[int] = []
 
     def _check(self, member: Any) -> None:
         """Looks at the weights of heads and chain, once for every state of the parameters."""
@@ -84,7 +86,8 @@ class BlockwiseHeadsDrafter:
         if size == 0:
             return nothing
         # (B, size, C) and (B, size, M)
-        features, logits = self.verifier.propose(self.features, size + 1, self.proposing)
+        read = self.features[to_device(self.places, self.features.device)]
+        features, logits = self.verifier.propose(read, size + 1, self.proposing)
         room = [min(size, row.end - row.position) for row in state.rows]
         if self.chain is not None:
             return self._chained(self.chain, features, logits, room, state)
@@ -112,8 +115,7 @@ class BlockwiseHeadsDrafter:
             if self.trees is not None:
                 self.trees.observe(verification, seconds)
             learn(self.block_size, verification, state, seconds)
-        features = self.verifier.features[0]
-        self.features = features[to_device(verification.last_places(), features.device)]
+        self.features, self.places = self.verifier.features[0], verification.last_places()
 
     def pass_over(self) -> None:
         """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
@@ -125,5 +127,4 @@ class BlockwiseHeadsDrafter:
             self.trees.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        assert self.features is not None
-        self.features = self.features[to_device(rows, self.features.device)]
+        self.places = [self.places[row] for row in rows]
