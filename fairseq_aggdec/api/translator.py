@@ -117,7 +117,9 @@ class Translator:
 
         >>> from fairseq_aggdec import from_pretrained
         >>> folder = "checkpoints/ua_gec"
-        >>> model = from_pretrained(f"{folder}/checkpoint.pt", folder, spm=f"{folder}/spm.model")
+        >>> model = from_pretrained(
+        ...     f"{folder}/checkpoint.pt", folder, spm=f"{folder}/spm.model", iad_draft_length="all"
+        ... )
         >>> [[best]] = model.generate(["Я знаю що ти тут ."])
         >>> best.text, best.steps, round(best.mean_accepted, 2)
         ('Я знаю , що ти тут .', 3, 2.67)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # intercept over the slope of step time against window width. CPU: as `scripts/benchmark.py --step-cost` measured it
 # on the shipped model (docs/results/iad-step_cost-cpu2.md). Compiled kernels: with which IAD was fastest there, in fp32
 # and in 8 bits (docs/performance.md). CUDA: an estimate; up to a few hundred tokens hardly cost there.
-STEP_COST_IN_TOKENS = {"kernels": 3.0, "cpu": 26.0, "cuda": 256.0}
+STEP_COST_IN_TOKENS = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0}
 
 # What is believed before anything was seen, as if so many draft tokens had been checked.
 PRIOR_ACCEPTED, PRIOR_REJECTED = 1.95, 0.05
