@@ -45,6 +45,8 @@ RULES: dict[str, dict[str, Any]] = {
     "minimum block 3": {"min_block_size": 3},
 }
 
+COMPOUND = "compound"
+
 # -- measuring
 
 
@@ -108,6 +110,11 @@ def vars_of(part: Any) -> dict[str, Any]:
     return {str(name): value for name, value in plain.items()}
 
 
+def counted(args: argparse.Namespace) -> list[str]:
+    """How BLEU is counted, where it is not as it always was: results of before stay known."""
+    return [args.bleu] if args.bleu == COMPOUND else []
+
+
 def updates_of(path: str) -> int | None:
     history = load_checkpoint(path).get("optimizer_history") or []
     return history[-1]["num_updates"] if history else None
@@ -126,7 +133,7 @@ class Model:
     def __init__(self, name: str, path: str, session: Session, args: argparse.Namespace):
         self.name, self.session, self.args = name, session, args
         self.updates = updates_of(path)
-        self.key = (file_digest(path), conditions(session, args.limit))
+        self.key = (file_digest(path), conditions(session, args.limit), *counted(args))
         self.headed = isinstance(session.models[0].decoder, HeadedDecoder)
 
     @property
@@ -158,7 +165,7 @@ class Model:
                 found, counters = decode(self.session, "blockwise", self.args.limit)
             mean, block = counters.mean_accepted_tokens, counters.mean_accepted_block
         differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
-        value, signature = bleu(self.session, found)
+        value, signature = bleu(self.session, found, self.args.bleu == COMPOUND)
         accepted = (mean, block)
         return Score(
             self.name, self.updates, rule, value, *accepted, differ, len(found), signature, key
@@ -209,6 +216,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
     group = parser.add_argument_group("table")
     group.add_argument("--models", nargs="+", required=True, metavar="SETTING/K=FILE")
+    group.add_argument(
+        "--bleu",
+        choices=("sacrebleu", COMPOUND),
+        default="sacrebleu",
+        help="sacrebleu: on text; compound: on Moses tokens with compounds split, for data that were tokenised by "
+        "Moses, as in the paper (default: %(default)s)",
+    )
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument(
         "--time-sentences",

@@ -30,7 +30,7 @@ class Score:
 
     Attributes:
         updates: how long it was trained, None where the checkpoint does not say.
-        bleu: sacreBLEU on detokenised text.
+        bleu: sacreBLEU on text, or BLEU on tokens with compounds split; the signature tells.
         mean_accepted: tokens per iteration, ``</s>`` counted.
         accepted_block: the same without the first iteration of a sentence, as the paper counts.
         differ: sentences whose tokens are not those of stock, of ``sentences``.

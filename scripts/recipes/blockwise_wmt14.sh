@@ -13,7 +13,8 @@
 # SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (2 4 6 8 10; 1 is the base), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
 # checkpoints of a base model), SAVE_EVERY (10000 updates), LR (0.001), WARMUP (8000), MAX_TOKENS (4096 per GPU), UPDATE_FREQ (as many as
 # make 8 GPUs of those there are), HEAD_LAYOUT (dense), HEAD_LOSS (sample), ARCH (transformer_wmt_en_de),
-# MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
+# MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), BLEU (compound: on
+# Moses tokens with compounds split, as Vaswani et al. report; sacrebleu for DATA that is no tokens), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
 # SUBSETS (valid test), GPUS, DEVICE_FLAGS, PRECISION_FLAGS, OUTPUT (docs/results/blockwise-wmt14; -valid and -test are added).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -42,6 +43,7 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 SEED=${SEED:-1}
 SUBSETS=${SUBSETS:-valid test}
 OUTPUT=${OUTPUT:-$ROOT/docs/results/blockwise-wmt14}
+BLEU=${BLEU:-compound} # wmt_data.sh tokenises by Moses
 devices
 UPDATE_FREQ=${UPDATE_FREQ:-$(update_freq 1 8)}
 
@@ -94,7 +96,7 @@ train_heads() {
 # The validation set is Table 1's.
 table() {
     # shellcheck disable=SC2086
-    "$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset "$1" \
+    "$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset "$1" --bleu "$BLEU" \
         $DECODE_FLAGS $DEVICE_FLAGS $TABLE_FLAGS --output "$OUTPUT-$1"
 }
 

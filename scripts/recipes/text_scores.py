@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-COMPOUND = re.compile(r"(\S)-(\S)")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 ROUGE = {"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeLsum"}
 
@@ -68,22 +67,12 @@ def sacre_bleu(
     return score, str(metric.get_signature())
 
 
-def split_compounds(tokens: str) -> str:
-    """``a-b`` becomes three tokens, as in fairseq's ``compound_split_bleu.sh``.
-
-    Matches do not overlap: of ``a-b-c`` only the first hyphen is split.
-    """
-    return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
-
-
 def compound_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU without smoothing on tokens with compounds split, as ``multi-bleu.perl`` counts it: the papers' BLEU."""
-    import sacrebleu
+    """The papers' BLEU, on tokens."""
+    from fairseq_aggdec.evaluation import compounds
 
     _check(hypotheses, references)
-    split = [[split_compounds(line) for line in lines] for lines in (hypotheses, references)]
-    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
-    return metric.corpus_score(split[0], [split[1]]).score
+    return compounds.compound_bleu(hypotheses, references)[0]
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:

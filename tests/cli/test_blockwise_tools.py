@@ -206,6 +206,17 @@ def test_no_minimum_above_the_block(table: Table) -> None:
     assert [speed["rule"] for speed in record["speeds"]] == rules
 
 
+def test_bleu_on_tokens(table: Table) -> None:
+    """Made anew where another BLEU is asked for."""
+    options = ("--time-sentences", "0", "--limit", "4")
+    models = ("plain/1=base.pt",)
+    (text,) = table.run(*options, models=models)["scores"]
+    (tokens,) = table.run(*options, "--bleu", "compound", models=models)["scores"]
+    assert "tok:13a" in text["signature"] and "compounds" not in text["signature"]
+    assert "tok:none" in tokens["signature"] and "compounds split" in tokens["signature"]
+    assert tokens["signature"] in table.output.with_suffix(".md").read_text()
+
+
 def test_no_times(table: Table) -> None:
     record = table.run("--time-sentences", "0")
     assert record["speeds"] == [] and table.decoded["timed"] == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.evaluation.compounds import split_compounds
 from scripts.recipes import text_scores
 from scripts.recipes.text_scores import ScoreError
 
@@ -23,7 +24,7 @@ from scripts.recipes.text_scores import ScoreError
     ],
 )
 def test_compounds_are_split_as_the_papers_script_does(tokens: str, split: str) -> None:
-    assert text_scores.split_compounds(tokens) == split
+    assert split_compounds(tokens) == split
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
@@ -45,7 +46,7 @@ def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
 def test_compound_bleu_is_that_of_multi_bleu_on_split_tokens() -> None:
     hypotheses = ["the well-known old tree is here now .", "two dogs see a half-open house today"]
     references = ["the well-known tree is here now .", "two dogs see the half-built house , today"]
-    split = [[text_scores.split_compounds(line) for line in x] for x in (hypotheses, references)]
+    split = [[split_compounds(line) for line in x] for x in (hypotheses, references)]
     found = text_scores.compound_bleu(hypotheses, references)
     assert found == pytest.approx(multi_bleu(*split))
     # The compound that is half right counts for something.
