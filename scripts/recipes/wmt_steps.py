@@ -186,6 +186,9 @@ def _hold_out(folder: Path, data_set: DataSet) -> None:
 
 # -- from text to tokens
 
+# Cedillas where a comma below is right, as old keyboards had it: the same word is written in two ways else.
+ROMANIAN = str.maketrans("\u015e\u015f\u0162\u0163", "\u0218\u0219\u021a\u021b")
+
 
 def tokenise(args: argparse.Namespace) -> None:
     """Normalise punctuation and tokenise as Moses does; the same file names in another folder."""
@@ -216,8 +219,11 @@ def moses(language: str) -> Callable[[str], str]:
     normaliser = sacremoses.MosesPunctNormalizer(language)
     tokeniser = sacremoses.MosesTokenizer(language)
 
+    letters = ROMANIAN if language == "ro" else {}
+
     def tokenised(line: str) -> str:
-        tokens: str = tokeniser.tokenize(normaliser.normalize(line), escape=False, return_str=True)
+        text = normaliser.normalize(line).translate(letters)
+        tokens: str = tokeniser.tokenize(text, escape=False, return_str=True)
         return tokens
 
     return tokenised

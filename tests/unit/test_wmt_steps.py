@@ -188,6 +188,15 @@ def test_tokens_are_those_of_moses_in_lower_case_where_the_set_says_so() -> None
     assert wmt_steps._tokenised("ja", SETS["wat17-en-ja"], "A, b.") == "A, b."
 
 
+def test_romanian_has_commas_below_its_letters() -> None:
+    with_cedillas, with_commas = (
+        "A\u015fa \u0162ar\u0103 \u0163i \u015e.",
+        "A\u0219a \u021aar\u0103 \u021bi \u0218 .",
+    )
+    assert wmt_steps._tokenised("ro", SETS["wmt16-en-ro"], with_cedillas) == with_commas
+    assert wmt_steps._tokenised("en", SETS["wmt16-en-ro"], "\u015e.") == "\u015e ."
+
+
 @pytest.mark.parametrize(
     ("source", "target", "fault"),
     [
