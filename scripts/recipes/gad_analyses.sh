@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The analyses of Ge et al. (appendix B) at a small size, on a drafter of gad_multi30k.sh: one table each, made once.
+# The analyses of Ge et al. (appendix B), on a drafter of gad_multi30k.sh or gad_wmt.sh: one table each, made once.
 #
-#   scripts/recipes/gad_analyses.sh                     all of ANALYSES
+#   scripts/recipes/gad_analyses.sh                     all of ANALYSES, of gad_multi30k.sh
 #   ANALYSES=tolerance scripts/recipes/gad_analyses.sh  one of them
+#   SET=wmt14-en-de scripts/recipes/gad_analyses.sh     of gad_wmt.sh; DIRECTION=de-en: of the other direction
 #
-#   block-size   Table 6: tokens drafted at once
+#   block-size   Table 6: tokens drafted at once; by a drafter trained for so many where there is one (BLOCK_SIZE=5
+#                RUN=drafter-k5 gad_multi30k.sh), else by DRAFTER, cut short
 #   tolerance    Table 7: --top-beta x --tolerance
 #   batch        Figure 7: latency against batch size
 #   drafter      Table 9: all drafters that are trained
@@ -13,28 +15,35 @@
 #   traces       Table 17: what drafter and verifier wrote, of GAD and of GAD++
 #
 # A table that is there already is kept: delete its .json (the .html of traces) to make it anew.
-# Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter),
+# Environment: SET, DIRECTION (SET's), WORK (work/SET or work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter),
 # VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), BETAS (1 3 5), TAUS (0.25 0.5 1.0 3.0 5.0),
-# TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-multi30k).
+# TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-SET).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-WORK=${WORK:-$ROOT/work/multi30k}
-PAIR=${SOURCE:-de}-${TARGET:-en}
-DRAFTER=$WORK/${DRAFTER:-drafter}-$PAIR/checkpoint_best.pt
-VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
+SET=${SET:-}
+WORK=${WORK:-$ROOT/work/${SET:-multi30k}}
+if [ -z "$SET" ]; then
+    PAIR=${SOURCE:-de}-${TARGET:-en} BINARISED=$WORK/data-$PAIR TITLE="Multi30k $PAIR" MADE_BY=scripts/recipes/gad_multi30k.sh
+    VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt} BEST=-$PAIR/checkpoint_best.pt
+else # the folders of wmt_common.sh
+    PAIR=${DIRECTION:-${SET#*-}} BINARISED=$WORK/data-${SET#*-} TITLE="$SET, $PAIR" MADE_BY="scripts/recipes/gad_wmt.sh $SET"
+    VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR-model/model.pt} BEST=-$PAIR-model/model.pt
+fi
+checkpoint_of() { echo "$WORK/$1$BEST"; } # of a drafter's name
+DRAFTER=$(checkpoint_of "${DRAFTER:-drafter}")
 ANALYSES=${ANALYSES:-block-size tolerance batch drafter modules memory traces}
 BLOCK_SIZES=${BLOCK_SIZES:-1 3 5 7 10}
 BETAS=${BETAS:-1 3 5}
 TAUS=${TAUS:-0.25 0.5 1.0 3.0 5.0}
 TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
-OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-multi30k}
+OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-${SET:-multi30k}}
 GAD="--decoding gad --drafter-path $DRAFTER"
 RELAXED="--acceptance top-beta --top-beta 5 --tolerance 3.0" # high efficiency, section 4.2.3
 
 # shellcheck disable=SC2206
-DATA=("$WORK/data-$PAIR" --path "$VERIFIER" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
+DATA=("$BINARISED" --source-lang "${PAIR%-*}" --target-lang "${PAIR#*-}" --path "$VERIFIER" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
 
 for analysis in $ANALYSES; do
     case $analysis in
@@ -42,7 +51,7 @@ for analysis in $ANALYSES; do
         *) die "unknown analysis '$analysis' in ANALYSES (choose from: block-size tolerance batch drafter modules memory traces)" ;;
     esac
 done
-[ -e "$DRAFTER" ] || die "$DRAFTER is missing: run scripts/recipes/gad_multi30k.sh first"
+[ -e "$DRAFTER" ] || die "$DRAFTER is missing: run $MADE_BY first"
 
 # compare NAME TITLE OPTIONS...   OPTIONS go to scripts/compare.py
 compare() {
@@ -50,7 +59,7 @@ compare() {
     if [ -e "$OUTPUT-$name.json" ]; then say "$OUTPUT-$name.json is there already, kept"; return; fi
     # shellcheck disable=SC2086  # the flags are lists
     "$PYTHON" "$ROOT/scripts/compare.py" "${DATA[@]}" --beam 1 --post-process sentencepiece \
-        --title "GAD on Multi30k $PAIR: $title" "$@" $TABLE_FLAGS --output "$OUTPUT-$name"
+        --title "GAD on $TITLE: $title" "$@" $TABLE_FLAGS --output "$OUTPUT-$name"
 }
 
 # table NAME TITLE OPTIONS...   the same, with both kinds of greedy decoding as baselines
@@ -61,9 +70,11 @@ table() {
 }
 
 block_size() {
-    local systems=()
+    local systems=() size own options
     for size in $BLOCK_SIZES auto; do
-        systems+=(--system "k = $size=$GAD --block-size $size" --system "GAD++, k = $size=$GAD $RELAXED --block-size $size")
+        options="$GAD --block-size $size" own=$(checkpoint_of "drafter-k$size")
+        [ ! -e "$own" ] || options="--decoding gad --drafter-path $own"
+        systems+=(--system "k = $size=$options" --system "GAD++, k = $size=$options $RELAXED")
     done
     table block-size "block size (Table 6)" "${systems[@]}"
 }
@@ -83,10 +94,10 @@ batch() {
 }
 
 drafter() {
-    local systems=() name options
-    for folder in "$WORK"/drafter*-"$PAIR"/; do
-        [ -e "$folder/checkpoint_best.pt" ] || continue
-        name=$(basename "$folder" "-$PAIR") options="--decoding gad --drafter-path ${folder}checkpoint_best.pt"
+    local systems=() name options checkpoint
+    for checkpoint in "$WORK"/drafter*"$BEST"; do
+        [ -e "$checkpoint" ] || continue
+        name=$(basename "${checkpoint%"$BEST"}") options="--decoding gad --drafter-path $checkpoint"
         systems+=(--system "$name=$options" --system "GAD++, $name=$options $RELAXED")
     done
     table drafter "drafters (Table 9)" "${systems[@]}"

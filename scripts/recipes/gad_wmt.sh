@@ -9,7 +9,9 @@
 # command goes on.
 # Environment: TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), VERIFIER_ARCH (transformer: base size), DRAFTER_ARCH
 # (nar_drafter_base), BLOCK_SIZE (25), DROPOUT (0.1; the paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and
-# HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS, DRAFTER_FLAGS, and what wmt_common.sh lists.
+# HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS, DRAFTER_FLAGS, RUN (drafter; another name, such as drafter-k5 or drafter-big,
+# for one more drafter of the same verifier, with a table of its own; gad_analyses.sh compares them: Tables 6 and 9), and what
+# wmt_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
 
@@ -30,6 +32,7 @@ AVERAGE=${AVERAGE:-10}
 VERIFIER_FLAGS=${VERIFIER_FLAGS:-}
 DRAFTER_FLAGS=${DRAFTER_FLAGS:-}
 DISTILLED=$WORK/distilled-$DIRECTION
+OWN=${RUN:+-$RUN}
 COMMON=(--share-all-embeddings --dropout "$DROPOUT" --keep-last-epochs "$AVERAGE")
 
 # Table 13, left
@@ -50,11 +53,11 @@ distil "$WORK/teacher-$DIRECTION-model/model.pt" "$DISTILLED"
 # shellcheck disable=SC2086  # these are lists of flags
 learn "verifier-$DIRECTION" "$AVERAGE" "$DISTILLED" --arch "$VERIFIER_ARCH" "${autoregressive[@]}" $VERIFIER_FLAGS
 # shellcheck disable=SC2086
-learn "drafter-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]}" $DRAFTER_FLAGS
+learn "${RUN:-drafter}-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]}" $DRAFTER_FLAGS
 
 TEACHER=(--path "$WORK/teacher-$DIRECTION-model/model.pt")
 VERIFIER=(--path "$WORK/verifier-$DIRECTION-model/model.pt")
-GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/drafter-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
+GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/${RUN:-drafter}-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
 relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
@@ -63,8 +66,8 @@ system beam5 "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
 system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
 system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
-system nar "drafter alone" "${GAD[@]}" --decoding nar
-system gad "GAD" "${GAD[@]}" --decoding gad
-system gad-quality "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
-system gad-efficiency "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
+system "nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
+system "gad$OWN" "GAD" "${GAD[@]}" --decoding gad
+system "gad-quality$OWN" "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
+system "gad-efficiency$OWN" "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
 report "Generalized aggressive decoding, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"

@@ -52,6 +52,32 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     assert again.stderr.count("is there already, kept") == 5
 
 
+def test_folders_of_the_recipe_on_wmt(trained: Trained, drafter: Path, tmp_path: Path) -> None:
+    """The other direction's models too; a block size that a drafter was trained for is its own."""
+    work, output = tmp_path / "wmt14-src-tgt", tmp_path / "gad"
+    work.mkdir()
+    (work / "data-src-tgt").symlink_to(trained.data)
+    for name, checkpoint in (
+        ("verifier-src-tgt-model/model.pt", trained.checkpoint),
+        ("drafter-src-tgt-model/model.pt", drafter),
+        ("drafter-k2-src-tgt-model/model.pt", drafter),
+    ):
+        (work / name).parent.mkdir()
+        (work / name).symlink_to(checkpoint)
+    settings = {"WORK": str(work), "SET": "wmt14-src-tgt", "OUTPUT": str(output)}
+    settings |= {"ANALYSES": "block-size", "TABLE_FLAGS": "--limit 3", "BLOCK_SIZES": "1 2"}
+    result = recipe("gad_analyses", **settings)
+    assert result.returncode == 0, result.stderr[-2000:]
+    record = json.loads(Path(f"{output}-block-size.json").read_text())
+    assert record["title"] == "GAD on wmt14-src-tgt, src-tgt: block size (Table 6)"
+    assert "drafter-k2-src-tgt-model/model.pt" in record["command"]
+    assert "model.pt --block-size 1" in record["command"]
+    assert "model.pt --block-size 2" not in record["command"]
+    missing = recipe("gad_analyses", **settings | {"DIRECTION": "tgt-src"})
+    assert missing.returncode == 2
+    assert "run scripts/recipes/gad_wmt.sh wmt14-src-tgt first" in missing.stderr
+
+
 def test_unknown_analysis_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "drafter-de-en"
     folder.mkdir()
