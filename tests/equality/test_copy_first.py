@@ -31,6 +31,8 @@ from tests.support import (
 EOS = 2
 TYPES = len(make_task().target_dictionary)
 
+PLAIN: Any = SimpleNamespace(compiled=False)  # a verifier whose windows are no calls of the kernels
+
 
 def write(path: Path, texts: list[list[int]]) -> str:
     dictionary = make_task().target_dictionary
@@ -152,7 +154,7 @@ def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> 
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
     fixed = Fixed(other)
     both = CopyFirst(Texts([[7, 8, 9], []]), fixed)
-    both.start({}, None, state)
+    both.start({}, PLAIN, state)
     draft = both.draft(state)
     assert [list(row) for row in draft.rows()] == [[7, 8, 9], tokens]
     assert [list(way) for way in draft.ways()] == [[0, 1, 2], parents]
@@ -171,7 +173,7 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     """By what was written: two tokens of the first, none of the second, which is shorter than what was written."""
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
     both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=Forced))
-    both.start({}, None, state)
+    both.start({}, PLAIN, state)
     both.copied, both.copies = [[7, 8, 9], [3]], [False, True]
     with mock.patch.object(both.copy.draft_length, "observe") as told:
         both.copy.draft_length.resting = False
