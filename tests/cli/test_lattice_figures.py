@@ -13,11 +13,12 @@ import torch
 from fairseq_cli import train
 from torch import Tensor
 
+from fairseq_aggdec.cli import lattice_figures
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
 from tests.cli.commands import CUT, PLUGIN, ROOT, TRAINING, Trained, run
 
-SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "lattice_figures.py"))
+SCRIPT: dict[str, Any] = vars(lattice_figures)
 WAYS = {"best edge to the word", "edge", "candidate model"}
 PAD, EOS = 1, 2
 

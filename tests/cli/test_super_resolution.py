@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
@@ -19,6 +18,7 @@ import pytest
 from fairseq_cli import generate, interactive, train
 from PIL import Image
 
+from fairseq_aggdec.cli import super_resolution_sheet
 from fairseq_aggdec.data.images import main as prepare
 from fairseq_aggdec.models import image_transformer  # noqa: F401  (registers the architecture)
 from fairseq_aggdec.tasks import super_resolution  # noqa: F401  (registers the task)
@@ -115,13 +115,7 @@ def test_an_unprepared_folder_is_named(folder: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def sheet() -> Callable[[Sequence[str]], None]:
     """The script's main function."""
-    path = ROOT / "scripts" / "super_resolution_sheet.py"
-    spec = importlib.util.spec_from_file_location("super_resolution_sheet", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    main: Callable[[Sequence[str]], None] = module.main
+    main: Callable[[Sequence[str]], None] = super_resolution_sheet.main
     return main
 
 

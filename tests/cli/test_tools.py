@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -29,11 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The tool that ``scripts/NAME.py`` runs."""
+    return importlib.import_module(f"fairseq_aggdec.cli.{name}")
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
+from fairseq_aggdec.cli import average_checkpoints
 from tests.support import SIZES, make_task
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"))
+SCRIPT = vars(average_checkpoints)
 average, plain, without_folders = (SCRIPT[n] for n in ("average", "plain", "without_folders"))
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairseq_aggdec.cli import pmi
 from fairseq_aggdec.data.interleaving import Geometry
 from tests.support import make_model, make_task
 from tests.unit.test_interleaved_transformer import TARGETS, batch
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "pmi.py"))
+SCRIPT = vars(pmi)
 Pair, check_twins, log_perplexity = SCRIPT["Pair"], SCRIPT["check_twins"], SCRIPT["log_perplexity"]
 PAD = 1
 

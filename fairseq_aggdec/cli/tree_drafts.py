@@ -1,0 +1,246 @@
+"""What trees of drafted tokens bring: tokens per iteration, by their number of nodes, and what they cost.
+
+    python scripts/tree_drafts.py DATA --path verifier.pt --drafter-path drafter.pt --decoding gad --gen-subset test \\
+        --cpu --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece --nodes 8 16 32 64 auto \\
+        --limit 300 --output docs/results/tree-drafts
+
+takes every flag of fairseq-generate; sentences are decoded one at a time. Beside every line stands how many outputs are
+not those of stock fairseq with --beam 1. Processor time, of this process alone, is measured in a second pass over some
+sentences, all systems in turn; its ratio to greedy decoding is what counts. --relaxed BETA,TOLERANCE adds the same with
+--acceptance top-beta.
+
+The second table is about calibration: the nodes of all trees by the chance that was given to them, and how many of them
+stood, with probabilities as the drafter gives them and with chances as they are fitted while decoding.
+"""
+
+import argparse
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft import Verification
+from fairseq_aggdec.evaluation import benchmark, machine, results
+from fairseq_aggdec.evaluation.quality import bleu
+from fairseq_aggdec.evaluation.session import Session, generation_parser
+
+CHAIN = "chain"
+COLUMNS = (
+    "acceptance",
+    "nodes",
+    "tokens / iteration",
+    "drafted / iteration",
+    "BLEU",
+    "differ from stock",
+    "processor ms / sentence",
+    "x greedy",
+)
+BINS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+
+@dataclass
+class Line:
+    """One system; ``milliseconds`` of the processor per sentence, ``speedup`` over greedy decoding."""
+
+    acceptance: str
+    nodes: str
+    tokens: int
+    iterations: int
+    drafted: int
+    bleu: float
+    differ: int
+    milliseconds: float = 0.0
+    speedup: float = 0.0
+
+
+@dataclass
+class Reliability:
+    """Nodes of trees by their chance: how many, the sum of their chances, how many stood."""
+
+    bins: list[list[float]] = field(default_factory=lambda: [[0, 0.0, 0] for _ in BINS])
+
+    def add(self, chance: float, stood: bool) -> None:
+        place = next(i for i, edge in enumerate(BINS) if chance <= edge)
+        self.bins[place][0] += 1
+        self.bins[place][1] += chance
+        self.bins[place][2] += stood
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: how far chances are from shares, over all nodes."""
+        total = sum(count for count, _, _ in self.bins)
+        return sum(abs(chances - stood) for _, chances, stood in self.bins) / max(1, total)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    group = parser.add_argument_group("trees")
+    group.add_argument("--nodes", nargs="+", default=["8", "16", "32", "64", "auto"], metavar="N")
+    group.add_argument("--relaxed", nargs="*", default=[], metavar="BETA,TOLERANCE")
+    group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
+    group.add_argument("--timed", type=int, default=60, help="sentences that are timed")
+    group.add_argument("--title", default="Trees of drafted tokens")
+    group.add_argument("--output", type=Path, required=True, help="OUTPUT.json and OUTPUT.md")
+    return parser
+
+
+def generator(
+    session: Session, nodes: str | None = None, relaxed: str = "", decoding: str = ""
+) -> tuple[Any, Counters]:
+    """A generator with trees of so many nodes; None for a chain."""
+    cfg = session.task.cfg
+    cfg.draft_nodes = nodes
+    cfg.acceptance = "top-beta" if relaxed else "exact"
+    if relaxed:
+        beta, tolerance = relaxed.split(",")
+        cfg.top_beta, cfg.tolerance = int(beta), float(tolerance)
+    return session.generator(decoding or str(cfg.decoding))
+
+
+def decode_all(
+    session: Session, made: Any, batches: Sequence[dict[str, Any]]
+) -> dict[int, list[int]]:
+    found = {}
+    for sample in batches:
+        (hypothesis,) = session.decode(made, sample)
+        found[int(sample["id"][0])] = hypothesis["tokens"].tolist()
+    return found
+
+
+def processor_seconds(
+    systems: Sequence[Callable[[dict[str, Any]], object]], batches: Sequence[dict[str, Any]]
+) -> list[float]:
+    """Of every system, the sentences in turn."""
+    spent = [0.0] * len(systems)
+    for sample in batches:
+        for place, decode in enumerate(systems):
+            began = time.process_time()
+            decode(sample)
+            spent[place] += time.process_time() - began
+    return spent
+
+
+def watched(made: Any, calibrated: bool) -> Reliability:
+    """What becomes of a generator's trees from now on."""
+    found, trees = Reliability(), made.drafter.trees
+    if not calibrated:
+        trees.calibration.observe = list  # reads the outcomes, and learns nothing from them
+    observe = trees.observe
+
+    def observing(verification: Verification, seconds: float) -> None:
+        first = 0
+        for place, tree in enumerate(trees.trees):
+            standing = set(range(verification.accepted[place] + 1))
+            if verification.paths is not None:
+                standing = {slot - first for slot in verification.paths[place]}
+            first += verification.window.widths[place]
+            for node, chance in enumerate(tree.chances, 1):
+                found.add(math.exp(chance), node in standing)
+        observe(verification, seconds)
+
+    trees.observe = observing
+    return found
+
+
+def measure(args: argparse.Namespace, session: Session) -> list[Line]:
+    """A line for every acceptance and size of tree."""
+    batches = session.batches(1, args.limit)
+    expected = decode_all(session, generator(session, decoding="stock")[0], batches)
+    greedy, counters = generator(session, decoding="greedy")
+    made, lines = [greedy], []
+    plan = [("", "greedy"), *((r, n) for r in ("", *args.relaxed) for n in (CHAIN, *args.nodes))]
+    for relaxed, nodes in plan:
+        one = greedy
+        if nodes != "greedy":
+            one, counters = generator(session, None if nodes == CHAIN else nodes, relaxed)
+            made.append(one)
+        found = decode_all(session, one, batches)
+        differ = sum(tokens != expected[sentence] for sentence, tokens in found.items())
+        score, _ = bleu(session, found)
+        name = f"top-beta ({relaxed})" if relaxed else "exact"
+        lines.append(
+            Line(name, nodes, counters.tokens, counters.iterations, counters.drafted, score, differ)
+        )
+        print(row(lines[-1]), flush=True)
+    timed = batches[:: max(1, len(batches) // args.timed)]
+    calls = [lambda sample, one=one: session.decode(one, sample) for one in made]
+    spent = processor_seconds(calls, timed)
+    for line, seconds in zip(lines, spent, strict=True):
+        line.milliseconds = 1e3 * seconds / len(timed)
+        line.speedup = spent[0] / seconds
+    return lines
+
+
+def calibration(args: argparse.Namespace, session: Session) -> dict[str, Reliability]:
+    """With chances as they are given and as they are fitted."""
+    nodes = next((n for n in reversed(args.nodes) if n.isdecimal()), "32")
+    found = {}
+    for name, fitted in (("as given", False), ("fitted", True)):
+        made, _ = generator(session, nodes)
+        found[name] = watched(made, fitted)
+        decode_all(session, made, session.batches(1, args.limit))
+    return found
+
+
+def row(line: Line) -> str:
+    cells = [
+        line.acceptance,
+        line.nodes,
+        f"{line.tokens / line.iterations:.2f}",
+        f"{line.drafted / line.iterations:.1f}",
+        f"{line.bleu:.2f}",
+        str(line.differ),
+        f"{line.milliseconds:.1f}",
+        f"{line.speedup:.2f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def markdown(lines: Sequence[Line], found: dict[str, Reliability]) -> str:
+    parts = ["| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS)]
+    parts += [row(line) for line in lines]
+    parts.append(
+        "\n| chance of a node up to | "
+        + " | ".join(f"{name}: nodes | mean chance | stood" for name in found)
+        + " |\n|---|"
+        + "---|---|---|" * len(found)
+    )
+    for place, edge in enumerate(BINS):
+        cells = [f"{edge}"]
+        for one in found.values():
+            count, chances, stood = one.bins[place]
+            cells += [str(count), f"{chances / max(1, count):.3f}", f"{stood / max(1, count):.3f}"]
+        parts.append("| " + " | ".join(cells) + " |")
+    errors = ", ".join(f"{name} {one.error:.4f}" for name, one in found.items())
+    parts.append(f"\nExpected calibration error: {errors}.")
+    return "\n".join(parts)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    arguments = list(sys.argv[1:] if given is None else given)
+    with results.refusals():
+        session = Session(build_parser(), arguments)
+        args = session.args
+        results.check_counts(args, "limit", "timed")
+        results.check_place("--output", args.output, ".json", ".md")
+        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        torch.set_num_threads(1)
+        lines, found = measure(args, session), calibration(args, session)
+        table = markdown(lines, found)
+        print(table)
+        reliability = {name: asdict(one) | {"error": one.error} for name, one in found.items()}
+        command = machine.command("tree_drafts", arguments)
+        measured = {"systems": [asdict(line) for line in lines], "calibration": reliability}
+        benchmark.write_table(args.output, args.title, command, table, measured)
+
+
+if __name__ == "__main__":
+    main()
