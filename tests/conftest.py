@@ -46,11 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Scripts quieten the plugin's log; the next test wants to read it."""
-    logger = logging.getLogger("fairseq_aggdec")
-    level = logger.level
+    """Tools quieten the plugin's log, and fairseq's; the next test wants to read them."""
+    levels = {name: logging.getLogger(name).level for name in ("fairseq", "fairseq_aggdec")}
     yield
-    logger.setLevel(level)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture(scope="session")

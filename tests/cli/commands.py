@@ -42,6 +42,8 @@ TRAINING = shlex.split(
     "--cpu --seed 3 --num-workers 0 --no-progress-bar --disable-validation"
 )
 CUT = ["--max-len-b", "20"]
+# Whether drafts pay for a model so small is not what is tested.
+LONG_DRAFTS = ["--iad-draft-length", "all"]
 
 
 # -- running commands
@@ -191,11 +193,13 @@ class Trained:
     ) -> Result:
         options = shlex.split("--cpu --num-workers 0 --no-progress-bar --beam 1 --batch-size 7")
         options += [*PLUGIN, "--decoding", decoding, "--path", str(path or self.checkpoint), *CUT]
+        options += LONG_DRAFTS if decoding == "iad" else []
         return run(generate.cli_main, data or self.data, *options, *arguments)
 
     def interactive(self, decoding: str, stdin: str, *arguments: str | Path) -> Result:
         options: list[str | Path] = [*PLUGIN, "--decoding", decoding, "--path", self.checkpoint]
         options += ["--cpu", "--beam", "1", *CUT, "--source-lang", "src", "--target-lang", "tgt"]
+        options += LONG_DRAFTS if decoding == "iad" else []
         return run(interactive.cli_main, self.data, *options, *arguments, stdin=stdin)
 
     def train(self, *arguments: str | Path) -> Result:

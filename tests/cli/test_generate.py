@@ -14,6 +14,7 @@ from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.decoding.linear import multiplies_bfloat16
 from tests.cli.commands import (
     CUT,
+    LONG_DRAFTS,
     PLUGIN,
     SENTENCES,
     Result,
@@ -224,6 +225,7 @@ def test_summary_ends_the_log(trained: Trained, stock: Result) -> None:
         "--cpu",
         "--batch-size",
         "7",
+        *LONG_DRAFTS,
         *CUT,
     ]
     done = run_process("generate", trained.data, *arguments)

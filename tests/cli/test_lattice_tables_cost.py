@@ -1,7 +1,6 @@
 """scripts/lattice_tables_cost.py at a size that takes seconds."""
 
 import json
-import runpy
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "lattice_tables_cost.py"
+from fairseq_aggdec.cli import lattice_tables_cost
 
 
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
-    return runpy.run_path(str(SCRIPT))
+    return vars(lattice_tables_cost)
 
 
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
