@@ -336,7 +336,7 @@ def input_cases() -> list[Case]:
 def full_cases() -> list[Case]:
     """A disk that is full after some thousand bytes: what was there stays, and no half of a result is left."""
     table = [
-        ("scripts/audit.py", "--path {model} --decoding greedy --output {tmp}/old", "old.json"),
+        ("scripts/audit.py", "--path {model} --decoding greedy --output {tmp}/old", "/old."),
         (
             "scripts/trace.py",
             "--path {model} --decoding iad --overwrite --report {tmp}/old.html",
