@@ -92,6 +92,11 @@ def _commit() -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        # Without locks: one that is killed, or finds no room, would leave the checkout locked.
+        ["git", "--no-optional-locks", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
