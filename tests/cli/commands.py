@@ -99,6 +99,8 @@ def run(command: Callable[[], Any], *arguments: str | Path, stdin: str = "") -> 
     with (
         mock.patch.object(sys, "argv", argv),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        # It takes every second handler away from the log.
+        mock.patch("fairseq_cli.validate.reset_logging"),
         redirect_stdout(stdout),
         log_lines() as log,
     ):
