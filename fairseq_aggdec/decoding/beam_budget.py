@@ -16,9 +16,14 @@ CALL_COST = {"cpu": 6.0, "cuda": 400.0}
 MOST = {"cpu": 80, "cuda": 256}
 # Weight of what is believed at first, in prefixes.
 PRIOR_WEIGHT = 10.0
-# What is believed of prefixes so many nats behind the best hypothesis (0 to 1, 1 to 2, ...), and of the text's.
-PRIOR = (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1)
-PRIOR_OF_TEXT = 0.5
+# Why a prefix may be needed, and what is believed of it: it is of the text; it is read by the search ahead over tables
+# of prefixes that are alike, or over foretold ones, so many nats behind the best hypothesis (0 to 1, 1 to 2, ...).
+TEXT, ALIKE, FORETOLD = "text", "alike", "foretold"
+PRIORS = {
+    TEXT: (0.5,),
+    ALIKE: (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1),
+    FORETOLD: (0.7, 0.5, 0.3, 0.1),
+}
 # Where a text is no good, its first token is looked at in one of so many batches: that may change.
 TRIAL = 8
 # Weight of everything seen, per new observation.
@@ -40,6 +45,10 @@ class Chance:
         return self.used / self.seen
 
 
+# Why a prefix was requested before the search waited for it, and how many nats behind the best, as a whole number.
+Guess = tuple[str, int]
+
+
 @dataclass
 class Plan:
     """What a call may evaluate ahead of the search.
@@ -47,12 +56,15 @@ class Plan:
     Attributes:
         most: prefixes per sentence.
         text: how many tokens of a text to draft.
-        farthest: nats behind the best hypothesis, as a whole number, up to which a prefix is worth it; -1: none is.
+        farthest: nats behind the best hypothesis, as a whole number, up to which a prefix that is like another is worth
+            it; -1: none is.
+        foretold: the same for prefixes behind foretold tables.
     """
 
     most: int
     text: int
     farthest: int
+    foretold: int = -1
 
 
 NOTHING_AHEAD = Plan(0, 0, -1)
@@ -73,17 +85,20 @@ class Budget:
         self.call_cost = CALL_COST.get(device_type, CALL_COST["cuda"])
         self.most = MOST.get(device_type, MOST["cuda"])
         self.beam, self.batches = beam, 0
-        self.behind = [Chance(prior) for prior in PRIOR]
-        self.of_text = Chance(PRIOR_OF_TEXT)
+        self.chances = {why: [Chance(p) for p in priors] for why, priors in PRIORS.items()}
 
     def plan(self, rows: int) -> Plan:
         """For a call of so many sentences."""
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
-        farthest = max((i for i, c in enumerate(self.behind) if c.mean >= least), default=-1)
-        text = self.most if self.of_text.mean >= least else int(self.batches % TRIAL == 1)
-        return Plan(self.most, text, farthest)
+        text = self.most if self._farthest(TEXT, least) == 0 else int(self.batches % TRIAL == 1)
+        return Plan(self.most, text, self._farthest(ALIKE, least), self._farthest(FORETOLD, least))
 
-    def observe(self, gap: int | None, used: bool) -> None:
-        """What became of a prefix that was predicted ``gap`` nats behind the best, None for one of the text's."""
-        chance = self.of_text if gap is None else self.behind[min(gap, len(self.behind) - 1)]
-        chance.observe(used)
+    def _farthest(self, why: str, least: float) -> int:
+        worth = (i for i, chance in enumerate(self.chances[why]) if chance.mean >= least)
+        return max(worth, default=-1)
+
+    def observe(self, guess: Guess, used: bool) -> None:
+        """What became of a prefix that was evaluated ahead."""
+        why, gap = guess
+        chances = self.chances[why]
+        chances[min(gap, len(chances) - 1)].observe(used)

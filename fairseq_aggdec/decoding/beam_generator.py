@@ -1,7 +1,7 @@
 """``--decoding beam``: fairseq's generator contract around beam search over trees of prefixes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
@@ -29,6 +29,13 @@ from fairseq_aggdec.decoding.window import TreeWindow
 Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
 
 
+class Foreteller(Protocol):
+    """Knows what may follow prefixes that were not evaluated. What it says changes the speed, never the result."""
+
+    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
+        """Fills ``tree.foretold`` after a call, while ``verifier.features`` are those of its window."""
+
+
 class BeamGenerator(CachedGenerator):
     """The n-best list of stock beam search, from one tree of prefixes per sentence.
 
@@ -36,6 +43,7 @@ class BeamGenerator(CachedGenerator):
         models, tgt_dict, **options: as :class:`~fairseq_aggdec.decoding.generator.CachedGenerator`.
         texts: a batch -> what each of its outputs may resemble; None where nothing is known.
         ahead: evaluate prefixes before the search asks for them.
+        foreteller: notes in the trees of the searches, after each call, what may follow.
 
     Attributes:
         budget: what is learned about the latter, made when the device is known, which training changes.
@@ -49,10 +57,11 @@ class BeamGenerator(CachedGenerator):
         *,
         texts: Texts | None = None,
         ahead: bool = True,
+        foreteller: Foreteller | None = None,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
-        self.texts, self.ahead = texts, ahead
+        self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
         self.budget: Budget | None = None
         self.searches: list[SentenceSearch] = []
 
@@ -90,8 +99,8 @@ class BeamGenerator(CachedGenerator):
             self._search(list(searches), self.budget, device)
         for search in searches:
             self.counters.add_search(search)
-            for gap, used in search.outcome():
-                self.budget.observe(gap, used)
+            for guess, used in search.outcome():
+                self.budget.observe(guess, used)
         return self._hypotheses(searches, device)
 
     def _searches(
@@ -136,6 +145,10 @@ class BeamGenerator(CachedGenerator):
                     search.receive(nodes, rows)
                     search.advance()
                 counters.calls += 1
+            if self.foreteller is not None:
+                with counters.clock("draft"):
+                    self.foreteller.foretell(searches, self.verifier)
+            with counters.clock("other"):
                 keep = remaining([not search.done for search in searches])
                 if keep is not None:
                     searches[:] = [searches[row] for row in keep]

@@ -11,7 +11,7 @@ yet included.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fairseq_aggdec.decoding.beam_budget import Plan
+from fairseq_aggdec.decoding.beam_budget import ALIKE, TEXT, Guess, Plan
 from fairseq_aggdec.decoding.beam_rules import Hypothesis, SentenceRules, Table, step
 from fairseq_aggdec.decoding.beam_tree import ROOT, Tree
 from fairseq_aggdec.decoding.finite import NonFiniteError
@@ -38,8 +38,7 @@ class SentenceSearch:
         depth: tokens of each after the last one.
         endings: finished hypotheses in the order of finishing.
         done: nothing is left to be searched.
-        ahead: prefixes that were requested before the search waited for them, and how many nats behind the best they
-            were predicted to be, None for those of the text.
+        ahead: prefixes that were requested before the search waited for them, and why.
         missing: prefixes that the search waits for.
         calls: how often prefixes were evaluated.
         gains: by how many tokens the hypotheses grew after each call.
@@ -55,7 +54,7 @@ class SentenceSearch:
     depth: int = 0
     endings: list[Ending] = field(default_factory=list)
     done: bool = False
-    ahead: dict[int, int | None] = field(default_factory=dict)
+    ahead: dict[int, Guess] = field(default_factory=dict)
     missing: list[int] = field(default_factory=lambda: [ROOT])
     calls: int = 0
     gains: list[int] = field(default_factory=list)
@@ -98,7 +97,7 @@ class SentenceSearch:
         wanted = list(self.missing)
         if self.depth == 0:
             self._draft_text(wanted, plan)
-        elif plan.farthest >= 0:
+        elif max(plan.farthest, plan.foretold) >= 0:
             self._look_ahead(wanted, plan)
         self.asked.append(wanted)
         return wanted
@@ -110,7 +109,7 @@ class SentenceSearch:
             node = self.tree.child(node, token)
             if self.tree.tables[node] is None and node not in wanted:
                 wanted.append(node)
-                self.ahead[node] = None
+                self.ahead[node] = (TEXT, 0)
 
     def _look_ahead(self, wanted: list[int], plan: Plan) -> None:
         """Searches on over predicted tables; appends the prefixes that it needs and that are worth it."""
@@ -124,21 +123,21 @@ class SentenceSearch:
             for node in found.read:
                 if tree.tables[node] is not None or node in requested:
                     continue
-                gap = int(best - totals[node])
-                if gap > plan.farthest or not tree.foreseen(node, requested):
+                gap, why = int(best - totals[node]), tree.foreseen(node, requested)
+                if why is None or gap > (plan.farthest if why == ALIKE else plan.foretold):
                     continue
                 if len(wanted) >= plan.most:
                     return
                 wanted.append(node)
                 requested.add(node)
-                ahead[node] = gap
+                ahead[node] = (why, gap)
             ended += len(found.ended)
             active = tree.grown(found.going_on)
             depth += 1
 
-    def outcome(self) -> list[tuple[int | None, bool]]:
-        """Of every prefix that was evaluated ahead: nats behind the best (None: of the text), whether it was needed."""
-        return [(gap, node in self.tree.used) for node, gap in self.ahead.items()]
+    def outcome(self) -> list[tuple[Guess, bool]]:
+        """Of every prefix that was evaluated ahead: why, and whether it was needed."""
+        return [(guess, node in self.tree.used) for node, guess in self.ahead.items()]
 
     def receive(self, nodes: Sequence[int], tables: Sequence[Table]) -> None:
         """Takes up the tables of the prefixes that were requested."""

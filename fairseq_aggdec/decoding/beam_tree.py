@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 
+from fairseq_aggdec.decoding.beam_budget import ALIKE, FORETOLD
 from fairseq_aggdec.decoding.beam_rules import Continuation, Hypothesis, Table
 
 ROOT = 0
@@ -22,6 +23,7 @@ class Tree:
         seen: places in the cache of a node and its ancestors, as the bits of a number; 0 until it was evaluated.
         used: nodes whose tables the search has needed.
         broken: nodes for which the model gave no numbers.
+        foretold: of some nodes, what a drafter expects 1, 2, ... tokens behind them, whatever stands between.
         totals: sum of log-probabilities of every node that was in the beam, nats.
         places: nodes evaluated so far, which is the place in the cache of the next one.
     """
@@ -32,6 +34,7 @@ class Tree:
         self.seen = [0]
         self.used: set[int] = set()
         self.broken: set[int] = set()
+        self.foretold: dict[int, Sequence[Table]] = {}
         self.totals: dict[int, float] = {}
         self.places = 0
         self._children: list[dict[int, int]] = [{}]
@@ -94,19 +97,38 @@ class Tree:
         self._likes = {}
 
     def predicted(self, node: int) -> Table:
-        """The table of a node, that of another that is like it where it has none; empty where none is like it."""
+        """The table of a node; where it has none that of one that is like it, else what was foretold; else empty."""
         like = self._like(node)
-        return NOTHING if like is None else self.tables[like] or NOTHING
+        if like is None:
+            return self.foretold_at(node) or NOTHING
+        return self.tables[like] or NOTHING
 
-    def foreseen(self, node: int, requested: Container[int]) -> bool:
-        """Whether it is known why a node may be needed: its parent was evaluated, or the two are like others.
+    def foretold_at(self, node: int) -> Table | None:
+        """What was foretold for the place of a node, by the nearest of those before it that has read so far."""
+        if not self.foretold:
+            return None
+        above = node
+        for distance in range(self.depths[node]):
+            above = self.parents[above]
+            tables = self.foretold.get(above)
+            if tables is not None:
+                return tables[distance] if distance < len(tables) else None
+        return None
 
-        Then its parent has keys and values too, or will have them in the same call.
+    def foreseen(self, node: int, requested: Container[int]) -> str | None:
+        """Why a node may be needed: its parent was evaluated, or the two are like others, or it was foretold; None: it
+        is not known.
+
+        Its parent has keys and values then, or will have them in the same call.
         """
         parent = self.parents[node]
         if self.tables[parent] is not None:
-            return True
-        return parent in requested and self._like(node) is not None
+            return ALIKE
+        if parent not in requested:
+            return None
+        if self._like(parent) is None:
+            return None if self.foretold_at(parent) is None else FORETOLD
+        return None if self._like(node) is None else ALIKE
 
     def _like(self, node: int) -> int | None:
         if self.tables[node] is not None:

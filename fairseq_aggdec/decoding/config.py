@@ -15,7 +15,7 @@ END_CONDITION = ChoiceEnum(["first", "all"])
 LATTICE_SMOOTHING = ChoiceEnum(["none", "interpolated"])
 LATTICE_NORMALISE = ChoiceEnum(["candidates", "vocabulary"])
 LATTICE_SEARCH = ChoiceEnum(["serial", "scan"])
-DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "none"])
+DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
 STOP_RULE = ChoiceEnum(["stock", "any"])
 LENGTH_PENALTY = ChoiceEnum(["fairseq", "gnmt"])
 
@@ -139,9 +139,10 @@ class DecodingConfig(FairseqDataclass):
         default="auto",
         metadata={
             "help": "iad, beam, gad, blockwise: the text that is copied. source: the input; file: the lines of "
-            "--draft-file; interleaved, lattice: what the model of --drafter-path decodes; none (beam): nothing is "
-            "drafted; auto: the source as long as that pays. gad, blockwise: source or file is copied where that goes "
-            "further than the draft of the model. The output is the same, only the speed differs"
+            "--draft-file; interleaved, lattice: what the model of --drafter-path decodes; heads (beam): no text, but "
+            "what the block heads of the model expect; none (beam): nothing is drafted; auto: the source as long as "
+            "that pays. gad, blockwise: source or file is copied where that goes further than the draft of the model. "
+            "The output is the same, only the speed differs"
         },
     )
     draft_file: Optional[str] = field(

@@ -158,12 +158,13 @@ def announce_ngram_blocking(args: Any) -> None:
         )
 
 
+HEADS = "beam over block heads"
 # Options that only some methods read: name -> (what it is when it was not given, the methods).
 USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "block_size": (None, ("gad", "nar", "blockwise")),
+    "block_size": (None, ("gad", "nar", "blockwise", HEADS)),
     "draft_nodes": (None, ("gad", "blockwise")),
-    "draft_vocabulary": (0, ("gad", "blockwise")),
-    "draft_int8": (False, ("gad", "blockwise")),
+    "draft_vocabulary": (0, ("gad", "blockwise", HEADS)),
+    "draft_int8": (False, ("gad", "blockwise", HEADS)),
     "strict": (0, ("greedy", "iad", "gad", "blockwise", "beam")),
     "int8": (False, ("greedy", "iad", "gad", "nar", "blockwise", "beam")),
     "drafter_path": (None, ("gad", "nar", "iad", "beam")),
@@ -182,9 +183,10 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
 def announce_unused(cfg: DecodingConfig) -> None:
     """Says which of the given options the method does not read."""
     decoding = str(cfg.decoding)
+    kinds = {decoding, HEADS} if str(cfg.draft_from) == "heads" else {decoding}
     for name, (unset, methods) in USED_BY.items():
         value = getattr(cfg, name)
-        if decoding not in methods and value is not None and str(value) != str(unset):
+        if kinds.isdisjoint(methods) and value is not None and str(value) != str(unset):
             option = "--" + name.replace("_", "-")
             logger.warning("%s has no effect with --decoding %s", option, decoding)
 
@@ -227,26 +229,23 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
     return at_least(cfg.min_block_size, rules[kind]())
 
 
-def blockwise_size(cfg: DecodingConfig, models: Sequence[Any]) -> int:
-    """The block size of ``--decoding blockwise``, checked against the model.
+def blockwise_size(
+    cfg: DecodingConfig, models: Sequence[Any], option: str = "--decoding blockwise"
+) -> int:
+    """The block size of what ``option`` asks for, checked against the model.
 
     Raises:
         ValueError: no model with block heads, several models, or a block that is larger than the trained one.
     """
     if len(models) > 1:
-        raise ValueError(
-            "--decoding blockwise drafts with the heads of one model, --path names several"
-        )
+        raise ValueError(f"{option} drafts with the heads of one model, --path names several")
     decoder = models[0].decoder
     if not isinstance(decoder, HeadedDecoder):
         raise ValueError(
-            "--decoding blockwise needs a model with block heads (--arch blockwise_transformer); that of --path "
-            "has none"
+            f"{option} needs a model with block heads (--arch blockwise_transformer); that of --path has none"
         )
     if gap := decoder_gap(decoder):
-        raise ValueError(
-            f"--decoding blockwise needs the decoder of a stock Transformer, not {gap}"
-        )
+        raise ValueError(f"{option} needs the decoder of a stock Transformer, not {gap}")
     trained = int(decoder.heads.block_size)
     if cfg.block_size == "auto":
         return trained
@@ -292,8 +291,8 @@ def copies_first(cfg: DecodingConfig) -> bool:
         ValueError: a text that a second model would have to write.
     """
     kind = str(cfg.draft_from)
-    if kind in ("interleaved", "lattice"):
-        reason = "its drafts are a model's own; source and file go with it"
+    if kind in ("interleaved", "lattice") or (kind == "heads" and str(cfg.decoding) == "gad"):
+        reason = "its drafts are the model's own; source and file go with it"
         raise ValueError(refusal(f"--draft-from {kind}", str(cfg.decoding), reason))
     return kind in ("source", "file") or bool(cfg.draft_file)
 

@@ -50,6 +50,7 @@ from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.from_text import WRITERS, build_text_drafter
+from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.drafters.input_copy import CopyDrafter, InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
@@ -247,7 +248,7 @@ class DecodingTask(FairseqTask):
             return "stock"
         if beam > 1:
             return "beam"
-        return "greedy" if str(self.cfg.draft_from) == "none" else "iad"
+        return {"none": "greedy", "heads": "blockwise"}.get(str(self.cfg.draft_from), "iad")
 
     def _build_beam_generator(
         self, models: Sequence[torch.nn.Module], args: Namespace, extra: dict[str, Any]
@@ -259,8 +260,11 @@ class DecodingTask(FairseqTask):
         generator_class: Any = BeamGenerator
         if getattr(args, "print_alignment", None):
             generator_class = AlignedBeamGenerator
-        extra["ahead"] = str(self.cfg.draft_from) != "none"
-        if extra["ahead"]:
+        kind = str(self.cfg.draft_from)
+        extra["ahead"] = kind != "none"
+        if kind == "heads":
+            extra["foreteller"] = self._head_tables(models)
+        elif extra["ahead"]:
             extra["texts"] = self._copy_drafter(models, args).texts_of
         return self._prepared(super().build_generator(models, args, generator_class, extra))
 
@@ -312,6 +316,8 @@ class DecodingTask(FairseqTask):
 
     def _copy_drafter(self, models: Sequence[torch.nn.Module], args: Namespace) -> CopyDrafter:
         """Copies the text that ``--draft-from`` names."""
+        if str(self.cfg.draft_from) == "heads":
+            raise ValueError(refusal("--draft-from heads", "iad", "use blockwise, or beam"))
         if (
             str(self.cfg.draft_from) in WRITERS
             or self.cfg.draft_file
@@ -330,6 +336,15 @@ class DecodingTask(FairseqTask):
             return self._nar_drafter(decoding, models)
         size = choosing(self.cfg, blockwise_size(self.cfg, models) - 1)
         return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
+
+    def _head_tables(self, models: Sequence[Any]) -> HeadTables:
+        size, target = (
+            blockwise_size(self.cfg, models, "--draft-from heads"),
+            self.target_dictionary,
+        )
+        if size < 2:
+            raise ValueError("--draft-from heads needs a model with at least two block heads")
+        return HeadTables(size, target.pad(), target.unk(), proposing(self.cfg))
 
     def _nar_drafter(self, decoding: str, models: Sequence[Any]) -> NarDrafter:
         if not self.cfg.drafter_path:

@@ -9,18 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.beam_budget import (
+    ALIKE,
     CALL_COST,
+    FORETOLD,
     FORGET,
     MOST,
-    PRIOR,
-    PRIOR_OF_TEXT,
     PRIOR_WEIGHT,
+    PRIORS,
+    TEXT,
     TRIAL,
     Budget,
     Chance,
+    Guess,
 )
 
-LAST = len(PRIOR) - 1
+LAST = len(PRIORS[ALIKE]) - 1
+LAST_FORETOLD = len(PRIORS[FORETOLD]) - 1
+
+
+def means(budget: Budget) -> dict[Guess, float]:
+    return {
+        (why, gap): chance.mean
+        for why, chances in budget.chances.items()
+        for gap, chance in enumerate(chances)
+    }
 
 
 @given(st.floats(0, 1), st.lists(st.booleans(), max_size=60))
@@ -34,12 +46,12 @@ def test_a_chance_is_a_share_that_forgets(prior: float, seen: list[bool]) -> Non
     assert chance.mean == pytest.approx((prior * believed + used) / (believed + sum(weights)))
 
 
-def taught(budget: Budget, shares: dict[int | None, float]) -> Budget:
+def taught(budget: Budget, shares: dict[Guess, float]) -> Budget:
     """A budget that has seen many prefixes of each kind."""
     chance = random.Random(1)
-    for gap, share in shares.items():
+    for guess, share in shares.items():
         for _ in range(4000):
-            budget.observe(gap, chance.random() < share)
+            budget.observe(guess, chance.random() < share)
     return budget
 
 
@@ -48,20 +60,22 @@ def taught(budget: Budget, shares: dict[int | None, float]) -> Budget:
 def test_what_pays_by_the_cost_of_a_call(device: str, rows: int) -> None:
     """A prefix that is needed with chance p saves p * cost / (rows * beam) of a call and wastes 1 - p."""
     budget = Budget(device, 5)
-    shares = {gap: 0.95 - 0.11 * gap for gap in range(LAST + 1)}
-    plan = taught(budget, {**shares, None: 0.9}).plan(rows)
+    shares = {(ALIKE, gap): 0.95 - 0.11 * gap for gap in range(LAST + 1)}
+    shares |= {(FORETOLD, gap): 0.9 - 0.2 * gap for gap in range(LAST_FORETOLD + 1)}
+    plan = taught(budget, {**shares, (TEXT, 0): 0.9}).plan(rows)
     saved = CALL_COST[device] / (rows * 5)
-    means = [chance.mean for chance in budget.behind]
-    assert means == pytest.approx(list(shares.values()), abs=0.1)
-    pays = [gap for gap, mean in enumerate(means) if mean * saved >= 1 - mean]
-    assert plan.farthest == max(pays, default=-1)
-    mean = budget.of_text.mean
-    assert plan.text == (MOST[device] if mean * saved >= 1 - mean else 0)
+    found = means(budget)
+    assert {guess: found[guess] for guess in shares} == pytest.approx(shares, abs=0.1)
+    pays = {guess: mean * saved >= 1 - mean for guess, mean in found.items()}
+    for why, farthest in ((ALIKE, plan.farthest), (FORETOLD, plan.foretold)):
+        gaps = [gap for (kind, gap), worth in pays.items() if kind == why and worth]
+        assert farthest == max(gaps, default=-1)
+    assert plan.text == (MOST[device] if pays[TEXT, 0] else 0)
     assert plan.most == MOST[device]
 
 
 def test_more_sentences_draft_less() -> None:
-    budget = taught(Budget("cpu", 5), {gap: 0.9 - 0.11 * gap for gap in range(LAST + 1)})
+    budget = taught(Budget("cpu", 5), {(ALIKE, gap): 0.9 - 0.11 * gap for gap in range(LAST + 1)})
     farthest = [budget.plan(rows).farthest for rows in (1, 4, 16, 64, 1024)]
     assert farthest == sorted(farthest, reverse=True)
     assert farthest[0] > farthest[-1] == -1
@@ -69,21 +83,24 @@ def test_more_sentences_draft_less() -> None:
 
 def test_kinds_are_learned_apart() -> None:
     budget = Budget("cpu", 5)
-    before = [chance.mean for chance in (*budget.behind, budget.of_text)]
-    assert before == pytest.approx([*PRIOR, PRIOR_OF_TEXT])
-    budget.observe(2, used=True)
-    budget.observe(LAST + 90, used=True)  # counts with the farthest
-    budget.observe(None, used=False)
-    after = [chance.mean for chance in (*budget.behind, budget.of_text)]
-    changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-    assert changed == [2, LAST, LAST + 1]
-    assert after[2] > before[2]
-    assert after[-1] < before[-1]
+    before = means(budget)
+    assert before == pytest.approx(
+        {(why, gap): prior for why, priors in PRIORS.items() for gap, prior in enumerate(priors)}
+    )
+    budget.observe((ALIKE, 2), used=True)
+    budget.observe((ALIKE, LAST + 90), used=True)  # counts with the farthest
+    budget.observe((FORETOLD, 1), used=False)
+    budget.observe((TEXT, 0), used=False)
+    after = means(budget)
+    changed = {guess for guess in before if before[guess] != after[guess]}
+    assert changed == {(ALIKE, 2), (ALIKE, LAST), (FORETOLD, 1), (TEXT, 0)}
+    assert after[ALIKE, 2] > before[ALIKE, 2]
+    assert after[TEXT, 0] < before[TEXT, 0]
 
 
 def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
-    budget, words = taught(Budget("cpu", 5), {None: 0.0}), []
+    budget, words = taught(Budget("cpu", 5), {(TEXT, 0): 0.0}), []
     for budget.batches in range(1, 2 * TRIAL + 1):
         words.append(budget.plan(1).text)
     assert words == 2 * [1, *[0] * (TRIAL - 1)]
-    assert taught(Budget("cpu", 5), {None: 1.0}).plan(1).text == MOST["cpu"]
+    assert taught(Budget("cpu", 5), {(TEXT, 0): 1.0}).plan(1).text == MOST["cpu"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.beam_budget import NOTHING_AHEAD, Plan
+from fairseq_aggdec.decoding.beam_budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Plan
 from fairseq_aggdec.decoding.beam_rules import SentenceRules
 from fairseq_aggdec.decoding.beam_search import SentenceSearch
 from fairseq_aggdec.decoding.beam_tree import NOTHING, ROOT, Tree
@@ -121,14 +121,43 @@ def test_looking_ahead_saves_calls() -> None:
     assert calls[1] < 0.6 * calls[0]
 
 
+def test_foretold_tables_save_calls() -> None:
+    """What is foretold behind the best hypothesis is evaluated ahead, whether right or wrong."""
+    rules = SentenceRules(EOS, beam=2, limit=20, floor=15)
+    model = Model(11, 30, rules)
+
+    def searched(heads: int, shift: int, plan: Plan) -> SentenceSearch:
+        search = SentenceSearch(0, rules, Tree(EOS))
+        while not search.done:
+            evaluate(search, model, search.requests(plan))
+            tree, node = search.tree, search.active[0][1] if search.active else ROOT
+            told, words = [], tree.words(node)
+            for _ in range(min(heads, rules.limit - len(words) + 1)):
+                tokens, log_probs = small(model.row(words), len(words), rules)
+                told.append(([(t + shift) % model.types for t in tokens], log_probs))
+                words = [*words, tokens[0]]
+            tree.foretold[tree.parents[node]] = told
+        assert finished(search) == plain_search(model)
+        return search
+
+    nothing, right, wrong = (
+        searched(heads, shift, Plan(80, 0, -1, 3)) for heads, shift in ((0, 0), (4, 0), (4, 7))
+    )
+    assert right.calls < 0.9 * nothing.calls
+    assert {guess for guess, used in right.outcome() if used} >= {(FORETOLD, 0)}
+    assert not any(used for guess, used in wrong.outcome() if guess[0] == FORETOLD and used)
+    assert wrong.calls <= nothing.calls
+    assert searched(4, 0, Plan(80, 0, -1, -1)).ahead == {}
+
+
 def test_outcomes_tell_what_was_needed() -> None:
     rules = SentenceRules(EOS, beam=2, limit=6)
     model, search = Model(5, 8, rules), SentenceSearch(0, rules, Tree(EOS), [4, 0, 0])
     while not search.done:
         evaluate(search, model, search.requests(Plan(50, 3, 9)))
     outcome = search.outcome()
-    assert [gap for gap, _ in outcome[:3]] == [None] * 3
-    assert all(gap is not None and 0 <= gap <= 9 for gap, _ in outcome[3:])
+    assert [guess for guess, _ in outcome[:3]] == [(TEXT, 0)] * 3
+    assert all(why == ALIKE and 0 <= gap <= 9 for (why, gap), _ in outcome[3:])
     assert [used for _, used in outcome] == [node in search.tree.used for node in search.ahead]
 
 
@@ -142,7 +171,7 @@ def test_a_plan_is_kept() -> None:
         nodes = search.requests(Plan(7, 5, 1))
         assert len(nodes) <= max(7, len(search.missing))
         evaluate(search, model, nodes)
-    assert {gap for gap, _ in search.outcome()} == {None, 0, 1}
+    assert {guess for guess, _ in search.outcome()} == {(TEXT, 0), (ALIKE, 0), (ALIKE, 1)}
 
 
 def test_no_numbers_where_the_search_needs_them() -> None:

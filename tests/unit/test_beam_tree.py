@@ -7,6 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.decoding.beam_budget import ALIKE, FORETOLD
 from fairseq_aggdec.decoding.beam_rules import Table
 from fairseq_aggdec.decoding.beam_tree import NEAR, NOTHING, ROOT, Tree
 
@@ -122,12 +123,30 @@ def test_likenesses_are_forgotten_when_tables_have_come_in() -> None:
 def test_what_is_foreseen() -> None:
     tree = tree_of(_="ab", a="c", ac="d")
     below, lost = node_of(tree, "bc"), node_of(tree, "zy")
-    assert tree.foreseen(node_of(tree, "b"), set())  # its parent was evaluated
-    assert tree.foreseen(
-        below, {node_of(tree, "b")}
-    )  # like "ac", and its parent comes in the same call
-    assert not tree.foreseen(below, set())  # its parent would have no keys
-    assert not tree.foreseen(lost, {tree.parents[lost]})  # like nothing
+    assert tree.foreseen(node_of(tree, "b"), set()) == ALIKE  # its parent was evaluated
+    # like "ac", and its parent comes in the same call
+    assert tree.foreseen(below, {node_of(tree, "b")}) == ALIKE
+    assert tree.foreseen(below, set()) is None  # its parent would have no keys
+    assert tree.foreseen(lost, {tree.parents[lost]}) is None  # like nothing
+
+
+def test_what_is_foretold_stands_in_where_nothing_is_alike() -> None:
+    tree = tree_of(_="ab", a="c")
+    tree.foretold[node_of(tree, "a")] = [table_of("x"), table_of("y")]
+    assert tree.predicted(node_of(tree, "a")) == table_of("c")
+    # One and two words behind "a", whatever these are, and no farther; nothing behind others.
+    assert [tree.predicted(node_of(tree, words)) for words in ("ac", "az", "acx", "azq")] == [
+        table_of(name) for name in "xxyy"
+    ]
+    assert tree.predicted(node_of(tree, "acxy")) == NOTHING
+    assert tree.foretold_at(node_of(tree, "bc")) is None
+    # The nearest that has read counts, even where it looked less far.
+    tree.foretold[node_of(tree, "ac")] = [table_of("z")]
+    assert tree.predicted(node_of(tree, "acx")) == table_of("z")
+    assert tree.predicted(node_of(tree, "acxz")) == NOTHING
+    child, parent = node_of(tree, "azq"), node_of(tree, "az")
+    assert tree.foreseen(child, {parent}) == FORETOLD
+    assert tree.foreseen(child, set()) is None
 
 
 @given(st.integers(0, 10**9))

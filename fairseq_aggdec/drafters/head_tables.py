@@ -1,0 +1,76 @@
+"""What block heads expect behind a prefix, for the beam search that runs ahead (Stern et al., section 3, under a beam).
+
+A head says of one place of the output what may stand there, whatever stands before: that is a table for every prefix
+of that length behind the one that the heads have read. So the search can run ahead where nothing like its prefixes was
+evaluated.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fairseq_aggdec.decoding.beam_rules import SentenceRules, Table
+from fairseq_aggdec.decoding.beam_search import SentenceSearch
+from fairseq_aggdec.decoding.beam_tables import best_tokens
+from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.verifier import Verifier
+
+
+class HeadTables:
+    """Reads heads 2 to ``block_size`` behind the best hypothesis of every sentence.
+
+    Args:
+        block_size: heads that are read, at least 2.
+        pad, unk: symbols of the target dictionary.
+        proposing: how the heads are computed.
+    """
+
+    def __init__(self, block_size: int, pad: int, unk: int, proposing: Proposing):
+        self.block_size, self.pad, self.unk, self.proposing = block_size, pad, unk, proposing
+
+    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
+        """Notes in every tree what the heads expect, after the verifier has run over ``asked[-1]`` of each search."""
+        read: list[tuple[SentenceSearch, int]] = []
+        places, first = [], 0
+        for search in searches:
+            asked = search.asked[-1]
+            # The best hypothesis has no table yet: the prefix before it has, often since this call.
+            node = search.tree.parents[search.active[0][1]] if search.active else -1
+            if not search.done and node in asked:
+                read.append((search, node))
+                places.append(first + asked.index(node))
+            first += len(asked)
+        if not read:
+            return
+        features = verifier.features[0]  # (N, C), N positions of the last window
+        behind = features[to_device(places, features.device)]  # (R, C)
+        _, logits = verifier.propose(behind, self.block_size, self.proposing)  # (R, k - 1, V)
+        for (search, node), tables in zip(read, self._tables(read, logits), strict=True):
+            search.tree.foretold[node] = tables
+
+    def _tables(
+        self, read: Sequence[tuple[SentenceSearch, int]], logits: Tensor
+    ) -> list[list[Table]]:
+        rules = read[0][0].rules
+        heads, count = logits.size(1), min(rules.beam + 1, logits.size(2))
+        wanted = to_device([rules.eos] * (len(read) * heads), logits.device)
+        table = best_tokens(logits.flatten(0, 1).float(), count, wanted, self.pad, self.unk).cpu()
+        rows = iter(table.tolist())  # of R * (k - 1) rows, see best_tokens
+        return [
+            [
+                self._table(search.rules, search.tree.depths[node] + head, next(rows), count)
+                for head in range(1, heads + 1)
+            ]
+            for search, node in read
+        ]
+
+    @staticmethod
+    def _table(rules: SentenceRules, depth: int, row: Sequence[float], count: int) -> Table:
+        tokens = [int(token) for token in row[count : 2 * count]]
+        if row[0] != row[0]:  # NaN: broken heads expect nothing
+            return ((), ())
+        # What the caller forces has no chance that is known here; it is what follows anyway.
+        return rules.table(
+            depth, tokens, row[:count], 0.0 if rules.forced(depth) is not None else row[-1]
+        )

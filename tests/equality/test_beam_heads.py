@@ -1,0 +1,105 @@
+"""``--decoding beam --draft-from heads``: stock's n-best lists, whatever the block heads expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.drafters.head_tables import HeadTables
+from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
+from tests.equality.test_blockwise import chained, headed
+from tests.support import assert_same, generate, make_batch, make_model, make_task, random_sources
+
+
+def foretold(model: Any, sample: Any, prefix: Any = None, **options: Any) -> Any:
+    names = ("block_size", "draft_vocabulary", "draft_int8")
+    chosen = {name: options.pop(name) for name in names if name in options}
+    task = make_task("beam", draft_from="heads", **chosen)
+    return ours([model], sample, prefix, task, **options)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("beam", [2, 5])
+@pytest.mark.parametrize("identity", [False, True])
+def test_random_heads(identity: bool, beam: int, rows: int) -> None:
+    model = headed("per-head" if identity else "dense", identity)
+    for seed in range(3):
+        sample = make_batch(random_sources(seed, rows))
+        assert_same_nbest(foretold(model, sample, beam=beam), stock([model], sample, beam=beam))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(name: str) -> None:
+    sample, model = make_batch(random_sources(23, 5)), headed()
+    options = {"beam": 3, "max_len_b": 12} | OPTIONS[name]
+    assert_same_nbest(foretold(model, sample, **options), stock([model], sample, **options))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_forced_prefixes(name: str) -> None:
+    sample, prefix, model = (
+        make_batch(random_sources(24, 4)),
+        torch.tensor(PREFIXES[name]),
+        headed(),
+    )
+    options = {"beam": 3, "max_len_b": 15, "min_len": 5}
+    assert_same_nbest(
+        foretold(model, sample, prefix, **options), stock([model], sample, prefix, **options)
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [{"block_size": "2"}, {"draft_vocabulary": 9}, {"draft_int8": True}]
+)
+def test_how_heads_are_read_changes_nothing(more: dict[str, Any]) -> None:
+    sample, model = make_batch(random_sources(26, 4)), chained()
+    assert_same_nbest(foretold(model, sample, beam=4, **more), stock([model], sample, beam=4))
+
+
+def test_broken_heads_expect_nothing() -> None:
+    sample, model = make_batch(random_sources(27, 4)), headed(identity=True)
+    with torch.no_grad():
+        model.decoder.heads.contract.weight.fill_(torch.nan)
+    assert_same_nbest(foretold(model, sample, beam=3), stock([model], sample, beam=3))
+
+
+def test_heads_are_asked_behind_every_best_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table per head and prefix; the first is that of one token behind the prefix that was read."""
+    noted: list[tuple[int, int]] = []
+    foretell = HeadTables.foretell
+
+    def watched(self: HeadTables, searches: Any, verifier: Any) -> None:
+        foretell(self, searches, verifier)
+        for search in searches:
+            for node, tables in search.tree.foretold.items():
+                assert len(tables) == 3
+                assert all(len(tokens) <= search.rules.beam + 1 for tokens, _ in tables)
+                noted.append((search.index, node))
+
+    monkeypatch.setattr(HeadTables, "foretell", watched)
+    sample, model = make_batch(random_sources(28, 3)), headed()
+    task = make_task("beam", draft_from="heads")
+    assert_same_nbest(ours([model], sample, task=task, beam=2), stock([model], sample, beam=2))
+    assert {index for index, _ in noted} == {0, 1, 2}
+    assert task.counters.nodes > task.counters.nodes_used
+
+
+def test_beam_1_is_blockwise_decoding() -> None:
+    sample, model = make_batch(random_sources(29, 4)), headed()
+    task = make_task("beam", draft_from="heads")
+    found = generate(task, [model], sample, beam=1)
+    assert_same(found, generate(make_task("blockwise"), [model], sample))
+    assert task.counters.drafted > 0
+
+
+def test_what_it_needs() -> None:
+    model, sample = make_model(make_task(), 3), make_batch([[5, 6]])
+    with pytest.raises(ValueError, match="--draft-from heads needs a model with block heads"):
+        foretold(model, sample, beam=2)
+    two = make_task("beam", draft_from="heads")
+    with pytest.raises(ValueError, match="--draft-from heads drafts with the heads of one model"):
+        ours([headed(), headed()], sample, task=two, beam=2)
+    with pytest.raises(ValueError, match="--draft-from heads does not go with --decoding iad"):
+        generate(make_task("iad", draft_from="heads"), [model], sample)
