@@ -3,8 +3,7 @@
 One call of :meth:`CachedDecoder.features` is the window step on which every method stands: the tokens of a
 :class:`~fairseq_aggdec.decoding.window.Window` are run on top of the keys and values of what each row has committed.
 Rollback needs no call: a row's next window starts at the first position that was not kept and overwrites what stands
-there. :class:`~fairseq_aggdec.decoding.prefix_decoder.PrefixDecoder` does the same for architectures with other layers
-by recomputing the whole prefix.
+there. Architectures with other layers are for :mod:`~fairseq_aggdec.decoding.prefix_decoder`.
 """
 
 import functools
@@ -18,7 +17,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.attention import additive_mask, with_kernels
+from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows, with_kernels
 from fairseq_aggdec.decoding.compiled import Embedding, causal, compile_layers
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
@@ -337,6 +336,20 @@ class CachedDecoder:
         self.memory = [memory[:, : len(rows)] for memory in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = self.memory_mask[: len(rows)]
+
+    def gather_rows(self, rows: Tensor) -> None:
+        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
+        self.cache = self.cache.index_select(1, rows)
+        self.memory = [memory.index_select(1, rows) for memory in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = mask_of_rows(self.memory_mask, rows)
+        if self.graphs is not None:
+            # (2, R, H, S, D) -> (R, S, 2C)
+            flat: Sequence[Tensor] = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in self.memory]
+            kept = self.graphs.start(flat, self.memory_mask, len(rows), self.cache.size(2))
+            kept.cache.copy_(self.cache)
+            self.cache, flat, self.memory_mask = kept
+            self.memory = self._split(flat)
 
     def _reserve(self, positions: int) -> None:
         capacity = self.cache.size(2)

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.attention import additive_mask
 from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window import TreeWindow, Window
+
+WORD = 64  # bits
 
 
 class GridWindow(Window):
@@ -67,6 +69,35 @@ class GridWindow(Window):
         if span is not None:
             hidden |= key < query - span
         return additive_mask(hidden, dtype)
+
+
+class GridTree(GridWindow):
+    """The same of trees of prefixes (:class:`~fairseq_aggdec.decoding.window.TreeWindow`).
+
+    Args:
+        tokens, places, shape: as above; ``capacity`` is a multiple of 64.
+        depths: (R W,) int64, positions in the sentence.
+        seen: (R W, ``capacity`` / 64) int64, the places that each slot sees, as bits.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        shape: tuple[int, int, int],
+        depths: Tensor,
+        seen: Tensor,
+    ):
+        super().__init__(tokens, places, shape)
+        self.depths, self.seen = depths, seen
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        return x + table[self.depths]
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        bits = torch.arange(WORD, device=self.seen.device)
+        hidden = self.seen.unsqueeze(2) >> bits & 1 == 0  # (R W, capacity / 64, 64)
+        return additive_mask(hidden.view(self.rows, self.width, self.end), dtype)
 
 
 class Grid:
@@ -120,3 +151,15 @@ def laid_out(
         first += used
     missing = [0] * (rows - window.rows) * width
     return sources + missing, positions + missing, last + missing, slots
+
+
+def bits_seen(window: TreeWindow, rows: int, width: int, places: int) -> Tensor:
+    """What each slot of such a grid sees of so many places: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
+    size = places // 8  # bytes for each slot
+    found, first = [], 0
+    for used in window.widths:
+        own = [bits.to_bytes(size, "little") for bits in window.seen[first : first + used]]
+        found += own + [own[-1]] * (width - used)
+        first += used
+    found += [(1).to_bytes(size, "little")] * (rows * width - len(found))
+    return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.long).view(len(found), -1)

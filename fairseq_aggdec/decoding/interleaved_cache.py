@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
-from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows
+from fairseq_aggdec.decoding.attention import additive_mask
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.decoding.verifier import Verifier
@@ -46,10 +46,7 @@ def gather_rows(verifier: Verifier, rows: Tensor) -> None:
         if isinstance(decoder, PrefixDecoder):
             decoder.keep_rows(rows.tolist())
             continue
-        decoder.cache = decoder.cache.index_select(1, rows)
-        decoder.memory = [memory.index_select(1, rows) for memory in decoder.memory]
-        if decoder.memory_mask is not None:
-            decoder.memory_mask = mask_of_rows(decoder.memory_mask, rows)
+        decoder.gather_rows(rows)
 
 
 def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:

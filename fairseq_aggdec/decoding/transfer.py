@@ -31,7 +31,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 def send_into(target: Tensor, values: Any) -> None:
     """Writes numbers of the host to a tensor of the device that stays where it is, without waiting."""
-    source = torch.tensor(values, dtype=target.dtype)
+    source = torch.as_tensor(values, dtype=target.dtype)
     if target.device.type == "cuda":
         source = source.pin_memory()
     target.copy_(source, non_blocking=True)

@@ -42,7 +42,7 @@ class Window:
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
         fixed: its shape is that of every window of the batch (:class:`~fairseq_aggdec.decoding.grid.GridWindow`).
-        gridded: starts, widths and block starts say all about it, so that it can be laid out on a grid.
+        gridded: it can be laid out on a grid, see :func:`~fairseq_aggdec.decoding.grid.laid_out`.
         end: one more than the last place in the cache that is written or read.
         reach: one more than the last position, by which position embeddings are chosen.
     """
@@ -211,8 +211,6 @@ class TreeWindow(Window):
         deepest: the largest of them.
         seen: per new node, row after row, the places that it sees as the bits of a number.
     """
-
-    gridded = False
 
     def __init__(
         self,

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.graphs import Captured
-from fairseq_aggdec.decoding.grid import GridWindow, laid_out
+from fairseq_aggdec.decoding.grid import WORD, GridTree, GridWindow, bits_seen, laid_out
 from fairseq_aggdec.decoding.transfer import send_into
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window import TreeWindow, Window
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
-SHORTEST = 64  # keys of a cache or of a source: so many, or twice, four times, ... so many
+SHORTEST = WORD  # keys of a cache or of a source: so many, or twice, four times, ... so many
 # A size is captured when it comes for this time: one that comes once would cost more than it saves.
 CAPTURED_AT = 2
 
@@ -42,12 +42,13 @@ class Kept(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Of a captured step: rows R, slots of each W, keys E that they see of the cache, keys of the sources S."""
+    """Of a captured step: rows R, slots of each W, keys E that they see of the cache, keys of sources S; of trees."""
 
     rows: int
     width: int
     end: int
     sources: int
+    tree: bool = False
 
 
 # What is read at each position, tokens (N,) or vectors (N, C), the window and its keys -> features (N, C).
@@ -93,17 +94,25 @@ class Step:
         self.size, self.run, self.kept, self.pool = size, run, kept, pool
         slots = size.rows * size.width
         self.given = given.new_zeros(slots, *given.shape[1:])
-        # Which of the given each slot reads, its position, the last one that it sees; the slots that count.
-        self.numbers = torch.zeros(4, slots, dtype=torch.long, device=given.device)
+        # Which of the given each slot reads, its place, the last one that it sees, the slots that count; what nodes of
+        # trees see, as bits.
+        words = size.end // WORD if size.tree else 0
+        self.numbers = torch.zeros(4 + words, slots, dtype=torch.long, device=given.device)
+        self.depths = self.numbers.new_zeros(slots)
         self.captured: Captured | None = None
 
     def __call__(self, window: Window, given: Tensor) -> Tensor:
         """A window's features (N, C), to be read before the decoder's next call."""
-        rows, width, _, _ = self.size
+        rows, width, end, _, _ = self.size
         count = len(given)
         self.given[:count] = given
         *placed, used = laid_out(window, rows, width)
-        send_into(self.numbers, [*placed, used + [0] * (rows * width - count)])
+        numbers = torch.tensor([*placed, used + [0] * (rows * width - count)])
+        if isinstance(window, TreeWindow):
+            self.depths[:count] = window.depths
+            seen = bits_seen(window, rows, width, end)
+            numbers = torch.cat([numbers, seen.view(-1, rows * width)])
+        send_into(self.numbers, numbers)
         if self.captured is None:  # not before: the call that warms up writes to the cache
             self.captured = Captured(self._features, given.device, self.pool)
         x = self.captured.replay()
@@ -112,10 +121,15 @@ class Step:
         return x.index_select(0, self.numbers[3, :count])
 
     def _features(self) -> Tensor:
-        source, positions, last, _ = self.numbers.unbind(0)
-        rows, width, end, _ = self.size
+        source, places, last, _ = self.numbers[:4].unbind(0)
+        rows, width, end, _, tree = self.size
         given = self.given.index_select(0, source)
-        window = GridWindow(given, positions, (rows, width, end), last)
+        if tree:
+            depths = self.depths.index_select(0, source)
+            seen = self.numbers[4:].view(rows * width, -1)
+            window: GridWindow = GridTree(given, places, (rows, width, end), depths, seen)
+        else:
+            window = GridWindow(given, places, (rows, width, end), last)
         window.reach = 0  # positions that no window has need no embedding
         return self.run(given, window, self.kept)
 
@@ -193,7 +207,8 @@ class WindowGraphs:
         if window.width > WIDTHS[-1] or window.end > self.batch.end:
             return None
         width = WIDTHS[bisect_left(WIDTHS, window.width)]
-        size = Size(_at_least(window.rows), width, _long(window.end), self.batch.sources)
+        sources, tree = self.batch.sources, isinstance(window, TreeWindow)
+        size = Size(_at_least(window.rows), width, _long(window.end), sources, tree)
         self.met[size] += 1
         if self.met[size] < CAPTURED_AT:
             return None

@@ -9,7 +9,8 @@ view, a transfer, and whether the host waits for it.
 What blocks is what blocks in PyTorch's CUDA back end: reading a value (``item``, ``tolist``, ``cpu``, the truth of a
 tensor, ``equal``), sizes that depend on values (``nonzero``, boolean indices, ``unique``, ``repeat_interleave``), and
 copies from host memory that is not pinned, Python scalars stored by index among them. A copy from pinned memory, or to
-it with ``non_blocking``, does not. Streams and events do nothing but be counted.
+it with ``non_blocking``, does not. Streams and events do nothing but be counted. CUDA graphs are captured and replayed
+(:mod:`~fairseq_aggdec.evaluation.device_graphs`).
 
 Limits: tensors and modules are moved to ``DEVICE``, with its number (``to("cuda")`` asks the guard of a back end that
 is not there which device is the current one, and stays on the CPU). There is no backward pass. Time and the order of
@@ -34,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairseq_aggdec.decoding import streams
 from fairseq_aggdec.evaluation import device_graphs
 from fairseq_aggdec.evaluation.device_graphs import CaptureError
+from fairseq_aggdec.evaluation.device_operators import ASKING, INDEXING, NO_WORK, TAKE_SCALARS
 from fairseq_aggdec.evaluation.device_recorder import (
     BLOCKING,
     KERNEL,
@@ -45,36 +47,6 @@ from fairseq_aggdec.evaluation.device_recorder import (
 
 DEVICE = torch.device("cuda", 0)
 aten = torch.ops.aten
-# Their result's size, or a number for the host, depends on values.
-ASKING = {
-    "nonzero",
-    "masked_select",
-    "unique_consecutive",
-    "unique_dim",
-    "_unique",
-    "_unique2",
-    "bincount",
-    "multinomial",
-    "equal",
-    "allclose",
-    "_local_scalar_dense",
-    "is_nonzero",
-}
-NO_WORK = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "detach",
-    "detach_",
-    "lift_fresh",
-    "alias",
-    "_local_scalar_dense",
-}
-# They take a CPU tensor without dimensions besides what is computed element by element.
-TAKE_SCALARS = {"fill_", "masked_fill", "masked_fill_", "where", "index_put_", "index_put", "copy_"}
-INDEXING = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
 
 
 class MixedDevices(RuntimeError):
