@@ -178,7 +178,8 @@ class WindowGraphs:
     def _room(self, layers: int, width: int, like: Tensor) -> Room:
         assert self.batch is not None
         if self.room is not None:
-            wanted = Size(*map(max, self.room.size, self.batch))
+            rows, _, end, sources, _ = map(max, self.room.size, self.batch)
+            wanted = Size(rows, 0, end, sources)
             if wanted == self.room.size:
                 return self.room
         else:

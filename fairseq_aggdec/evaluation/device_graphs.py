@@ -42,7 +42,7 @@ class Given:
         storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
         if storage is None:
             raise CaptureError("a graph is replayed whose memory was given up")
-        return torch.empty(0, dtype=self.dtype).set_(storage, *self.shape)  # type: ignore[call-overload]
+        return torch.empty(0, dtype=self.dtype).set_(storage, *self.shape)
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
