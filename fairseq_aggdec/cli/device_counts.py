@@ -21,7 +21,8 @@ import fairseq_aggdec  # noqa: F401  (registers the models)
 from fairseq_aggdec.evaluation import benchmark, device_counts, machine
 
 MEANING = f"""Random models of {device_counts.LAYERS}+{device_counts.LAYERS} layers, {device_counts.ROWS} sentences.
-Kernels, views, copies between host and device: the mean of an iteration from the second on (of the whole batch where
+Kernels that the host launches (a captured graph counts as one), those in graphs, views, copies between host and
+device: the mean of an iteration from the second on (of the whole batch where
 there is one iteration). Host waits: the most in one of these iterations, in the start (what comes before the first
 iteration, and that iteration itself), and in the end (behind the last iteration)."""
 

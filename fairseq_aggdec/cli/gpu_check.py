@@ -26,7 +26,8 @@ from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
 from fairseq_aggdec.evaluation import benchmark
-from fairseq_aggdec.evaluation.gpu_stages import STAGES, Plan, Row
+from fairseq_aggdec.evaluation.gpu_plan import Plan, Row
+from fairseq_aggdec.evaluation.gpu_stages import STAGES
 from fairseq_aggdec.evaluation.results import cell, check_place, refusals
 
 MODULE = "fairseq_aggdec.cli.gpu_check"

@@ -3,7 +3,7 @@
 One call of :meth:`CachedDecoder.features` is the window step on which every method stands: the tokens of a
 :class:`~fairseq_aggdec.decoding.window.Window` are run on top of the keys and values of what each row has committed.
 Rollback needs no call: a row's next window starts at the first position that was not kept and overwrites what stands
-there. :class:`PrefixDecoder` does the same for architectures with other layers by recomputing the whole prefix.
+there. Architectures with other layers are for :mod:`~fairseq_aggdec.decoding.prefix_decoder`.
 """
 
 import functools
@@ -17,16 +17,18 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.attention import additive_mask, with_kernels
+from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows, with_kernels
 from fairseq_aggdec.decoding.compiled import Embedding, causal, compile_layers
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.int8 import Int8Linear, attend_alone, linear
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
 from fairseq_aggdec.decoding.support import attention_gap, overridden
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window_graphs import Kept, WindowGraphs
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
@@ -156,9 +158,16 @@ class CachedDecoder:
         decoder: a decoder for which :func:`decoder_gap` is None; its weights are read, never changed.
         pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
         int8: compute products in 8 bits, such that a position's result does not depend on what stands beside it.
+        graphs: on a GPU, replay the step as captured graphs.
     """
 
-    def __init__(self, decoder: TransformerDecoderBase, pack: bool, int8: bool = False):
+    def __init__(
+        self,
+        decoder: TransformerDecoderBase,
+        pack: bool,
+        int8: bool = False,
+        graphs: bool = False,
+    ):
         self.decoder, self.pack, self.int8 = decoder, pack, int8
         self.layers = [_Layer(layer, pack, int8) for layer in decoder.layers]
         self.project_in = _optional_linear(decoder.project_in_dim, pack, int8)
@@ -175,6 +184,10 @@ class CachedDecoder:
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
+        device = decoder.embed_tokens.weight.device
+        self.graphs = None
+        if graphs and device.type == "cuda":
+            self.graphs = WindowGraphs(self._run_on_grid, device)
 
     def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
         """Forgets all rows and takes up a new batch.
@@ -186,14 +199,21 @@ class CachedDecoder:
         """
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
-        self.memory = [layer.split(layer.cross_kv(states)) for layer in self.layers]
-        self.memory_mask = None
-        if padding:
-            self.memory_mask = additive_mask(padding[0], states.dtype)
-        width = 2 * self.decoder.embed_dim
-        # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
-        self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
+        memory: Sequence[Tensor] = [layer.cross_kv(states) for layer in self.layers]
+        self.memory_mask = additive_mask(padding[0], states.dtype) if padding else None
+        if self.graphs is not None:
+            kept = self.graphs.start(memory, self.memory_mask, rows, capacity)
+            self.cache, memory, self.memory_mask = kept
+        else:
+            # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
+            width = 2 * self.decoder.embed_dim
+            self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
+        self.memory = self._split(memory)
         self.types: Tensor | None = None
+
+    def _split(self, memory: Sequence[Tensor]) -> list[Tensor]:
+        """Of each layer (B, S, 2C) -> (2, B, H, S, D), views."""
+        return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=True)]
 
     def restrict(self, types: Tensor) -> None:
         """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
@@ -204,7 +224,7 @@ class CachedDecoder:
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
         if self.compiled is None or window.alone or window.fixed:
-            x = with_kernels(window.tokens.device, self._run_layers, window)
+            x = with_kernels(window.tokens.device, self._run, window)
         else:
             x = self._run_compiled(window)
         return x if self.project_out is None else self.project_out(x)
@@ -223,17 +243,31 @@ class CachedDecoder:
             x, window, self.cache, own_mask, self.memory, self.memory_mask, positions
         )
 
-    def _run_layers(self, window: Window) -> Tensor:
-        x = self._embed(window)
-        own_mask = None
+    def _run(self, window: Window) -> Tensor:
+        if self.graphs is not None:
+            if self.decoder.embed_positions is not None:
+                self._position_table(window.reach)
+            # What a method embeds in its own way is no part of the graph.
+            own = type(self)._embed is not CachedDecoder._embed
+            given = (lambda: self._embed(window)) if own else (lambda: window.tokens)
+            if (x := self.graphs.step(window, given)) is not None:
+                return x
         if not window.alone:
             self._reserve(window.end)
-            own_mask = window.mask(x.dtype, self.span)
+        kept = Kept(self.cache, self.memory, self.memory_mask)
+        return self._run_layers(self._embed(window), window, kept)
+
+    def _run_on_grid(self, given: Tensor, window: GridWindow, kept: Kept) -> Tensor:
+        x = given if given.is_floating_point() else self._embed(window)
+        return self._run_layers(x, window, kept._replace(memory=self._split(kept.memory)))
+
+    def _run_layers(self, x: Tensor, window: Window, kept: Kept) -> Tensor:
+        own_mask = None if window.alone else window.mask(x.dtype, self.span)
         # unbind: to iterate over a tensor takes longer
         for layer, cache, memory in zip(
-            self.layers, self.cache.unbind(0), self.memory, strict=True
+            self.layers, kept.cache.unbind(0), kept.memory, strict=True
         ):
-            x = layer(x, window, cache, own_mask, memory, self.memory_mask)
+            x = layer(x, window, cache, own_mask, memory, kept.memory_mask)
         return x if self.norm is None else self.norm(x)
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
@@ -303,11 +337,27 @@ class CachedDecoder:
         if self.memory_mask is not None:
             self.memory_mask = self.memory_mask[: len(rows)]
 
+    def gather_rows(self, rows: Tensor) -> None:
+        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
+        self.cache = self.cache.index_select(1, rows)
+        self.memory = [memory.index_select(1, rows) for memory in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = mask_of_rows(self.memory_mask, rows)
+        if self.graphs is not None:
+            # (2, R, H, S, D) -> (R, S, 2C)
+            flat: Sequence[Tensor] = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in self.memory]
+            kept = self.graphs.start(flat, self.memory_mask, len(rows), self.cache.size(2))
+            kept.cache.copy_(self.cache)
+            self.cache, flat, self.memory_mask = kept
+            self.memory = self._split(flat)
+
     def _reserve(self, positions: int) -> None:
         capacity = self.cache.size(2)
         if positions > capacity:
             extra = max(positions, capacity + capacity // 2) - capacity
             self.cache = F.pad(self.cache, (0, 0, 0, extra))
+            if self.graphs is not None:
+                self.graphs.leave(positions)
 
     def _embedding(self) -> Embedding | None:
         """What :meth:`_embed` does, for the compiled library; None where that cannot."""
@@ -334,58 +384,10 @@ class CachedDecoder:
             # Sinusoids have no last position, and --match-source-len makes outputs longer than the model says.
             size = min(max(64, 2 * positions), max(positions, self.decoder.max_positions()))
             dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
+            if self.graphs is not None:
+                self.graphs.forget()  # they read the one that is given up
             self.position_table = table = self.decoder.embed_positions(dummy)[0].detach()
         return table
-
-
-class PrefixDecoder:
-    """Any fairseq decoder, by recomputing the whole prefix of every row: slow, general, the same interface.
-
-    It keeps tokens where :class:`CachedDecoder` keeps keys and values. The decoder must be causal: what stands right of
-    a position (rejected drafts of an earlier window) must not change it.
-    """
-
-    reads_trees = False
-
-    def __init__(self, model: Any):
-        self.model = model
-
-    def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
-        self.encoder_out = encoder_out
-        self.pad = self.model.decoder.dictionary.pad()
-        device = next(self.model.parameters()).device
-        self.tokens = torch.full((rows, capacity), self.pad, device=device)
-
-    def features(self, window: Window) -> Tensor:
-        """Tokens (N,) -> what the decoder's output layer gives for them, (N, V) logits unless the softmax is
-        adaptive."""
-        if window.end > self.tokens.size(1):
-            self.tokens = F.pad(self.tokens, (0, window.end), value=self.pad)
-        self.tokens[window.row_of, window.positions] = window.tokens
-        # A stock decoder keeps its causal mask, which training needs again: it must not be an inference tensor.
-        with torch.inference_mode(False), torch.no_grad():
-            output: Any = self.model.decoder(
-                self.tokens[:, : window.end], encoder_out=self.encoder_out
-            )
-        return output[0][window.row_of, window.positions]
-
-    def logits(self, features: Tensor, temperature: float) -> Tensor:
-        """(N, ...) -> (N, V) log-probabilities; the temperature divides the decoder's output, as in stock."""
-        output = ((features / temperature).unsqueeze(0), None)
-        return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
-
-    def move(self, places: Sequence[tuple[int, int, int]]) -> None:
-        raise ValueError("a decoder that recomputes its prefix reads no trees")
-
-    def propose(
-        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
-    ) -> tuple[Tensor, Tensor]:
-        raise ValueError("a decoder that recomputes its prefix has no block heads")
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        order = to_device(rows, self.tokens.device)
-        self.tokens = self.tokens.index_select(0, order)
-        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
 
 
 def _optional_linear(

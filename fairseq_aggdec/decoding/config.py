@@ -239,3 +239,10 @@ class DecodingConfig(FairseqDataclass):
             "help": "on CPU, do not keep a second copy of the weights laid out for few rows: slower, less memory"
         },
     )
+    no_graphs: bool = field(
+        default=False,
+        metadata={
+            "help": "on a GPU, do not replay the decoder's calls as captured graphs: slower, less memory; the output "
+            "is the same"
+        },
+    )

@@ -46,6 +46,7 @@ class CachedGenerator(SequenceGenerator):
         pack: keep weights packed for CPU.
         int8: compute the models' products in 8 bits.
         strict: slots of every row in every window, see :class:`~fairseq_aggdec.decoding.verifier.Verifier`.
+        graphs: on a GPU, replay the decoder's calls as captured graphs.
         retain_history: keep in the hypotheses what every iteration saw.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
     """
@@ -59,6 +60,7 @@ class CachedGenerator(SequenceGenerator):
         pack: bool = True,
         int8: bool = False,
         strict: int = 0,
+        graphs: bool = False,
         retain_history: bool = False,
         no_repeat_ngram_size: int = 0,
         **options: Any,
@@ -66,7 +68,9 @@ class CachedGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
-        self.verifier = Verifier(list(self.model.models), pack, self.temperature, int8, strict)
+        self.verifier = Verifier(
+            list(self.model.models), pack, self.temperature, int8, strict, graphs
+        )
 
     def prepare(self) -> None:
         """Packs the weights now instead of with the first batch."""

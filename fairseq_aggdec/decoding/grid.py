@@ -4,6 +4,9 @@ Linear layers choose their products, and attention its sums, by the shapes that 
 decides what a token's logits round to. So ``--strict`` has every call of a batch read as many rows, slots per row and
 keys as every other: a token then gets the same products with and without drafts beside it.
 
+Captured steps on a GPU (:mod:`fairseq_aggdec.decoding.window_graphs`) are on a grid of a few sizes for the same reason:
+nothing about a graph but the numbers in its memory can change.
+
 Slots that a row does not use repeat its last token, at the same position: what they write is what stands there. Rows
 that have ended, or were never there, read some token at position 0.
 """
@@ -15,7 +18,9 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.attention import additive_mask
 from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window import TreeWindow, Window
+
+WORD = 64  # bits
 
 
 class GridWindow(Window):
@@ -25,20 +30,29 @@ class GridWindow(Window):
         tokens: (R W,) int64.
         positions: (R W,) int64, below ``capacity``.
         shape: R, W and ``capacity``.
+        last: (R W,) int64, the last position that each slot sees; None: its own.
     """
 
     fixed = True
+    gridded = False  # it has been
 
-    def __init__(self, tokens: Tensor, positions: Tensor, shape: tuple[int, int, int]):
-        self.tokens, self.at = tokens, positions
+    def __init__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        shape: tuple[int, int, int],
+        last: Tensor | None = None,
+    ):
+        self.tokens, self.at, self.last = tokens, positions, last
         self.rows, self.width, self.end = shape
         self.reach = self.end
         self.level, self.dense = False, True
+        rows = torch.arange(self.rows, device=tokens.device).unsqueeze(1)
+        self.rows_of_slots = rows.expand(-1, self.width).flatten()
 
     @property
     def row_of(self) -> Tensor:
-        rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
-        return rows.expand(-1, self.width).flatten()
+        return self.rows_of_slots
 
     @property
     def positions(self) -> Tensor:
@@ -51,10 +65,39 @@ class GridWindow(Window):
         """Additive mask (R, 1, W, ``capacity``)."""
         query = self.at.view(self.rows, self.width, 1)
         key = torch.arange(self.end, device=query.device)
-        hidden = key > query
+        hidden = key > (query if self.last is None else self.last.view(query.shape))
         if span is not None:
             hidden |= key < query - span
         return additive_mask(hidden, dtype)
+
+
+class GridTree(GridWindow):
+    """The same of trees of prefixes (:class:`~fairseq_aggdec.decoding.window.TreeWindow`).
+
+    Args:
+        tokens, places, shape: as above; ``capacity`` is a multiple of 64.
+        depths: (R W,) int64, positions in the sentence.
+        seen: (R W, ``capacity`` / 64) int64, the places that each slot sees, as bits.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        shape: tuple[int, int, int],
+        depths: Tensor,
+        seen: Tensor,
+    ):
+        super().__init__(tokens, places, shape)
+        self.depths, self.seen = depths, seen
+
+    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
+        return x + table[self.depths]
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        bits = torch.arange(WORD, device=self.seen.device)
+        hidden = self.seen.unsqueeze(2) >> bits & 1 == 0  # (R W, capacity / 64, 64)
+        return additive_mask(hidden.view(self.rows, self.width, self.end), dtype)
 
 
 class Grid:
@@ -72,7 +115,7 @@ class Grid:
     def lay_out(self, window: Window) -> tuple[GridWindow, Tensor]:
         """A window on the grid, and where its N positions stand there, (N,) int64."""
         rows, width, _ = self.shape
-        sources, positions, slots = laid_out(window.starts, window.widths, rows, width)
+        sources, positions, _, slots = laid_out(window, rows, width)
         # One transfer: what every slot reads and where, and behind that the slots that count.
         sent = to_device([*sources, *positions, *slots], window.tokens.device)
         source, position, slot = sent.split([rows * width, rows * width, len(slots)])
@@ -84,18 +127,39 @@ class Grid:
 
 
 def laid_out(
-    starts: Sequence[int], widths: Sequence[int], rows: int, width: int
-) -> tuple[list[int], list[int], list[int]]:
-    """Which of the tokens each of ``rows`` x ``width`` slots reads, at which position; the slots that count."""
+    window: Window, rows: int, width: int
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """A window on ``rows`` x ``width`` slots.
+
+    Returns:
+        which of the tokens each slot reads, at which position, the last position that it sees; the slots that count.
+    """
     sources: list[int] = []
     positions: list[int] = []
+    last: list[int] = []
     slots: list[int] = []
     first = 0
-    for row, (start, used) in enumerate(zip(starts, widths, strict=True)):
+    blocks = window.block_starts or window.widths
+    for row, (start, used, block) in enumerate(
+        zip(window.starts, window.widths, blocks, strict=True)
+    ):
         offsets = [*range(used), *[used - 1] * (width - used)]
         sources += [first + offset for offset in offsets]
         positions += [start + offset for offset in offsets]
+        last += [start + (offset if offset < block else used - 1) for offset in offsets]
         slots += range(row * width, row * width + used)
         first += used
-    missing = (rows - len(starts)) * width
-    return sources + [0] * missing, positions + [0] * missing, slots
+    missing = [0] * (rows - window.rows) * width
+    return sources + missing, positions + missing, last + missing, slots
+
+
+def bits_seen(window: TreeWindow, rows: int, width: int, places: int) -> Tensor:
+    """What each slot of such a grid sees of so many places: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
+    size = places // 8  # bytes for each slot
+    found, first = [], 0
+    for used in window.widths:
+        own = [bits.to_bytes(size, "little") for bits in window.seen[first : first + used]]
+        found += own + [own[-1]] * (width - used)
+        first += used
+    found += [(1).to_bytes(size, "little")] * (rows * width - len(found))
+    return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.long).view(len(found), -1)

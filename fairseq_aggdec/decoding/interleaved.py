@@ -60,6 +60,7 @@ class InterleavedGenerator(SequenceGenerator):
         dedup: n-grams up to this length that directly repeat themselves are written once; 0 for never.
         print_alignment: ``hard`` or ``soft``, None for no alignment.
         pack: keep weights packed for CPU.
+        graphs: on a GPU, replay the decoder's calls as captured graphs.
         retain_history: keep what each hypothesis was after every step.
     """
 
@@ -75,6 +76,7 @@ class InterleavedGenerator(SequenceGenerator):
         dedup: int = 0,
         print_alignment: str | None = None,
         pack: bool = True,
+        graphs: bool = False,
         retain_history: bool = False,
         **options: Any,
     ):
@@ -84,7 +86,7 @@ class InterleavedGenerator(SequenceGenerator):
         self.any_ending, self.gnmt = any_ending, gnmt
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
-        self.verifier = Verifier(list(models), pack, self.temperature)
+        self.verifier = Verifier(list(models), pack, self.temperature, graphs=graphs)
 
     def prepare(self) -> None:
         """Packs the weights now: the first sentence does not wait for it."""
@@ -317,7 +319,8 @@ def build_interleaved_generator(
     """The generator of ``--decoding interleaved``; where that is stock beam search, the one of ``--decoding beam``.
 
     Args:
-        cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``.
+        cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``,
+            ``no_graphs``.
         task: has the counters.
         models: of one geometry.
         args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
@@ -336,6 +339,7 @@ def build_interleaved_generator(
     extra |= {
         "counters": task.counters,
         "pack": not cfg.no_weight_packing,
+        "graphs": not cfg.no_graphs,
         "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
     generator_class: Any = InterleavedGenerator

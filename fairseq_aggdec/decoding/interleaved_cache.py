@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
-from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder
+from fairseq_aggdec.decoding.attention import additive_mask
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
 
@@ -25,7 +26,7 @@ class SlotWindow(Window):
     def __init__(self, tokens: Tensor, first: int, rows: int, geometry: Geometry):
         blocks = None if geometry.vanilla_mask else [0] * rows
         super().__init__(tokens, [first] * rows, [geometry.step] * rows, blocks)
-        self.geometry = geometry
+        self.geometry, self.gridded = geometry, not geometry.independent
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor | None:
         if not self.geometry.independent:
@@ -45,10 +46,7 @@ def gather_rows(verifier: Verifier, rows: Tensor) -> None:
         if isinstance(decoder, PrefixDecoder):
             decoder.keep_rows(rows.tolist())
             continue
-        decoder.cache = decoder.cache.index_select(1, rows)
-        decoder.memory = [memory.index_select(1, rows) for memory in decoder.memory]
-        if decoder.memory_mask is not None:
-            decoder.memory_mask = mask_of_rows(decoder.memory_mask, rows)
+        decoder.gather_rows(rows)
 
 
 def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:

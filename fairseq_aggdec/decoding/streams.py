@@ -26,7 +26,7 @@ class Beside:
         if self.device.type != "cuda":
             yield
             return
-        main, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
+        main, side = torch.cuda.current_stream(self.device), side_stream(self.device)
         # Blocks of the side stream's memory that the main stream has read were freed before `ready`: from here on the
         # side stream may write to them.
         side.wait_event(self.ready)
@@ -38,5 +38,5 @@ class Beside:
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

@@ -29,6 +29,14 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def send_into(target: Tensor, values: Any) -> None:
+    """Writes numbers of the host to a tensor of the device that stays where it is, without waiting."""
+    source = torch.as_tensor(values, dtype=target.dtype)
+    if target.device.type == "cuda":
+        source = source.pin_memory()
+    target.copy_(source, non_blocking=True)
+
+
 def read(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of a device on the host, in one transfer: integers and truth values as int64, others as float64."""
     if len(tensors) == 1:

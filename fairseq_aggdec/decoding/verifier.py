@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, PrefixDecoder, decoder_gap
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.grid import Grid
 from fairseq_aggdec.decoding.linear import ParameterWatch
+from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.decoding.window import Window
 
 logger = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ class Member:
     The fast forms are made when first used and made anew when the parameters have changed since.
     """
 
-    def __init__(self, model: Any, pack: bool, int8: bool = False):
-        self.model, self.pack, self.int8 = model, pack, int8
+    def __init__(self, model: Any, pack: bool, int8: bool = False, graphs: bool = False):
+        self.model, self.pack, self.int8, self.graphs = model, pack, int8, graphs
         self.watch: ParameterWatch | None = None
         self._announce()
 
@@ -57,7 +58,9 @@ class Member:
             FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
         )
         self.decoder = (
-            CachedDecoder(model.decoder, pack, int8) if fast_decoder else PrefixDecoder(model)
+            CachedDecoder(model.decoder, pack, int8, self.graphs)
+            if fast_decoder
+            else PrefixDecoder(model)
         )
         self.watch = ParameterWatch(model)
 
@@ -97,6 +100,7 @@ class Verifier:
         int8: compute products in 8 bits (fp32 models on CPU).
         strict: lay all windows of a batch out to so many slots per row, see :mod:`fairseq_aggdec.decoding.grid`;
             0: windows are as large as what they hold.
+        graphs: on a GPU, replay windows as captured graphs.
 
     Attributes:
         features: (N, C) of the last window, one per model.
@@ -109,10 +113,13 @@ class Verifier:
         temperature: float = 1.0,
         int8: bool = False,
         strict: int = 0,
+        graphs: bool = False,
     ):
         self.strict = strict
         self.grid: Grid | None = None
-        self.members = [Member(model, pack, int8) for model in models]
+        # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
+        graphs = graphs and not strict
+        self.members = [Member(model, pack, int8, graphs) for model in models]
         for member in self.members if strict else ():
             if gap := member._decoder_gap():
                 raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")

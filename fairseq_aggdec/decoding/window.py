@@ -42,12 +42,14 @@ class Window:
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
         fixed: its shape is that of every window of the batch (:class:`~fairseq_aggdec.decoding.grid.GridWindow`).
+        gridded: it can be laid out on a grid, see :func:`~fairseq_aggdec.decoding.grid.laid_out`.
         end: one more than the last place in the cache that is written or read.
         reach: one more than the last position, by which position embeddings are chosen.
     """
 
     alone = False
     fixed = False
+    gridded = True
     host: list[int] | None = None  # the tokens, where the host knows them
 
     def __init__(
@@ -181,6 +183,7 @@ class NodeWindow(Window):
     """
 
     alone = True
+    gridded = False
 
     def __init__(self, tokens: Tensor, positions: Tensor, widths: Sequence[int], end: int):
         super().__init__(tokens, [0] * len(widths), widths)

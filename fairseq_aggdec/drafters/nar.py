@@ -48,6 +48,7 @@ class NarDrafter:
         pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
         proposing: how drafts are computed.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
+        graphs: on a GPU, replay the drafter's calls as captured graphs.
 
     Attributes:
         broken: its numbers are not finite: it drafts nothing until its parameters change.
@@ -63,10 +64,11 @@ class NarDrafter:
         pack: bool = True,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
+        graphs: bool = False,
     ):
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
-        self.model, self.pack, self.proposing = model, pack, proposing
+        self.model, self.pack, self.proposing, self.graphs = model, pack, proposing, graphs
         self.longest = model.decoder.max_positions()
         self.watch: ParameterWatch | None = None
         self.verifier_model: Any = None
@@ -242,7 +244,7 @@ class NarDrafter:
         fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
         if fast_decoder:
-            self.slots = CachedSlots(model, self.pack, self.proposing.int8)
+            self.slots = CachedSlots(model, self.pack, self.proposing.int8, self.graphs)
         self.chain: FastChain | None = None
         if model.decoder.chain is not None:
             self.chain = FastChain(model.decoder, self.pack, self.proposing.int8)

@@ -70,8 +70,10 @@ class LayerSlots:
 class CachedSlots(CachedDecoder):
     """The cached decoder over mask slots; a causal prefix is read once and kept."""
 
-    def __init__(self, model: NarDrafterModel, pack: bool, int8: bool = False):
-        super().__init__(model.decoder, pack, int8)
+    def __init__(
+        self, model: NarDrafterModel, pack: bool, int8: bool = False, graphs: bool = False
+    ):
+        super().__init__(model.decoder, pack, int8, graphs)
         self.model = model
         self.decoder: NarDecoder = model.decoder
 

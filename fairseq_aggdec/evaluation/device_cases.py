@@ -79,8 +79,10 @@ MATCHES = ("unique", "longest", "recent", "aligned")
 CASES = [
     Case("greedy", "greedy"),
     Case("greedy, two models", "greedy", models=2),
+    Case("greedy, no graphs", "greedy", task={"no_graphs": True}),
     Case("greedy, other layers", "greedy", model={"scale_heads": True}),
     *[Case(f"iad, {match}", "iad", task={"iad_match": match}) for match in MATCHES],
+    Case("iad, no graphs", "iad", task={"no_graphs": True}),
     Case("iad, drafts from a file", "iad", task={"draft_from": "file"}, files=("draft",)),
     Case(
         "iad, drafts from interleaved",
@@ -96,6 +98,7 @@ CASES = [
         files=("tables",),
     ),
     _gad("gad", {}),
+    _gad("gad, no graphs", {}, task={"no_graphs": True}),
     _gad("gad, causal", {"prefix_attention": "causal"}),
     _gad("gad, source copy", COPY),
     _gad("gad, source copy, causal", COPY | {"prefix_attention": "causal"}),

@@ -15,9 +15,10 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 
 KERNEL, VIEW, TRANSFER, BLOCKING = "kernels", "views", "copies", "blocking"
+IN_GRAPH = "in graphs"  # kernels that a replayed graph launches; the graph itself counts as one
 # A blocking operator that is no copy (nonzero) counts as a kernel and as blocking.
-KINDS = (KERNEL, VIEW, TRANSFER, BLOCKING)
-OWN = {"strict_device.py", "device_recorder.py"}
+KINDS = (KERNEL, IN_GRAPH, VIEW, TRANSFER, BLOCKING)
+OWN = {"strict_device.py", "device_recorder.py", "device_graphs.py"}
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,18 @@ class Recorder:
         events: in order.
         streams: calls of streams and events, by name.
         moment: noted with every event.
+        tape: of the graph that is captured, whose operators are no events.
     """
 
     events: list[Event] = field(default_factory=list)
     streams: Counter[str] = field(default_factory=Counter)
     moment: Callable[[], Any] = lambda: None
+    tape: Any = None
 
     def note(self, kind: str, operator: str) -> None:
+        if self.tape is not None:
+            self.tape.note(kind, operator)
+            return
         self.events.append(Event(kind, operator, _place(sys._getframe(1)), self.moment()))
 
 

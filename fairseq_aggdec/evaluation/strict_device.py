@@ -9,7 +9,8 @@ view, a transfer, and whether the host waits for it.
 What blocks is what blocks in PyTorch's CUDA back end: reading a value (``item``, ``tolist``, ``cpu``, the truth of a
 tensor, ``equal``), sizes that depend on values (``nonzero``, boolean indices, ``unique``, ``repeat_interleave``), and
 copies from host memory that is not pinned, Python scalars stored by index among them. A copy from pinned memory, or to
-it with ``non_blocking``, does not. Streams and events do nothing but be counted.
+it with ``non_blocking``, does not. Streams and events do nothing but be counted. CUDA graphs are captured and replayed
+(:mod:`~fairseq_aggdec.evaluation.device_graphs`).
 
 Limits: tensors and modules are moved to ``DEVICE``, with its number (``to("cuda")`` asks the guard of a back end that
 is not there which device is the current one, and stays on the CPU). There is no backward pass. Time and the order of
@@ -32,6 +33,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_aggdec.decoding import streams
+from fairseq_aggdec.evaluation import device_graphs
+from fairseq_aggdec.evaluation.device_graphs import CaptureError
+from fairseq_aggdec.evaluation.device_operators import ASKING, INDEXING, NO_WORK, TAKE_SCALARS
 from fairseq_aggdec.evaluation.device_recorder import (
     BLOCKING,
     KERNEL,
@@ -43,36 +47,6 @@ from fairseq_aggdec.evaluation.device_recorder import (
 
 DEVICE = torch.device("cuda", 0)
 aten = torch.ops.aten
-# Their result's size, or a number for the host, depends on values.
-ASKING = {
-    "nonzero",
-    "masked_select",
-    "unique_consecutive",
-    "unique_dim",
-    "_unique",
-    "_unique2",
-    "bincount",
-    "multinomial",
-    "equal",
-    "allclose",
-    "_local_scalar_dense",
-    "is_nonzero",
-}
-NO_WORK = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "detach",
-    "detach_",
-    "lift_fresh",
-    "alias",
-    "_local_scalar_dense",
-}
-# They take a CPU tensor without dimensions besides what is computed element by element.
-TAKE_SCALARS = {"fill_", "masked_fill", "masked_fill_", "where", "index_put_", "index_put", "copy_"}
-INDEXING = {"index", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index"}
 
 
 class MixedDevices(RuntimeError):
@@ -171,6 +145,8 @@ class _Mode(TorchDispatchMode):
 def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.removeprefix("aten::")
     if name in ("is_pinned", "_pin_memory", "pin_memory"):
+        if mode.recorder.tape is not None:
+            raise CaptureError(f"{name}: not permitted while a graph is captured")
         (tensor,) = args[:1]
         if isinstance(tensor, DeviceTensor):
             raise MixedDevices("only memory of the host can be pinned")
@@ -192,6 +168,8 @@ def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
         if found is not NotImplemented:
             return found
     host = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
+    if host and mode.recorder.tape is not None:
+        raise CaptureError(f"{name}: a number of the host while a graph is captured")
     _note(mode, func, name, args, kwargs, inputs, host)
     return _compute(mode, func, args, kwargs, inputs, wanted)
 
@@ -223,7 +201,7 @@ def _compute(
     if wanted is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-    found = func(*args, **kwargs)
+    found = _done(mode, func, args, kwargs)
     to_host = wanted is not None and wanted.type == "cpu"
     if to_host:
         return mode.pin(found) if kwargs.get("non_blocking") else found
@@ -237,6 +215,13 @@ def _compute(
     ordinary = _is_view(func) and bool(inputs) and not inputs[0].is_inference()
     with torch.inference_mode(False) if ordinary else nullcontext():
         return _map(wrapped, found)
+
+
+def _done(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator gives on the CPU, taken down where a graph is captured."""
+    if mode.recorder.tape is None:
+        return func(*args, **kwargs)
+    return mode.recorder.tape.run(func, args, kwargs, _is_view(func))
 
 
 def _note(
@@ -349,7 +334,7 @@ def _attention(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str,
         mode.recorder.note(VIEW, "slice")
     mode.recorder.note(KERNEL, f"attention: {kernel}")
     held_args, held_kwargs = _unwrapped(args, kwargs)
-    return DeviceTensor(func(*held_args, **held_kwargs))
+    return DeviceTensor(_done(mode, func, held_args, held_kwargs))
 
 
 @contextmanager
@@ -362,15 +347,16 @@ def strict_device() -> Iterator[Recorder]:
     if torch.cuda.is_available():
         raise RuntimeError("there is a GPU: the strict device would hide it")
     _let_guards_pass()
-    streams._side_stream.cache_clear()  # a stream belongs to the device of its time
+    streams.side_stream.cache_clear()  # a stream belongs to the device of its time
     recorder = Recorder()
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device) is a copy that is seen
     try:
-        with mock.patch.multiple(torch.cuda, **stands_in(recorder)), _Mode(recorder):
+        others = stands_in(recorder) | device_graphs.stands_in(recorder)
+        with mock.patch.multiple(torch.cuda, **others), _Mode(recorder):
             yield recorder
     finally:
-        streams._side_stream.cache_clear()
+        streams.side_stream.cache_clear()
         torch._C._set_only_lift_cpu_tensors(before)
 
 

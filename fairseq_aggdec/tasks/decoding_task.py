@@ -25,6 +25,7 @@ from fairseq_aggdec.decoding.finite import (
     explained,
 )
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.decoding.graphs import made
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.linear import multiplies_bfloat16
 from fairseq_aggdec.decoding.options import (
@@ -164,6 +165,7 @@ class DecodingTask(FairseqTask):
             "counters": self.counters,
             "pack": not self.cfg.no_weight_packing,
             "int8": bool(self.cfg.int8),
+            "graphs": not self.cfg.no_graphs,
             "retain_history": bool(getattr(args, "retain_iter_history", False)),
         }
         if getattr(args, "print_alignment", None):
@@ -361,6 +363,7 @@ class DecodingTask(FairseqTask):
             not self.cfg.no_weight_packing,
             proposing(self.cfg),
             drafted_nodes(self.cfg),
+            graphs=not self.cfg.no_graphs,
         )
 
     def _log_summary_at_exit(self) -> None:
@@ -372,3 +375,5 @@ class DecodingTask(FairseqTask):
     def _log_summary(self) -> None:
         if self.counters.sentences:
             logger.info("decoding summary: %s", self.counters.summary())
+        if made.graphs:
+            logger.info("graphs: %s", made.summary())
