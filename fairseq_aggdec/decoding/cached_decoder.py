@@ -8,6 +8,7 @@ there. Architectures with other layers are for :mod:`~fairseq_aggdec.decoding.pr
 
 import functools
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -184,6 +185,7 @@ class CachedDecoder:
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
+        self.spare: Tensor | None = None  # flat: the memory of the cache, kept from batch to batch
         device = decoder.embed_tokens.weight.device
         self.graphs = None
         if graphs and device.type == "cuda":
@@ -205,11 +207,27 @@ class CachedDecoder:
             kept = self.graphs.start(memory, self.memory_mask, rows, capacity)
             self.cache, memory, self.memory_mask = kept
         else:
-            # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
-            width = 2 * self.decoder.embed_dim
-            self.cache = states.new_zeros(len(self.layers), rows, capacity, width)
+            self.cache = self._emptied(rows, capacity, states)
         self.memory = self._split(memory)
         self.types: Tensor | None = None
+
+    def _emptied(self, rows: int, capacity: int, like: Tensor) -> Tensor:
+        """A cache for a new batch, (layers, B, capacity, 2C), where those before had theirs if there is room.
+
+        Memory that the system hands out anew costs ten times as much as writing it. Zeros, not garbage: a hidden key
+        has weight 0, and 0 times a garbage NaN would be NaN.
+        """
+        shape = len(self.layers), rows, capacity, 2 * self.decoder.embed_dim
+        count, spare = math.prod(shape), self.spare
+        if (
+            spare is None
+            or spare.numel() < count
+            or (spare.device, spare.dtype) != (like.device, like.dtype)
+            or spare.is_inference() != torch.is_inference_mode_enabled()
+        ):
+            self.spare = like.new_zeros(count)
+            return self.spare.view(shape)
+        return spare[:count].zero_().view(shape)
 
     def _split(self, memory: Sequence[Tensor]) -> list[Tensor]:
         """Of each layer (B, S, 2C) -> (2, B, H, S, D), views."""
