@@ -6,7 +6,8 @@
 # Killed at any moment, the same command goes on.
 # Environment: SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), NAT_LAYERS (1: of the decoder of a
 # non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32
-# 64 128, for scorers of one layer; 1 and 64 for all), OUTPUT (docs/results/lattice-multi30k), and what multi30k_common.sh lists.
+# 64 128, for scorers of one layer; 1 and 64 for all), PAPER (empty; 64: numbers of candidates
+# of rows with the paper's plain counts, and with scores normalised over the vocabulary), OUTPUT (docs/results/lattice-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
 need_base
@@ -18,6 +19,7 @@ MAX_UPDATE=${MAX_UPDATE:-1000}
 CANDIDATES=${CANDIDATES:-32 64 128}
 LR=${LR:-0.001}
 MARKOV_ORDER=${MARKOV_ORDER:-mixed}
+PAPER=${PAPER-}
 
 tables() {
     "$PYTHON" "$ROOT/scripts/lattice_tables.py" "$(data_of "$1")" --output "$OUT"
@@ -65,6 +67,11 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     for count in $counts; do
         SYSTEMS+=(--system "$label, N = $count=$options --lattice-candidates $count --lattice-least-probability 0")
         SYSTEMS+=(--system "$label, N = $count, likely ones=$options --lattice-candidates $count")
+    done
+    for count in $PAPER; do
+        plain="$options --lattice-candidates $count --lattice-smoothing none"
+        SYSTEMS+=(--system "$label, N = $count, plain counts=$plain")
+        SYSTEMS+=(--system "$label, N = $count, over the vocabulary=$options --lattice-candidates $count --lattice-normalise vocabulary")
     done
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")

@@ -168,7 +168,9 @@ def test_interleaved_refusals_come_before_any_work(
 @pytest.mark.skipif(find_spec("systran_align") is None, reason="it has no wheel for this Python")
 def test_lattice(made: Path, tmp_path: Path) -> None:
     settings = {"SETTINGS": "distilled", "LAYERS": "2", "TEACHER": "greedy", "CANDIDATES": "8"}
-    rows = run(made, tmp_path, "lattice_multi30k", **settings)
+    rows = run(made, tmp_path, "lattice_multi30k", PAPER="8", **settings)
+    assert rows["distilled data, 2 layers, N = 8, plain counts"]["steps"] == 1
+    assert rows["distilled data, 2 layers, N = 8, over the vocabulary"]["steps"] == 1
     assert rows["IAD drafting from distilled data, 2 layers"]["differ"] == 0
     assert rows["distilled data, 2 layers, N = 64"]["steps"] == 1
     assert "NAT, nat-distilled-1" in rows

@@ -1,0 +1,72 @@
+"""The audit of random models: cases come from their number, a run goes on, and a wrong output is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairseq_aggdec.cli import audit_random
+from fairseq_aggdec.evaluation import random_cases
+from fairseq_aggdec.evaluation.equality import Audit, Difference
+from fairseq_aggdec.evaluation.random_cases import Case
+
+
+def test_a_case_is_its_number() -> None:
+    assert Case.of(7) == Case.of(7)
+    cases = [Case.of(seed) for seed in range(200)]
+    assert len({str(case.shape) for case in cases}) > 100
+    assert len({case.options for case in cases}) > 50
+    assert {case.models for case in cases} == {1, 2}
+    for option, values in random_cases.VALUES.items():
+        found = {given for case in cases for given in case.options if given.startswith(option)}
+        assert len(found) == len(values) - (False in values and values[0] is False)
+
+
+def test_a_small_case_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_cases, "SENTENCES", 6)
+    record = audit_random.decode(Case.of(2))
+    assert len(record["methods"]) == 9
+    for one in record["methods"].values():
+        assert one["sentences"] == 6
+        assert one["bugs"] == 0
+        assert one["equal"] + one["ties"] == 6
+
+
+def record(case: Case, verdict: str = "") -> dict:
+    differences = [Difference(3, 2, "a", "b", 2e-5, verdict)] if verdict else []
+    audit = Audit(10, equal=10 - len(differences), differences=differences)
+    return {"case": {"seed": case.seed}, "methods": {"greedy": audit_random.found(audit)}}
+
+
+def test_a_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoded: list[int] = []
+
+    def decode(case: Case) -> dict:
+        decoded.append(case.seed)
+        return record(case, "tie" if case.seed == 5 else "")
+
+    monkeypatch.setattr(audit_random, "decode", decode)
+    state = tmp_path / "cases.jsonl"
+    given = ["--state", str(state), "--first", "1", "--step", "2"]
+    assert audit_random.main([*given, "--decodings", "20"]) == 0
+    assert decoded == [1, 3]
+    with state.open("a") as file:
+        file.write('{"case": {"se')  # killed while it wrote
+    assert audit_random.main([*given, "--decodings", "40", "--output", str(tmp_path / "out")]) == 0
+    assert decoded == [1, 3, 5, 7]
+    assert [json.loads(line)["case"]["seed"] for line in state.open()] == decoded
+    page = (tmp_path / "out.md").read_text()
+    assert "40 decodings in 4 cases: 0 BUGs" in page
+    assert "| 5 | greedy | 3 | 2.0e-05 | tie |" in page
+    assert audit_random.main([*given, "--report"]) == 0
+    assert decoded == [1, 3, 5, 7]
+    assert "40 decodings in 4 cases" in capsys.readouterr().out
+
+
+def test_a_bug_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(audit_random, "decode", lambda case: record(case, "BUG"))
+    assert audit_random.main(["--state", str(tmp_path / "s"), "--decodings", "10"]) == 1
