@@ -123,8 +123,9 @@ def test_where_they_pay_it_drafts(
 
 def test_heads_are_laid_out_before_the_first_batch() -> None:
     model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, slot_chain=True)
-    generator = make_task(BLOCKWISE).build_generator([model], generation_options())
+    task = make_task(BLOCKWISE)
+    generator = task.build_generator([model], generation_options())
     generator.prepare()
     chain = generator.drafter.chain
-    generate(generator, make_batch(random_sources(1, 2)))
+    task.inference_step(generator, [model], make_batch(random_sources(1, 2)))
     assert chain is not None and generator.drafter.chain is chain
