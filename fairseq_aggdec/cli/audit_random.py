@@ -79,6 +79,8 @@ def table(records: Sequence[dict[str, Any]]) -> str:
                 f"| {seed} | {name} | {item['sentence']} | {item['margin']:.1e} | {item['verdict']} |"
                 for item in one["differences"]
             ]
+            if one["score_errors"]:
+                listed.append(f"| {seed} | {name} | scores | {one['score_error']:.1e} | BUG |")
     rows = [
         f"| {name} | {n['sentences']:,} | {n['equal']:,} | {n['ties']} | {n['bugs']} |"
         for name, n in totals.items()

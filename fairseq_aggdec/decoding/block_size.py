@@ -2,11 +2,10 @@
 before (``--block-size auto``; whether to draft at all: ``--draft-nodes auto``)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Protocol
 
 from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.state import DecodeState
 
 # Weight of everything seen, per new observation: some fifty iterations count.
 FORGET = 0.98
@@ -33,19 +32,23 @@ class BlockSize(Protocol):
 
     Attributes:
         learned: from the times it is told, which must be those of all the work of an iteration then.
+        resting: no draft is chosen as long as so many sentences are left: of an iteration only its time is asked for.
     """
 
     learned: bool
+    resting: bool
 
-    def start(self, rows: int) -> None:
-        """Takes up a batch of so many sentences."""
+    def start(self, outputs: Sequence[Sized]) -> None:
+        """Takes up a batch: the tokens of each sentence, its start symbol now, which grow while it is decoded."""
 
     def choose(self, rows: int) -> int:
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
 
+    def rest(self, seconds: float) -> None:
+        """An iteration without a draft, while ``resting``, took so long."""
+
     def observe(
         self,
-        rows: Sequence[int],
         drafted: Sequence[int],
         accepted: Sequence[int],
         emitted: Sequence[int],
@@ -55,45 +58,35 @@ class BlockSize(Protocol):
         """What became of the last choice.
 
         Args:
-            rows: which sentences of the batch are left.
-            drafted, accepted, emitted: tokens of each of them.
+            drafted, accepted, emitted: tokens of each sentence that is left.
             seconds: wall clock of the iteration.
             once: the part of it that only the first draft of a batch takes.
         """
 
 
-def learn(
-    size: BlockSize,
-    verification: Verification,
-    state: DecodeState,
-    seconds: float,
-    once: float = 0.0,
-) -> None:
+def learn(size: BlockSize, verification: Verification, seconds: float, once: float = 0.0) -> None:
     """Tells a block size what became of its last choice; arguments as for :meth:`BlockSize.observe`."""
     if size.learned:
-        size.observe(
-            [row.index for row in state.rows],
-            verification.drafted,
-            verification.accepted,
-            [len(tokens) for tokens in verification.emitted],
-            seconds,
-            once=once,
-        )
+        emitted = [len(tokens) for tokens in verification.emitted]
+        size.observe(verification.drafted, verification.accepted, emitted, seconds, once=once)
 
 
 class FixedBlockSize:
     """Always the same k."""
 
-    learned = False
+    learned = resting = False
 
     def __init__(self, size: int):
         self.size = size
 
-    def start(self, rows: int) -> None:
+    def start(self, outputs: Sequence[Sized]) -> None:
         pass
 
     def choose(self, rows: int) -> int:
         return self.size
+
+    def rest(self, seconds: float) -> None:
+        pass
 
     def observe(self, *_: object, once: float = 0.0) -> None:
         pass
@@ -105,12 +98,13 @@ class Decayed:
     def __init__(self) -> None:
         self.sum = self.weight = 0.0
 
-    def fade(self) -> None:
-        self.sum *= FORGET
-        self.weight *= FORGET
+    def fade(self, times: float = 1.0) -> None:
+        left = FORGET**times
+        self.sum *= left
+        self.weight *= left
 
     def add(self, total: float, count: float = 1.0) -> None:
-        """Adds ``count`` observations, their sum being ``total``."""
+        """Adds ``count`` observations, made at once, their sum being ``total``."""
         self.fade()
         self.sum += total
         self.weight += count
@@ -141,8 +135,7 @@ class Times:
         if (self.k if size else self.plain).weight:
             seconds = min(seconds, OUTLIER * self.estimate(size))
         if size == 0:
-            self.plain.add(seconds)
-            self.since = 0
+            self.add_plain(seconds, 1)
             return seconds
         self.plain.fade()  # what was measured long ago gives way to what is measured next
         self.since += 1
@@ -154,6 +147,12 @@ class Times:
         ):
             mean.add(value)
         return seconds
+
+    def add_plain(self, seconds: float, count: int) -> None:
+        """Remembers so many iterations without a draft, ``seconds`` in all."""
+        self.plain.fade(count - 1)
+        self.plain.add(seconds, count)
+        self.since = 0
 
     def estimate(self, size: int) -> float:
         """Seconds of an iteration with ``size`` drafted tokens; its kind has been seen."""
@@ -225,48 +224,67 @@ class LearnedBlockSize:
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}
         self.account = Account()
-        self.lengths: list[int] = []  # of the batch: tokens of each sentence
+        self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.plan: dict[int, int] = {}  # what was decided for the batch
-        self.chosen = 0
+        self.chosen, self.resting = 0, False
+        # Iterations while ``resting``, remembered together: each takes little longer than one of greedy decoding.
+        self.rests, self.rested, self.longest_rest = 0, 0.0, math.inf
 
-    def start(self, rows: int) -> None:
-        if self.lengths:
+    def start(self, outputs: Sequence[Sized]) -> None:
+        self._end_rest()
+        if self.outputs:
             self.account.settle(self.spent, self._greedy() if self.drafting else self.spent)
-        self.lengths = [0] * rows
+        self.outputs = outputs
         self.spent, self.drafting, self.plan = 0.0, False, {}
+        self._count(len(outputs))
 
     def choose(self, rows: int) -> int:
         bucket = rows.bit_length()
         if bucket in self.plan:
-            self.chosen = self.plan[bucket]
+            if not self.resting:
+                self.chosen = self.plan[bucket]
+                self.resting = self.chosen == 0
+                self.longest_rest = OUTLIER * self.now.plain.mean
             return self.chosen
-        times = self.times.setdefault(bucket, Times())
-        self.chosen = 0
-        if times.plain.weight:
-            self.chosen, self.plan[bucket] = self._decide(bucket, times)
+        self._end_rest()
+        self._count(rows)
+        if self.now.plain.weight:
+            self.chosen, self.plan[bucket] = self._decide(bucket, self.now)
         return self.chosen
+
+    def _count(self, rows: int) -> None:
+        """So many sentences are left; nothing is drafted for them yet."""
+        self.now = self.times.setdefault(rows.bit_length(), Times())
+        self.chosen, self.resting = 0, False
+
+    def rest(self, seconds: float) -> None:
+        self.rests += 1
+        self.rested += min(seconds, self.longest_rest)
+
+    def _end_rest(self) -> None:
+        if self.rests:
+            self.now.add_plain(self.rested, self.rests)
+            self.spent += self.rested
+            self.rests, self.rested = 0, 0.0
 
     def observe(
         self,
-        rows: Sequence[int],
         drafted: Sequence[int],
         accepted: Sequence[int],
         emitted: Sequence[int],
         seconds: float,
         once: float = 0.0,
     ) -> None:
-        for row, gained in zip(rows, emitted, strict=True):
-            self.lengths[row] += gained
         size = self.chosen if any(drafted) else 0
         if size:
             self.drafting = True
             self._observe_draft(size, accepted, emitted)
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
+            self.spent += seconds if size else 0.0
             return
-        times = self.times.setdefault(len(rows).bit_length(), Times())
-        self.spent += times.add(size, seconds - once) + once
+        self.spent += self.now.add(size, seconds - once) + once
 
     def _observe_draft(self, size: int, accepted: Sequence[int], emitted: Sequence[int]) -> None:
         for index, share in enumerate(self.stands):
@@ -320,7 +338,7 @@ class LearnedBlockSize:
         known = {
             bucket: times.plain.mean for bucket, times in self.times.items() if times.plain.weight
         }
-        longest_first = sorted(self.lengths, reverse=True)
+        longest_first = sorted((len(tokens) - 1 for tokens in self.outputs), reverse=True)
         seconds = 0.0
         for alive, (length, next_length) in enumerate(
             zip(longest_first, [*longest_first[1:], 0], strict=True), start=1

@@ -164,7 +164,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
                 self._hypotheses(state)
         prepare = getattr(self.drafter, "prepare", None)
         if prepare is not None:
-            prepare()
+            prepare(self.verifier)
 
     def forget(self) -> None:
         forget = getattr(self.drafter, "forget", None)

@@ -49,13 +49,18 @@ class BlockwiseHeadsDrafter:
         self.began: float | None = None  # the last iteration, where it is learned from
         self.broken = False
 
+    def prepare(self, verifier: Verifier) -> None:
+        """Looks at the weights now instead of with the first batch."""
+        self._check(verifier.members[0])
+
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.block_size.start(len(state.rows))
+        self.block_size.start([row.tokens for row in state.rows])
         self.timed = self.block_size.learned and state.device.type == "cuda"
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
+        self.last: Verification | None = None  # where ``places`` has to be read from it
         self.places: list[int] = []
 
     def _check(self, member: Any) -> None:
@@ -85,6 +90,7 @@ class BlockwiseHeadsDrafter:
         size = self.block_size.choose(len(state.rows))
         if size == 0:
             return nothing
+        self._place()
         # (B, size, C) and (B, size, M)
         read = self.features[to_device(self.places, self.features.device)]
         features, logits = self.verifier.propose(read, size + 1, self.proposing)
@@ -112,10 +118,21 @@ class BlockwiseHeadsDrafter:
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if self.began is not None:
             seconds = time.perf_counter() - self.began  # tokens have reached the host
-            if self.trees is not None:
-                self.trees.observe(verification, seconds)
-            learn(self.block_size, verification, state, seconds)
-        self.features, self.places = self.verifier.features[0], verification.last_places()
+            self._learn(verification, seconds)
+        self.features, self.last = self.verifier.features[0], verification
+
+    def _learn(self, verification: Verification, seconds: float) -> None:
+        if self.block_size.resting:
+            self.block_size.rest(seconds)
+            return
+        if self.trees is not None:
+            self.trees.observe(verification, seconds)
+        learn(self.block_size, verification, seconds)
+
+    def _place(self) -> None:
+        """Finds the places that the heads read, which is not done where nothing is drafted."""
+        if self.last is not None:
+            self.places, self.last = self.last.last_places(), None
 
     def pass_over(self) -> None:
         """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
@@ -127,4 +144,5 @@ class BlockwiseHeadsDrafter:
             self.trees.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
+        self._place()
         self.places = [self.places[row] for row in rows]

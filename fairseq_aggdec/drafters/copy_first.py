@@ -27,7 +27,7 @@ class CopyFirst:
     def __init__(self, copy: CopyDrafter, other: Any):
         self.copy, self.other = copy, other
         self.reads: Any = getattr(copy, "reads", lambda sample: [])
-        self.prepare = getattr(other, "prepare", lambda: None)
+        self.prepare = getattr(other, "prepare", lambda verifier: None)
         self.stood = Decayed()  # tokens of the other's drafts
 
     @property

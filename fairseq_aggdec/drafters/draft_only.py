@@ -31,7 +31,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     def prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
             self.verifier.prepare()
-        self.drafter.prepare()
+        self.drafter.prepare(self.verifier)
 
     def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
         begin([sample["net_input"]["src_tokens"]], [*self.verifier.watches, *self.drafter.watches])

@@ -50,7 +50,7 @@ class WriterDrafter(CopyDrafter):
         self.generator, self.model = generator, model
         self.broken = False
 
-    def prepare(self) -> None:
+    def prepare(self, verifier: Verifier) -> None:
         """Packs the weights of the writer now instead of before the first draft."""
         self.generator.prepare()
 

@@ -79,7 +79,7 @@ class NarDrafter:
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
-    def prepare(self) -> None:
+    def prepare(self, verifier: Verifier) -> None:
         """Packs the weights now instead of before the first draft."""
         with torch.inference_mode():
             self._refresh()
@@ -87,7 +87,7 @@ class NarDrafter:
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
-        self.block_size.start(len(state.rows))
+        self.block_size.start([row.tokens for row in state.rows])
         self.verifier = verifier
         follow(self.model, verifier)
         # Not when it is made: training moves the models after that.
@@ -198,13 +198,16 @@ class NarDrafter:
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if self.began is None:
             return
-        self.doubt.observe(verification.drafted, verification.accepted)
         # the device is idle: emitted tokens have reached the host
         seconds = time.perf_counter() - self.began
+        if self.block_size.resting:
+            self.block_size.rest(seconds)
+            return
+        self.doubt.observe(verification.drafted, verification.accepted)
         once = self.encoder_seconds - self.once
         if self.trees is not None:
             self.trees.observe(verification, seconds - once)
-        learn(self.block_size, verification, state, seconds, once)
+        learn(self.block_size, verification, seconds, once)
 
     def pass_over(self) -> None:
         """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""

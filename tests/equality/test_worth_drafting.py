@@ -119,3 +119,13 @@ def test_where_they_pay_it_drafts(
     assert spent < 0.9 * greedy
     assert counters.drafted > counters.accepted > 0
     assert counters.undrafted < 0.75 * BATCHES  # the first draft is a risk that is earned first
+
+
+def test_heads_are_laid_out_before_the_first_batch() -> None:
+    model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, slot_chain=True)
+    task = make_task(BLOCKWISE)
+    generator = task.build_generator([model], generation_options())
+    generator.prepare()
+    chain = generator.drafter.chain
+    task.inference_step(generator, [model], make_batch(random_sources(1, 2)))
+    assert chain is not None and generator.drafter.chain is chain

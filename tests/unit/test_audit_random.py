@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairseq_aggdec.cli import audit_random
 from fairseq_aggdec.evaluation import random_cases
@@ -32,6 +33,26 @@ def test_a_small_case_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one["sentences"] == 6
         assert one["bugs"] == 0
         assert one["equal"] + one["ties"] == 6
+
+
+def test_scores_may_be_off_by_what_rounding_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by no more: case 1 has norms of four numbers, which turn the last bit into a ten-thousandth."""
+    monkeypatch.setattr(random_cases, "SENTENCES", 6)
+    case = Case.of(1)
+    session = random_cases.RandomSession(case)
+    expected = random_cases.equality.decode_all(session, "stock", 6, 6)
+    weights = [p.clone() for m in session.models for p in m.parameters()]
+    rounded = random_cases.rounding(session, expected, 6)
+    assert 0.0 < rounded < 1e-3
+    assert all(
+        torch.equal(old, new)
+        for old, new in zip(weights, session.models[0].parameters(), strict=True)
+    )
+    for allowed, bugs in ((1.0, False), (rounded / random_cases.ROUNDINGS / 1e6, True)):
+        monkeypatch.setattr(random_cases, "rounding", lambda *_, by=allowed: by)
+        monkeypatch.setitem(random_cases.equality.SCORE_TOLERANCE, "fp32", 1e-9)
+        found = dict(random_cases.audits(case))
+        assert any(audit.score_errors for audit in found.values()) == bugs
 
 
 def record(case: Case, verdict: str = "") -> dict:

@@ -75,7 +75,8 @@ class Simulation:
         for step in range(max(lengths)):
             self.greedy += self.machine(sum(length > step for length in lengths), 0)
         self.greedy += self.first
-        self.chooser.start(len(lengths))
+        outputs = [[0] for _ in lengths]
+        self.chooser.start(outputs)
         first = self.first
         left, encoder = dict(enumerate(lengths)), self.encoder
         while left:
@@ -91,7 +92,13 @@ class Simulation:
             seconds *= self.random.uniform(1 - self.noise, 1 + self.noise)
             if self.random.random() < self.hiccups:
                 seconds *= 30
-            self.chooser.observe(list(left), room, stood, gained, seconds + once, once)
+            if self.chooser.resting:
+                assert not size
+                self.chooser.rest(seconds)
+            else:
+                self.chooser.observe(room, stood, gained, seconds + once, once)
+            for row, gain in zip(left, gained, strict=True):
+                outputs[row] += [1] * gain
             encoder -= once
             self.sizes.append(size)
             emitted = zip(left.items(), gained, strict=True)
@@ -220,11 +227,10 @@ def draft(
 ) -> None:
     """One iteration that drafted so many tokens."""
     rows = len(stood)
-    chooser.lengths = [0] * rows
-    chooser.times.setdefault(rows.bit_length(), Times())
+    chooser._count(rows)
     chooser.chosen = size
     seconds = more.pop("seconds", 1.0)
-    chooser.observe(range(rows), [size] * rows, stood, gained, seconds, **more)
+    chooser.observe([size] * rows, stood, gained, seconds, **more)
 
 
 def test_gains_are_those_of_the_drafts_seen() -> None:
@@ -246,19 +252,37 @@ def test_places_that_were_not_reached_are_like_those_before_them() -> None:
 
 def test_once_is_no_part_of_the_time_of_a_draft_but_of_what_was_spent() -> None:
     chooser = LearnedBlockSize(4)
-    for _ in range(2):  # the first is not measured
-        draft(chooser, 4, [4], [5], seconds=9.5, once=8.0)
+    draft(chooser, 4, [4], [5], seconds=20.0, once=8.0)  # spent, but no measure of the next ones
+    draft(chooser, 4, [4], [5], seconds=9.5, once=8.0)
     assert chooser.times[1].t.mean == pytest.approx(1.5)
-    assert chooser.spent == pytest.approx(9.5)
+    assert chooser.spent == pytest.approx(29.5)
+
+
+def test_iterations_at_rest_count_as_if_each_had_been_observed() -> None:
+    """One of them seems thirty times as long, because the machine was busy."""
+    chooser, seconds = LearnedBlockSize(4), [1.0, 1.1, 30.0, 0.9]
+    chooser.start([[0]])
+    chooser.now.add(0, 1.0)
+    chooser.unmeasured.clear()
+    chooser.plan[1] = 0  # a draft for one sentence does not pay
+    for each in seconds:
+        assert chooser.choose(1) == 0 and chooser.resting
+        chooser.rest(each)
+    times = chooser.now
+    chooser.start([[0]])
+    assert not chooser.resting
+    assert chooser.account.greedy == pytest.approx(1.0 + 1.1 + 2.0 + 0.9)
+    assert times.plain.weight == pytest.approx(1 * 0.98**4 + 4)
+    assert times.plain.mean == pytest.approx((0.98**4 + 5.0) / (0.98**4 + 4))
 
 
 def test_times_that_were_not_seen_are_guessed_from_more_sentences() -> None:
     chooser = LearnedBlockSize(4)
     for rows, plain in ((1, 1.0), (8, 2.0), (32, 4.0)):
         for _ in range(2):  # the first is not measured
-            chooser.start(rows)
+            chooser.start([[0]] * rows)
             chooser.choose(rows)
-            chooser.observe(range(rows), [0] * rows, [0] * rows, [1] * rows, plain)
+            chooser.observe([0] * rows, [0] * rows, [1] * rows, plain)
     few, some, many = (chooser.times[rows.bit_length()] for rows in (1, 8, 32))
     assert (
         chooser._seconds(4, some)(3) == 8.0
@@ -275,7 +299,7 @@ def test_greedy_takes_as_long_as_the_longest_sentence() -> None:
     for rows, seconds in ((1, 1.0), (3, 10.0)):
         chooser.times[rows.bit_length()] = Times()
         chooser.times[rows.bit_length()].add(0, seconds)
-    chooser.lengths = [2, 5, 3]
+    chooser.outputs = [[0] * (1 + length) for length in (2, 5, 3)]  # behind the start symbol
     assert (
         chooser._greedy() == 2 * 10.0 + 1 * 10.0 + 2 * 1.0
     )  # two sentences are as near to three as can be
@@ -293,9 +317,9 @@ def test_a_slow_draft_does_not_make_short_ones_seem_to_take_no_time() -> None:
 def test_sentences_without_room_for_a_draft_are_no_measure_of_drafting() -> None:
     chooser = LearnedBlockSize(4)
     for _ in range(20):
-        chooser.start(3)
+        chooser.start([[0]] * 3)
         chooser.choose(3)
-        chooser.observe([0, 1, 2], [0, 0, 0], [0, 0, 0], [1, 1, 1], 1.0)
+        chooser.observe([0, 0, 0], [0, 0, 0], [1, 1, 1], 1.0)
     (times,) = chooser.times.values()
     assert times.k.weight == 0
 
