@@ -114,18 +114,21 @@ def conclude(records: Sequence[dict[str, Any]], output: Path | None) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
     results.check_place("--output", args.output, ".md")
-    logging.disable(logging.WARNING)
     records = read(args.state)
     count, done = decodings(records), {record["case"]["seed"] for record in records}
     args.state.parent.mkdir(parents=True, exist_ok=True)
     seed = args.first
-    while count < args.decodings and not args.report:
-        if seed not in done:
-            records.append(decode(Case.of(seed)))
-            count += decodings(records[-1:])
-            with args.state.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(records[-1]) + "\n")
-        seed += args.step
+    logging.disable(logging.WARNING)  # what every case would say again
+    try:
+        while count < args.decodings and not args.report:
+            if seed not in done:
+                records.append(decode(Case.of(seed)))
+                count += decodings(records[-1:])
+                with args.state.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(records[-1]) + "\n")
+            seed += args.step
+    finally:
+        logging.disable(logging.NOTSET)
     return conclude(records, args.output)
 
 

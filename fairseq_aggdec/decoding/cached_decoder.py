@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows, with_kernels
@@ -26,50 +25,12 @@ from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.int8 import Int8Linear, attend_alone, linear
 from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
-from fairseq_aggdec.decoding.support import attention_gap, overridden
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.decoding.window_graphs import Kept, WindowGraphs
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
-
-
-def decoder_gap(decoder: Any) -> str | None:
-    """What keeps :class:`CachedDecoder` from representing ``decoder``, or None when nothing does."""
-    if not isinstance(decoder, TransformerDecoderBase):
-        return f"{type(decoder).__name__} is not a Transformer decoder"
-    methods = ["forward", "extract_features", "extract_features_scriptable"]
-    if not isinstance(decoder, HeadedDecoder):
-        methods.append("output_layer")
-    return overridden(decoder, TransformerDecoderBase, methods) or parts_gap(decoder)
-
-
-def parts_gap(decoder: TransformerDecoderBase) -> str | None:
-    """The same about the modules that ``decoder`` consists of, whatever it does with them."""
-    if decoder.adaptive_softmax is not None or type(decoder.embed_tokens) is not nn.Embedding:
-        return "adaptive input or softmax"
-    if type(decoder.output_projection) is not nn.Linear:
-        return f"an output projection of type {type(decoder.output_projection).__name__}"
-    if decoder.cross_self_attention or decoder.quant_noise is not None:
-        return "cross+self attention or quantisation noise"
-    for layer in decoder.layers:
-        if gap := _layer_gap(layer):
-            return gap
-    return None
-
-
-def _layer_gap(layer: Any) -> str | None:
-    if not isinstance(layer, TransformerDecoderLayerBase):
-        return f"layers of type {type(layer).__name__}"
-    if gap := overridden(layer, TransformerDecoderLayerBase, ("forward", "residual_connection")):
-        return gap
-    if layer.encoder_attn is None:
-        return "layers without encoder attention"
-    for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
-        if getattr(layer, name, None) is not None:
-            return f"layers with {name}"
-    return attention_gap(layer.self_attn) or attention_gap(layer.encoder_attn)
 
 
 class _Layer:
@@ -156,7 +117,8 @@ class CachedDecoder:
     """A stock Transformer decoder with its own key/value cache, ragged rows and packed weights.
 
     Args:
-        decoder: a decoder for which :func:`decoder_gap` is None; its weights are read, never changed.
+        decoder: one for which :func:`~fairseq_aggdec.decoding.support.decoder_gap` is None; its weights are read, never
+            changed.
         pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
         int8: compute products in 8 bits, such that a position's result does not depend on what stands beside it.
         graphs: on a GPU, replay the step as captured graphs.

@@ -13,10 +13,10 @@ from fairseq_aggdec.decoding.block_size import (
     LearnedBlockSize,
     NodeBudget,
 )
-from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder

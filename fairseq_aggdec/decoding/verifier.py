@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder, decoder_gap
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.grid import Grid
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
+from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.decoding.window import Window
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget, learn
-from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.draft import (
     AS_VERIFIED,
     BlockDraft,
@@ -27,7 +26,7 @@ from fairseq_aggdec.decoding.finite import Doubt, broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.support import can_read
+from fairseq_aggdec.decoding.support import can_read, decoder_gap
 from fairseq_aggdec.decoding.transfer import Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.drafters.chain import FastChain

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.beam_budget import Budget
+from fairseq_aggdec.decoding.beam_budget import Budget, Guess
 from fairseq_aggdec.decoding.beam_generator import BeamGenerator
 from fairseq_aggdec.decoding.beam_search import SentenceSearch
 from fairseq_aggdec.evaluation.recording import Record
@@ -26,7 +26,7 @@ from fairseq_aggdec.evaluation.timing import System
 class SteadyBudget(Budget):
     """Plans every call alike, whatever was decoded before."""
 
-    def observe(self, gap: int | None, used: bool) -> None:
+    def observe(self, guess: Guess, used: bool) -> None:
         pass
 
 

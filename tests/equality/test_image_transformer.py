@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.data.images import ImageFormat
-from fairseq_aggdec.decoding.cached_decoder import decoder_gap
+from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder, image_places
 from fairseq_aggdec.tasks.super_resolution import SuperResolutionConfig, SuperResolutionTask
 from tests.support import (

@@ -12,12 +12,12 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
-from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.interleaved import (
     InterleavedGenerator,
     build_interleaved_generator,
 )
+from fairseq_aggdec.decoding.support import decoder_gap
 from tests.support import (
     assert_same,
     generation_options,

@@ -11,10 +11,10 @@ from fairseq.models.transformer import TransformerEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.cached_decoder import decoder_gap
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.encoder import encoder_gap
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.decoding.verifier import Verifier
 from tests.support import (
     assert_same,

@@ -136,7 +136,9 @@ def test_half_precision_gives_nearly_the_same_gradient(dtype: torch.dtype, layou
         gradients = [p.grad.float().flatten() for p in model.parameters() if p.grad is not None]
         found[kind] = torch.cat(gradients)
     assert torch.isfinite(found[dtype]).all()
-    assert torch.cosine_similarity(found[dtype], found[torch.float32], dim=0) > 0.99
+    # bfloat16 has eight bits, and processors round their products differently.
+    least = 0.99 if dtype == torch.float16 else 0.95
+    assert torch.cosine_similarity(found[dtype], found[torch.float32], dim=0) > least
 
 
 def test_a_chain_learns_from_the_token_before_each_head() -> None:

@@ -11,7 +11,9 @@ from fairseq_aggdec.decoding.window import Window
 
 def test_unused_slots_repeat_the_last_and_missing_rows_read_the_first_position() -> None:
     """The worked example of window.py in three rows of four slots."""
-    sources, positions, slots = laid_out([3, 1], [3, 1], 3, 4)
+    window = Window(torch.tensor([5, 6, 7, 8]), [3, 1], [3, 1])
+    sources, positions, last, slots = laid_out(window, 3, 4)
+    assert last == positions  # nothing but a block sees what stands behind it
     assert sources == [0, 1, 2, 2, *[3] * 4, *[0] * 4]
     assert positions == [3, 4, 5, 5, *[1] * 4, *[0] * 4]
     assert slots == [0, 1, 2, 4]
