@@ -24,7 +24,7 @@ from fairseq_aggdec.decoding import huge_pages
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
 from fairseq_aggdec.decoding.int8 import int8_available
-from fairseq_aggdec.decoding.linear import multiplies_bfloat16, packing_available
+from fairseq_aggdec.decoding.linear import against_bfloat16, packing_available
 from fairseq_aggdec.decoding.options import beam_gap
 from fairseq_aggdec.decoding.support import decoder_gap, parts_gap
 from fairseq_aggdec.evaluation import machine
@@ -78,11 +78,9 @@ def of_machine() -> Lines:
     yield "threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS: {threads})"
     for name, flag in (("VNNI", "avx512_vnni"), ("AMX", "amx_tile")):
         yield name, "yes" if {flag, flag.replace("512", "")} & flags else "no"
-    fast = multiplies_bfloat16()
-    yield (
-        "bf16",
-        "this processor multiplies it: --bf16 may pay" if fast else "slower than fp32 here",
-    )
+    reason = against_bfloat16()
+    found = f"likely slower than fp32: {reason}" if reason else "this processor multiplies it"
+    yield "bf16", found
     yield "kernels", of_kernels()
     yield (
         "int8",

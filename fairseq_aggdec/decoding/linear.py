@@ -73,6 +73,13 @@ def multiplies_bfloat16() -> bool:
     return re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", system) is not None
 
 
+def against_bfloat16() -> str | None:
+    """Why models in bfloat16 are probably slower on this CPU than in fp32, None where they may be faster."""
+    if not multiplies_bfloat16():
+        return "this processor does not multiply bfloat16"
+    return None if kernels() is None else "the compiled kernels take fp32 and 8 bits only"
+
+
 class FastLinear:
     """``activation(x W^T + b)`` for x of shape (N, C_in), several modules side by side counting as one.
 

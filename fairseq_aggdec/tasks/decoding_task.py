@@ -27,7 +27,7 @@ from fairseq_aggdec.decoding.finite import (
 from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.graphs import made
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
-from fairseq_aggdec.decoding.linear import multiplies_bfloat16
+from fairseq_aggdec.decoding.linear import against_bfloat16
 from fairseq_aggdec.decoding.options import (
     acceptance_rule,
     announce_int8,
@@ -185,10 +185,8 @@ class DecodingTask(FairseqTask):
         for model in models:
             model.bfloat16()
         on_cpu = all(weight.is_cpu for model in models for weight in model.parameters())
-        if on_cpu and not multiplies_bfloat16():
-            logger.warning(
-                "this processor does not multiply bfloat16: fp32 is faster here than --bf16"
-            )
+        if on_cpu and (reason := against_bfloat16()):
+            logger.warning("%s: fp32 is likely faster here than --bf16", reason)
 
     def _build_greedy_generator(
         self,

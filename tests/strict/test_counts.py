@@ -39,6 +39,11 @@ MORE: dict[str, dict[str, int]] = {
     "iad, drafts from a lattice": {START: 6},
     # a pass over the finished hypotheses for their alignment, each of which is cut to its length
     "interleaved, 2x2, independent": {END: 9},
+    # the sources, their copies that drafts are made of, and the table of the first call
+    "beam 3": {START: 3},
+    "beam 4, options": {START: 3},
+    # tables of the heads, read when it is known which hypothesis is the best
+    "beam 3, from heads": {START: 3, ITERATIONS: 2},
     # one iteration is the whole of it: all three stand in its row
     "lattice, serial": {START: 3},
     "lattice, scan": {START: 3},

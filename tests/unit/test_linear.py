@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import nn
 
+from fairseq_aggdec.decoding import linear
 from fairseq_aggdec.decoding.linear import (
     FastFeedForward,
     FastLinear,
@@ -207,3 +208,16 @@ def test_bfloat16_is_what_the_processor_says(
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : {flags}\n")
     assert multiplies_bfloat16.__wrapped__() is expected
+
+
+@pytest.mark.parametrize(
+    ("multiplies", "library", "reason"),
+    [(False, None, "processor"), (True, object(), "compiled kernels"), (True, None, None)],
+)
+def test_what_speaks_against_bfloat16(
+    multiplies: bool, library: object, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr(linear, "kernels", lambda: library)
+    found = linear.against_bfloat16()
+    assert found is reason is None or (found and reason and reason in found)
