@@ -94,12 +94,11 @@ class Contest:
                 rows += self.lines(measured, size, threads)
                 print(benchmark.markdown(rows[-len(entered) :], self.measure_of_quality))
                 sys.stdout.flush()
+                if self.args.output:  # what took minutes is kept, should the next size be killed
+                    self.write(rows, self.notes())
             for rival in running:
                 rival.close()
-        notes = self.notes()
-        print("\n".join(notes))
-        if self.args.output:
-            self.write(rows, notes)
+        print("\n".join(self.notes()))
 
     def start(self, threads: int) -> list[rivals.Rival]:
         """The processes of all that can be measured here."""

@@ -138,6 +138,27 @@ def test_gec_scores_take_the_place_of_bleu(
         command.Contest([*arguments, "--gec", str(files[0])])
 
 
+def test_what_was_measured_survives_the_batch_size_that_ends_it(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "rivals"
+    asked = ["--systems", "beam1", "--batch-sizes", "1", "4", "--output", str(output)]
+    contest = command.Contest([*arguments, *asked])
+    measure, sizes = command.measure, []
+
+    def killed(entered: Any, batches: Any, **more: Any) -> Any:
+        sizes.append(len(batches))
+        if len(sizes) == 2:
+            raise KeyboardInterrupt
+        return measure(entered, batches, **more)
+
+    monkeypatch.setattr(command, "measure", killed)
+    with pytest.raises(KeyboardInterrupt):
+        contest.run()
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert [row["batch_size"] for row in record["results"]] == [1]
+
+
 def test_names_of_systems() -> None:
     assert systems.split("iad-int8") == ("iad", ["--int8"])
     assert systems.split("ct2-int8") == ("ct2-int8", [])

@@ -190,7 +190,7 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
 
 @pytest.mark.parametrize("decoding", ["gad", "blockwise"])
 def test_nothing_is_learned_from_a_draft_that_was_passed_over(decoding: str) -> None:
-    chooser = mock.Mock(learned=True)
+    chooser = mock.Mock(learned=True, resting=False)
     drafter: Any = BlockwiseHeadsDrafter(chooser)
     if decoding == "gad":
         model = make_model(make_task(), 2, "nar_drafter", block_size=5)
