@@ -24,7 +24,8 @@ PRIORS = {
     ALIKE: (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1),
     FORETOLD: (0.7, 0.5, 0.3, 0.1),
 }
-# Where a text is no good, its first token is looked at in one of so many batches: that may change.
+# Where a text is no good, its first token is looked at in one of so many batches, and so is what is foretold with most
+# certainty: that may change.
 TRIAL = 8
 # Weight of everything seen, per new observation.
 FORGET = 0.998
@@ -90,8 +91,10 @@ class Budget:
     def plan(self, rows: int) -> Plan:
         """For a call of so many sentences."""
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
-        text = self.most if self._farthest(TEXT, least) == 0 else int(self.batches % TRIAL == 1)
-        return Plan(self.most, text, self._farthest(ALIKE, least), self._farthest(FORETOLD, least))
+        trial = self.batches % TRIAL == 1
+        text = self.most if self._farthest(TEXT, least) == 0 else int(trial)
+        foretold = max(self._farthest(FORETOLD, least), 0 if trial else -1)
+        return Plan(self.most, text, self._farthest(ALIKE, least), foretold)
 
     def _farthest(self, why: str, least: float) -> int:
         worth = (i for i, chance in enumerate(self.chances[why]) if chance.mean >= least)

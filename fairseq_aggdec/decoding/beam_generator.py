@@ -145,7 +145,7 @@ class BeamGenerator(CachedGenerator):
                     search.receive(nodes, rows)
                     search.advance()
                 counters.calls += 1
-            if self.foreteller is not None:
+            if self.foreteller is not None and plan.foretold >= 0:
                 with counters.clock("draft"):
                     self.foreteller.foretell(searches, self.verifier)
             with counters.clock("other"):

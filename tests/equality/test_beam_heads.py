@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.decoding.beam_budget import FORETOLD, PRIORS, TRIAL
 from fairseq_aggdec.drafters.head_tables import HeadTables
 from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
-from tests.support import assert_same, generate, make_batch, make_model, make_task, random_sources
+from tests.support import (
+    assert_same,
+    generate,
+    generation_options,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+)
 
 
 def foretold(model: Any, sample: Any, prefix: Any = None, **options: Any) -> Any:
@@ -84,6 +93,20 @@ def test_heads_are_asked_behind_every_best_hypothesis(monkeypatch: pytest.Monkey
     assert_same_nbest(ours([model], sample, task=task, beam=2), stock([model], sample, beam=2))
     assert {index for index, _ in noted} == {0, 1, 2}
     assert task.counters.nodes > task.counters.nodes_used
+
+
+def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(HeadTables, "foretell", lambda *_: read.append(generator.budget.batches))
+    sample, model = make_batch(random_sources(30, 3)), headed()
+    task = make_task("beam", draft_from="heads")
+    generator: Any = task.build_generator([model], generation_options(beam=2))
+    for _ in range(TRIAL + 1):
+        task.inference_step(generator, [model], sample)
+        for gap, _ in enumerate(PRIORS[FORETOLD]):
+            for _ in range(500):
+                generator.budget.observe((FORETOLD, gap), used=False)
+    assert set(read) == {1, TRIAL + 1}
 
 
 def test_beam_1_is_blockwise_decoding() -> None:

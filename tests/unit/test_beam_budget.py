@@ -104,3 +104,11 @@ def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
         words.append(budget.plan(1).text)
     assert words == 2 * [1, *[0] * (TRIAL - 1)]
     assert taught(Budget("cpu", 5), {(TEXT, 0): 1.0}).plan(1).text == MOST["cpu"]
+
+
+def test_what_is_foretold_is_tried_now_and_then() -> None:
+    shares = {(FORETOLD, gap): 0.0 for gap in range(LAST_FORETOLD + 1)}
+    budget, farthest = taught(Budget("cpu", 5), shares), []
+    for budget.batches in range(1, 2 * TRIAL + 1):
+        farthest.append(budget.plan(1).foretold)
+    assert farthest == 2 * [0, *[-1] * (TRIAL - 1)]
