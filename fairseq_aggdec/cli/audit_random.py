@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from fairseq_aggdec.evaluation.random_cases import Case, audits
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "aggdec audit-random",
+        "audit_million.sh",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -104,7 +105,7 @@ def conclude(records: Sequence[dict[str, Any]], output: Path | None) -> int:
     text = table(records)
     print(text)
     if output is not None:
-        command = machine.command("audit-random", sys.argv[1:])
+        command = shlex.join(["scripts/audit_million.sh", *sys.argv[1:]])
         sentence = machine.sentence(machine.describe())
         page = f"# Random models against stock fairseq\n\n`{command}`\n\n{text}\n\n{sentence}\n"
         results.write_text(results.named(output, ".md"), page)
