@@ -176,8 +176,8 @@ class CachedDecoder:
     def _emptied(self, rows: int, capacity: int, like: Tensor) -> Tensor:
         """A cache for a new batch, (layers, B, capacity, 2C), where those before had theirs if there is room.
 
-        Memory that the system hands out anew costs ten times as much as writing it. Zeros, not garbage: a hidden key
-        has weight 0, and 0 times a garbage NaN would be NaN.
+        Memory that the system hands out anew takes longer to be touched first than to be written again. Zeros, not
+        garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
         """
         shape = len(self.layers), rows, capacity, 2 * self.decoder.embed_dim
         count, spare = math.prod(shape), self.spare

@@ -21,6 +21,8 @@ from tests.support import (
     random_sources,
 )
 
+PAD, EOS = 1, 2
+
 
 def foretold(model: Any, sample: Any, prefix: Any = None, **options: Any) -> Any:
     names = ("block_size", "draft_vocabulary", "draft_int8")
@@ -74,25 +76,41 @@ def test_broken_heads_expect_nothing() -> None:
     assert_same_nbest(foretold(model, sample, beam=3), stock([model], sample, beam=3))
 
 
-def test_heads_are_asked_behind_every_best_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One table per head and prefix; the first is that of one token behind the prefix that was read."""
-    noted: list[tuple[int, int]] = []
+def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the model's own forward pass: head 2 speaks of one token behind the prefix that is read, 3 of two."""
+    model, sample = headed(), make_batch(random_sources(28, 3))
+    limit, seen = 12, set()
     foretell = HeadTables.foretell
 
     def watched(self: HeadTables, searches: Any, verifier: Any) -> None:
         foretell(self, searches, verifier)
         for search in searches:
             for node, tables in search.tree.foretold.items():
-                assert len(tables) == 3
-                assert all(len(tokens) <= search.rules.beam + 1 for tokens, _ in tables)
-                noted.append((search.index, node))
+                if search.index in seen or search.tree.depths[node] + len(tables) >= limit:
+                    continue
+                seen.add(search.index)
+                best = plain_tables(model, sample, search.index, search.tree.words(node))
+                assert [list(tokens) for tokens, _ in tables] == best
 
     monkeypatch.setattr(HeadTables, "foretell", watched)
-    sample, model = make_batch(random_sources(28, 3)), headed()
     task = make_task("beam", draft_from="heads")
-    assert_same_nbest(ours([model], sample, task=task, beam=2), stock([model], sample, beam=2))
-    assert {index for index, _ in noted} == {0, 1, 2}
+    options = {"beam": 2, "max_len_b": limit}
+    assert_same_nbest(
+        ours([model], sample, task=task, **options), stock([model], sample, **options)
+    )
+    assert seen == {0, 1, 2}
     assert task.counters.nodes > task.counters.nodes_used
+
+
+@torch.no_grad()
+def plain_tables(model: Any, sample: Any, index: int, words: list[int]) -> list[list[int]]:
+    """The three likeliest tokens of heads 2 to 4 behind ``words``."""
+    source = {key: value[index : index + 1] for key, value in sample["net_input"].items()}
+    source["prev_output_tokens"] = torch.tensor([[EOS, *words]])
+    heads = model(**source, heads=range(1, 4))[0, -1]  # (3, C)
+    log_probs = model.decoder.output_projection(heads).log_softmax(-1)
+    log_probs[:, PAD] = -torch.inf
+    return log_probs.topk(3).indices.tolist()
 
 
 def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyPatch) -> None:
