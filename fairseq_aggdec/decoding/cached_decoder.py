@@ -225,6 +225,8 @@ class CachedDecoder:
 
     def _run(self, window: Window) -> Tensor:
         if self.graphs is not None:
+            if isinstance(window, GridWindow) and (kept := self.graphs.part(*window.size)):
+                return self._run_on_grid(window.tokens, window, kept)
             if self.decoder.embed_positions is not None:
                 self._position_table(window.reach)
             # What a method embeds in its own way is no part of the graph.
@@ -323,21 +325,33 @@ class CachedDecoder:
         self.memory = [memory.index_select(1, rows) for memory in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = mask_of_rows(self.memory_mask, rows)
-        if self.graphs is not None:
-            # (2, R, H, S, D) -> (R, S, 2C)
-            flat: Sequence[Tensor] = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in self.memory]
-            kept = self.graphs.start(flat, self.memory_mask, len(rows), self.cache.size(2))
-            kept.cache.copy_(self.cache)
-            self.cache, flat, self.memory_mask = kept
-            self.memory = self._split(flat)
+        self._move_in()
+
+    def reserve(self, end: int, reach: int) -> None:
+        """Makes room for windows up to so many places and positions: a captured step cannot."""
+        self._reserve(end)
+        if self.decoder.embed_positions is not None:
+            self._position_table(reach)
 
     def _reserve(self, positions: int) -> None:
         capacity = self.cache.size(2)
         if positions > capacity:
             extra = max(positions, capacity + capacity // 2) - capacity
             self.cache = F.pad(self.cache, (0, 0, 0, extra))
-            if self.graphs is not None:
-                self.graphs.leave(positions)
+            self._move_in()
+
+    def _move_in(self) -> None:
+        """Has captured steps find keys and values that stand in new memory."""
+        if self.graphs is None:
+            return
+        # (2, R, H, S, D) -> (R, S, 2C)
+        flat: Sequence[Tensor] = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in self.memory]
+        cache, mask = self.cache, self.memory_mask
+        mask = None if mask is None else mask.clone()  # it may be where it is to be
+        kept = self.graphs.start(flat, mask, cache.size(1), cache.size(2))
+        kept.cache[:, :, : cache.size(2)] = cache
+        self.cache, flat, self.memory_mask = kept
+        self.memory = self._split(flat)
 
     def _embedding(self) -> Embedding | None:
         """What :meth:`_embed` does, for the compiled library; None where that cannot."""

@@ -1,7 +1,9 @@
 """What a drafter is: the protocol of the loop, and the drafter that proposes nothing (one-by-one decoding)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
 
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
@@ -29,8 +31,34 @@ class Drafter(Protocol):
         """Keeps what it knows of the given rows, in this order."""
 
 
+@runtime_checkable
+class Follows(Protocol):
+    """A drafter that can draft on the device, for every row as many tokens, and learns nothing from what stands."""
+
+    def follows(self) -> int | None:
+        """How many, 0 for none; None where the host is to be asked in every iteration."""
+
+    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
+        """What is drafted behind the last tokens of the rows.
+
+        Args:
+            features: (R, C), the verifier's, of which the last tokens were chosen.
+            last: (R,) int64.
+            size: how many.
+
+        Returns:
+            (R, ``size``) int64.
+        """
+
+
 class EmptyDrafter:
     """Proposes nothing: the loop decodes one by one."""
+
+    def follows(self) -> int | None:
+        return 0
+
+    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
+        return last.new_empty(len(last), 0)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         pass

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.decoding.device_loop import DeviceLoop
+from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter, Follows
 from fairseq_aggdec.decoding.finite import NonFiniteError, check_scores
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
@@ -150,6 +151,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
             no_repeat_ngram_size=self.no_repeat_ngram_size,
             free_end=self.match_source_len,
         )
+        self.device_loop = None
+        if isinstance(drafter, Follows):
+            self.device_loop = DeviceLoop(self.verifier, drafter, accept, self.rules)
+        self.on_host = False  # the device's loop without graphs, for tests
 
     def prepare(self) -> None:
         """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
@@ -220,9 +225,27 @@ class DraftAndVerifyGenerator(CachedGenerator):
         with self.counters.clock("draft"), start():
             self.drafter.start(sample, self.verifier, state)
         drafted, sentences = self.counters.drafted, len(state.rows)
-        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
+        self._run_loop(state, types is not None)
         if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
             self.counters.undrafted += sentences
+
+    def _run_loop(self, state: DecodeState, restricted: bool) -> None:
+        """The loop on the device, where the host need not see every iteration; else the one on the host."""
+        loop = self.device_loop
+        seen = (
+            restricted
+            or self.rules.no_repeat_ngram_size
+            or state.rows[0].history is not None
+            # A clock that waits for the device tells the parts of an iteration apart, which are one there.
+            or self.counters.wait is not None
+        )
+        if loop is not None and not seen and (self.on_host or self.verifier.captures):
+            size = loop.drafter.follows()
+            if size is not None:
+                with self.counters.clock("verify"):
+                    loop.decode(state, size, self.counters)
+                return
+        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 
     def _rows(
         self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None, start: int

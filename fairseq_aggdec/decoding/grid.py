@@ -51,6 +51,11 @@ class GridWindow(Window):
         self.rows_of_slots = rows.expand(-1, self.width).flatten()
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Rows, and the keys that they see."""
+        return self.rows, self.end
+
+    @property
     def row_of(self) -> Tensor:
         return self.rows_of_slots
 

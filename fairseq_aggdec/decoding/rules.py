@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.board import Rows
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
@@ -68,6 +69,29 @@ class Rules:
             logits[where] = values
         of_pad.copy_(pads)
 
+    def apply_on_device(self, logits: Tensor, outputs: Tensor, rows: Rows, forced: Tensor) -> None:
+        """The same for good, without the host and without ``no_repeat_ngram_size``.
+
+        Args:
+            logits: (R W, V) of a grid, changed in place.
+            outputs: (R, W) int64, the output index of each position.
+            rows: limits of the rows.
+            forced: (R, W) int64, the prefix token of each output index, padding where there is none; a prefix column
+                lifts the minimum length for every row, and is one of the first ``rows.prefix`` output indices.
+        """
+        end, floor, strict_floor = (
+            x.unsqueeze(1) for x in (rows.end, rows.floor, rows.strict_floor)
+        )
+        logits.select(1, self.pad).fill_(-torch.inf)
+        if self.unk_penalty:
+            logits.select(1, self.unk).sub_(self.unk_penalty)
+        banned = (outputs < strict_floor) | ((outputs >= rows.prefix) & (outputs < floor))
+        logits.select(1, self.eos).masked_fill_(banned.flatten(), -torch.inf)
+        forced = forced.masked_fill(outputs >= end, self.eos).view(-1, 1)
+        given = forced != self.pad
+        own = logits.gather(1, forced).masked_fill_(given, 0.0)
+        logits.masked_fill_(given, -torch.inf).scatter_(1, forced, own)
+
     def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
         """Log-probabilities, in nats, of emitted tokens: logits (M, V), tokens (M,) -> (M,)."""
         if reads(logits) and (library := kernels()) is not None:
@@ -78,6 +102,17 @@ class Rules:
             )
         else:
             scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+        return self._penalised(scores, tokens)
+
+    def scores_on_device(
+        self, log_probs: Tensor, tokens: Tensor, outputs: Tensor, end: Tensor
+    ) -> Tensor:
+        """The same of a grid: (R W, V), (R, W), at output indices (R, W) of rows that end at (R,) -> (R, W)."""
+        scores = log_probs.gather(1, tokens.view(-1, 1)).view_as(tokens)
+        scores = self._penalised(scores, tokens)
+        return scores.masked_fill_(outputs >= end.unsqueeze(1), 0.0) if self.free_end else scores
+
+    def _penalised(self, scores: Tensor, tokens: Tensor) -> Tensor:
         if self.unk_penalty:
             # No product: an infinite penalty, which bans the word, times 0 would be NaN.
             scores = torch.where(tokens == self.unk, scores - self.unk_penalty, scores)

@@ -211,6 +211,21 @@ class Verifier:
         return draft.first(self.strict - 1) if self.strict else draft
 
     @property
+    def captures(self) -> bool:
+        """Whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
+        decoders = [member.decoder for member in self.members]
+        return all(
+            isinstance(d, CachedDecoder) and d.graphs is not None and d.graphs.batch is not None
+            for d in decoders
+        )
+
+    @property
+    def proposed_from(self) -> tuple[int, Tensor]:
+        """What heads read: how many features of a position, and a weight of their device and precision."""
+        weight = self.members[0].model.decoder.output_projection.weight
+        return weight.size(1), weight
+
+    @property
     def compiled(self) -> bool:
         """Whether a window is one call of the compiled library for each model."""
         decoders = [member.decoder for member in self.members]

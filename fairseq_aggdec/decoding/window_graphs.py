@@ -149,6 +149,9 @@ class WindowGraphs:
         self.met: Counter[Size] = Counter()
         self.batch: Size | None = None  # what the batch is given of the room; None: it does not fit
         self.longest = SHORTEST
+        self.generation = (
+            0  # changes when what was captured over this memory is not to be replayed any more
+        )
 
     def start(self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int) -> Kept:
         """Takes up a batch: keys and values (B, S, 2C) of its sources by layer, their mask, rows, cache places.
@@ -161,7 +164,7 @@ class WindowGraphs:
         if rows > ROWS[-1]:
             return Kept(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
         self.longest = max(self.longest, capacity)
-        self.batch = Size(_at_least(rows), 0, _long(self.longest), _long(length))
+        self.batch = Size(grid_rows(rows), 0, grid_end(self.longest), grid_end(length))
         room = self._room(layers, width, kv[0])
         whole, part = room.part(self.batch), room.part(Size(rows, 0, self.batch.end, length))
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
@@ -191,10 +194,13 @@ class WindowGraphs:
     def forget(self) -> None:
         """Drops what was captured: memory that it reads is given up."""
         self.steps.clear()
+        self.generation += 1
 
-    def leave(self, positions: int) -> None:
-        """The batch's cache is no longer in the room, which is too small for so many positions."""
-        self.batch, self.longest = None, max(self.longest, positions)
+    def part(self, rows: int, end: int) -> Kept | None:
+        """Where a grid of so many rows finds its first ``end`` keys; None: the batch is not in the room."""
+        if self.batch is None or self.room is None:
+            return None
+        return self.room.part(self.batch._replace(rows=rows, end=end))
 
     def step(self, window: Window, given: Callable[[], Tensor]) -> Tensor | None:
         """The features (N, C) of a window; None: it is to be run as it is.
@@ -209,7 +215,7 @@ class WindowGraphs:
             return None
         width = WIDTHS[bisect_left(WIDTHS, window.width)]
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
-        size = Size(_at_least(window.rows), width, _long(window.end), sources, tree)
+        size = Size(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
         self.met[size] += 1
         if self.met[size] < CAPTURED_AT:
             return None
@@ -220,11 +226,12 @@ class WindowGraphs:
         return self.steps[size](window, read)
 
 
-def _at_least(rows: int) -> int:
+def grid_rows(rows: int) -> int:
+    """The step that has room for so many rows."""
     return ROWS[bisect_left(ROWS, rows)]
 
 
-def _long(keys: int) -> int:
+def grid_end(keys: int) -> int:
     """The step that has room for so many keys."""
     size = SHORTEST
     while size < keys:

@@ -91,29 +91,28 @@ class BlockwiseHeadsDrafter:
         if size == 0:
             return nothing
         self._place()
-        # (B, size, C) and (B, size, M)
-        read = self.features[to_device(self.places, self.features.device)]
-        features, logits = self.verifier.propose(read, size + 1, self.proposing)
+        read = self.features[to_device(self.places, self.features.device)]  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
-        if self.chain is not None:
-            return self._chained(self.chain, features, logits, room, state)
-        if self.trees is not None:
-            return self.trees.alone(logits, room, state.eos)
-        return BlockDraft(first_largest(logits.flatten(0, 1)).view(len(room), -1), room)
-
-    def _chained(
-        self,
-        chain: FastChain,
-        features: Tensor,
-        logits: Tensor,
-        room: Sequence[int],
-        state: DecodeState,
-    ) -> Draft:
-        """What goes together of the heads' likely tokens, behind the correction token."""
         last = to_device([row.tokens[-1] for row in state.rows], state.device)
-        if self.trees is not None:
-            return self.trees.draft(*chain.pairs(features, logits, last), room, state.eos)
-        return BlockDraft(chain.choose(features, logits, last), room)
+        if self.trees is None:
+            return BlockDraft(self.block(read, last, size), room)
+        features, logits = self.verifier.propose(read, size + 1, self.proposing)
+        if self.chain is None:
+            return self.trees.alone(logits, room, state.eos)
+        return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
+
+    def follows(self) -> int | None:
+        if self.broken:
+            return 0
+        return None if self.block_size.learned or self.trees else self.block_size.choose(1)
+
+    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
+        """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
+        # (B, size, C) and (B, size, M)
+        features, logits = self.verifier.propose(features, size + 1, self.proposing)
+        if self.chain is not None:
+            return self.chain.choose(features, logits, last)
+        return first_largest(logits.flatten(0, 1)).view(-1, size)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if self.began is not None:

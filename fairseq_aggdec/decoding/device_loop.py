@@ -1,0 +1,261 @@
+"""The loop without the host: on a GPU an iteration is one captured graph, and the next is launched before it has ended.
+
+What :mod:`~fairseq_aggdec.decoding.loop` decides on the host (what stands, what is forced, who has ended) is decided
+on the device, on the :class:`~fairseq_aggdec.decoding.board.Board`. The host only has to know when all sentences have
+ended, how many are left and how long they are. It reads that of the iteration before the last two, which does not keep
+the device waiting, and starts at most ``AHEAD`` iterations in vain.
+
+The tokens are those of the plain loop, which is the twin that tests compare this with.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.acceptance import NO_DRAFT, Acceptance
+from fairseq_aggdec.decoding.board import Board, Outcome, Rows
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.drafter import Follows
+from fairseq_aggdec.decoding.graphs import Captured
+from fairseq_aggdec.decoding.grid import GridWindow
+from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.decoding.state import DecodeState, remaining
+from fairseq_aggdec.decoding.transfer import send_into
+from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window_graphs import (
+    CAPTURED_AT,
+    ROWS,
+    WindowGraphs,
+    grid_end,
+    grid_rows,
+)
+
+AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
+
+
+class Shape(NamedTuple):
+    """Of an iteration: rows R, slots of each W, keys E that they see."""
+
+    rows: int
+    width: int
+    end: int
+
+
+class Told:
+    """Numbers on their way to the host."""
+
+    def __init__(self, numbers: Tensor):
+        self.numbers = numbers.to("cpu", non_blocking=True)
+        self.there = None
+        if numbers.device.type == "cuda":
+            self.there = torch.cuda.Event()
+            self.there.record()
+
+    def read(self) -> list[int]:
+        if self.there is not None and not self.there.query():
+            self.there.synchronize()
+        found: list[int] = self.numbers.tolist()
+        return found
+
+
+class DeviceLoop:
+    """Decodes batches, one after the other.
+
+    Args:
+        verifier, accept, rules: as in :func:`~fairseq_aggdec.decoding.loop.draft_and_verify`.
+        drafter: drafts on the device.
+    """
+
+    def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
+        self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
+        self.board: Board | None = None
+        self.captured: dict[tuple[object, ...], Captured] = {}
+        self.met: Counter[tuple[object, ...]] = Counter()
+        self.over: list[tuple[WindowGraphs, int]] = []  # the memory that was captured
+        self.pool: object = None
+
+    def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
+        """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
+        board = self._take_up(state, size)
+        self.longest = max(row.end for row in state.rows) + 1
+        sentences: Sequence[int] = range(len(state.rows))
+        pending: deque[tuple[Sequence[int], Told]] = deque()
+        calls, reach = counters.calls, 1
+        while sentences:
+            end = min(self.longest, reach + (size + 1) * (len(pending) + 1))
+            self._launch(sentences, size, end)
+            pending.append((sentences, Told(board.flags[: len(sentences)])))
+            counters.calls += 1
+            if len(pending) > AHEAD:
+                known, told = pending.popleft()
+                positions = dict(zip(known, told.read(), strict=True))
+                reach = 1 + max(max(position, ~position) for position in positions.values())
+                sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
+        outcomes = board.outcomes(len(state.rows), self.longest)
+        counters.calls = calls
+        _hand_over(outcomes, state, size, counters)
+
+    def _take_up(self, state: DecodeState, size: int) -> Board:
+        """Puts a batch on the board, on a new one where it has no place on the last."""
+        rows, (features, like) = state.rows, self.verifier.proposed_from
+        # Behind the longest output stand its </s>, and what is not kept.
+        length = grid_end(max(row.end for row in rows) + 3)
+        prefix = max(len(row.prefix) for row in rows)
+        wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
+        kind = prefix, features if size else 0, like.device, like.dtype
+        board = self.board
+        if board is None or board.kind != kind or any(map(operator.lt, board.room, wanted)):
+            if board is not None and board.kind == kind:
+                wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
+            board = Board(wanted, *kind, pad=self.rules.pad)
+            self.board = board
+            self.captured.clear()
+        board.set(rows)
+        self.owning: Sequence[int] = ()
+        return board
+
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
+        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
+        rooms = self._rooms(end)
+        sources = [graphs.batch.sources for graphs in rooms if graphs.batch]
+        rows = len(sentences)
+        captures = len(sources) == len(self.verifier.members)
+        if captures:  # sizes in steps
+            rows, end = grid_rows(rows), grid_end(end)
+        self._own(sentences, rows)
+        step = functools.partial(self._step, Shape(rows, size + 1, end))
+        key = rows, size, end, *sources
+        self.met[key] += 1
+        if not captures or self.met[key] < CAPTURED_AT:
+            step()
+            return
+        over = [(graphs, graphs.generation) for graphs in rooms]
+        if over != self.over:
+            self.captured.clear()
+            self.over, self.pool = over, torch.cuda.graph_pool_handle()
+        if key in self.captured:
+            self.captured[key].replay()
+        else:
+            assert self.board is not None
+            self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
+
+    def _rooms(self, end: int) -> list[WindowGraphs]:
+        """The graphs of the decoders that have some, when all have room for so many keys."""
+        found = []
+        for member in self.verifier.members:
+            assert isinstance(member.decoder, CachedDecoder)
+            member.decoder.reserve(end, self.longest)
+            if member.decoder.graphs is not None:
+                found.append(member.decoder.graphs)
+        return found
+
+    def _own(self, sentences: Sequence[int], rows: int) -> None:
+        """Says on the device which sentences the rows of the grid decode."""
+        assert self.board is not None
+        nobody = self.board.room[0]
+        owning = [*sentences, *[nobody] * (rows - len(sentences))]
+        if owning != self.owning:
+            send_into(self.board.owners[:rows], owning)
+            self.owning = owning
+
+    def _left(self, sentences: Sequence[int], alive: Sequence[bool]) -> Sequence[int]:
+        """The sentences that go on, each in the row of its place: as they are until a smaller grid has room for all."""
+        count = sum(alive)
+        if count and grid_rows(min(count, ROWS[-1])) >= len(sentences):
+            return sentences
+        keep = remaining(alive)
+        if not count or keep is None:
+            return sentences if count else []
+        self.verifier.keep_rows(keep)
+        return [sentences[row] for row in keep]
+
+    def _step(self, shape: Shape) -> Tensor:
+        """One iteration on the device, from the board to the board; nothing in it depends on what stands there."""
+        board = self.board
+        assert board is not None
+        owners = board.owners[: shape.rows]
+        rows = board.rows(owners)
+        shown, outputs, length = self._shown(board, owners, rows, shape)
+        window = GridWindow(shown.flatten(), outputs.flatten(), shape)
+        window.reach = 0  # the table of positions is there
+        logits = self.verifier.logits_of(window)  # (R W, V)
+        log_probs = logits.log_softmax(-1)
+        self.rules.apply_on_device(logits, outputs, rows, board.forced(owners, outputs))
+        if shape.width == 1:
+            emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
+            stood, kept = None, ~rows.ended.unsqueeze(1)
+        else:
+            emitted, stood, kept = self._judged(logits, shown, length)
+            kept &= ~rows.ended.unsqueeze(1)
+            self._remember(board, owners, stood)
+        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
+        ended = (kept & (emitted == self.rules.eos)).any(1)
+        board.commit(owners, rows, emitted, kept, scores, stood, ended)
+        return board.flags
+
+    def _shown(
+        self, board: Board, owners: Tensor, rows: Rows, shape: Shape
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the verifier reads, the last token of each row and its draft (R, W), at which positions (R, W), and how
+        many tokens are drafted (R,). Slots that are not used repeat the last that is."""
+        last, base = board.tokens[owners, rows.base], rows.base.unsqueeze(1)
+        size = shape.width - 1
+        if size == 0:
+            return last.unsqueeze(1), base, rows.base
+        block = self.drafter.block(board.features.index_select(0, owners), last, size)
+        # No features have been read yet in the first iteration.
+        idle = rows.ended | (rows.rounds == 0)
+        length = (rows.end - rows.base).clamp(max=size).masked_fill_(idle, 0)
+        slots = torch.arange(shape.width, device=last.device)
+        used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
+        return torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used), base + used, length
+
+    def _judged(
+        self, logits: Tensor, shown: Tensor, length: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What each position emits (R, W), how many drafted tokens stand (R,), the bifurcation, and what of the emitted
+        counts (R, W): up to the correction token, and to ``</s>``."""
+        slots = torch.arange(shown.size(1), device=shown.device)
+        choices = first_largest(logits)
+        beyond = slots >= length.unsqueeze(1)
+        drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
+        stands = self.accept(logits, choices, drafted.flatten()).view_as(shown)
+        emitted = torch.where(stands, drafted, choices.view_as(shown))
+        stood = stands.long().cumprod(1).sum(1)
+        ends = (emitted == self.rules.eos).long()
+        return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
+
+    def _remember(self, board: Board, owners: Tensor, stood: Tensor) -> None:
+        """Keeps the features (R, C) of which each row's last token was chosen."""
+        features = self.verifier.features[0].view(len(owners), -1, board.features.size(1))
+        rows = torch.arange(len(owners), device=owners.device)
+        board.features.index_copy_(0, owners, features[rows, stood])
+
+
+def _hand_over(
+    outcomes: Sequence[Outcome], state: DecodeState, size: int, counters: Counters
+) -> None:
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
+    for row, outcome in zip(state.rows, outcomes, strict=True):
+        position = row.position
+        row.tokens.extend(outcome.tokens)
+        row.iterations += len(outcome.emitted)
+        state.scores.append(outcome.scores)
+        state.owners.extend([row.index] * len(outcome.tokens))
+        for turn, emitted in enumerate(outcome.emitted):
+            counters.drafted += min(size, row.end - position) if turn else 0
+            position += emitted
+        counters.accepted += sum(outcome.accepted)
+        counters.iterations += len(outcome.emitted)
+        counters.emitted.update(outcome.emitted)
+    counters.calls += max(row.iterations for row in state.rows)
+    state.finished, state.rows = [*state.finished, *state.rows], []
