@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,14 +22,22 @@ from torch import Tensor
 from fairseq_aggdec.decoding.state import Row
 from fairseq_aggdec.decoding.transfer import read, send_into
 
-# Columns of the numbers of a sentence: position of its last committed token, whether it has ended, its iterations so
-# far, and the limits of a row (:class:`~fairseq_aggdec.decoding.state.Row`).
-POSITION, ENDED, ROUNDS, END, FLOOR, STRICT_FLOOR = range(6)
-COLUMNS = 6
+# Columns of the numbers of a sentence: position of its last committed token, the same before the last iteration,
+# whether it has ended, its iterations so far, and the limits of a row (:class:`~fairseq_aggdec.decoding.state.Row`).
+POSITION, BEFORE, ENDED, ROUNDS, END, FLOOR, STRICT_FLOOR = range(7)
+COLUMNS = 7
+
+
+class Shape(NamedTuple):
+    """Of an iteration: rows R of the grid, slots of each W, keys E that they see."""
+
+    rows: int
+    width: int
+    end: int
 
 
 class Rows:
-    """The numbers (R, 6) of the rows of the grid, taken from the board: each attribute is (R,) int64, ``ended`` bool.
+    """The numbers (R, 7) of the rows of the grid, taken from the board: each attribute is (R,) int64, ``ended`` bool.
 
     Attributes:
         prefix: the length of the longest forced prefix, a number of the host.
@@ -38,7 +47,7 @@ class Rows:
     def __init__(self, numbers: Tensor, prefix: int):
         self.prefix = prefix
         columns = numbers.unbind(1)
-        self.position, self.rounds = columns[POSITION], columns[ROUNDS]
+        self.position, self.before, self.rounds = (columns[i] for i in (POSITION, BEFORE, ROUNDS))
         self.end, self.floor, self.strict_floor = (columns[i] for i in (END, FLOOR, STRICT_FLOOR))
         self.ended = columns[ENDED] != 0
         self.base = self.position.masked_fill(self.ended, 0)
@@ -70,7 +79,7 @@ class Board:
         pad: padding of the target dictionary.
 
     Attributes:
-        numbers: (S + 1, 6) int64, see ``COLUMNS``.
+        numbers: (S + 1, 7) int64, see ``COLUMNS``.
         tokens: (S + 1, T) int64, the start symbol first. scores: (S + 1, T) fp32, of the token in the same place.
         emitted, accepted: (S + 1, T) int64, by iteration.
         prefix: (S + 1, P + 1) int64, forced tokens, padding where there is none.
@@ -102,8 +111,8 @@ class Board:
 
     def set(self, rows: Sequence[Row]) -> None:
         """Takes up a batch."""
-        none = [[0, 1, 0, 0, 0, 0]] * (self.room[0] + 1 - len(rows))
-        limits = [[row.position, 0, 0, row.end, row.floor, row.strict_floor] for row in rows]
+        none = [[0, 0, 1, 0, 0, 0, 0]] * (self.room[0] + 1 - len(rows))
+        limits = [[row.position, 0, 0, 0, row.end, row.floor, row.strict_floor] for row in rows]
         send_into(self.numbers, limits + none)
         forced = [[*row.prefix] + [self.pad] * (self.width + 1 - len(row.prefix)) for row in rows]
         send_into(self.prefix, forced + [[self.pad] * (self.width + 1)] * len(none))
@@ -147,7 +156,8 @@ class Board:
         if stood is not None:
             self.accepted[owners, turn] = torch.minimum(stood, count)
         ended, position = rows.ended | ended, rows.position + count
-        changed = torch.stack([position, ended.long(), rows.rounds + ~rows.ended], dim=1)
+        rounds = rows.rounds + ~rows.ended
+        changed = torch.stack([position, rows.position, ended.long(), rounds], dim=1)
         # Rows without a sentence all write what stands there.
         self.numbers[:, : ROUNDS + 1].index_copy_(0, owners, changed)
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
@@ -158,7 +168,7 @@ class Board:
         per_token = [self.tokens, self.scores, self.emitted, self.accepted]
         numbers, *found = read([self.numbers[:count], *(x[:count, :length] for x in per_token)])
         outcomes = []
-        for (last, _, rounds, *_), tokens, scores, emitted, accepted in zip(
+        for (last, _, _, rounds, *_), tokens, scores, emitted, accepted in zip(
             numbers.long().tolist(), *found, strict=True
         ):
             tokens, emitted, accepted = (x.long() for x in (tokens, emitted, accepted))

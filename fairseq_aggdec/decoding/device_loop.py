@@ -14,13 +14,12 @@ import functools
 import operator
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import NO_DRAFT, Acceptance
-from fairseq_aggdec.decoding.board import Board, Outcome, Rows
+from fairseq_aggdec.decoding.board import Board, Outcome, Rows, Shape
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.drafter import Follows
@@ -40,14 +39,6 @@ from fairseq_aggdec.decoding.window_graphs import (
 )
 
 AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
-
-
-class Shape(NamedTuple):
-    """Of an iteration: rows R, slots of each W, keys E that they see."""
-
-    rows: int
-    width: int
-    end: int
 
 
 class Told:
@@ -102,7 +93,7 @@ class DeviceLoop:
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
         outcomes = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
-        _hand_over(outcomes, state, size, counters)
+        _hand_over(outcomes, state, size, self.drafter.reads_features, counters)
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
@@ -111,7 +102,8 @@ class DeviceLoop:
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
         wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
-        kind = prefix, features if size else 0, like.device, like.dtype
+        features = features if size and self.drafter.reads_features else 0
+        kind = prefix, features, like.device, like.dtype
         board = self.board
         if board is None or board.kind != kind or any(map(operator.lt, board.room, wanted)):
             if board is not None and board.kind == kind:
@@ -125,10 +117,10 @@ class DeviceLoop:
 
     def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
         """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
-        rooms = self._rooms(end)
-        sources = [graphs.batch.sources for graphs in rooms if graphs.batch]
+        rooms = self._rooms(end, size)
+        sources = [graphs.batch.sources for graphs in rooms if graphs and graphs.batch]
         rows = len(sentences)
-        captures = len(sources) == len(self.verifier.members)
+        captures = len(sources) == len(rooms)
         if captures:  # sizes in steps
             rows, end = grid_rows(rows), grid_end(end)
         self._own(sentences, rows)
@@ -138,7 +130,7 @@ class DeviceLoop:
         if not captures or self.met[key] < CAPTURED_AT:
             step()
             return
-        over = [(graphs, graphs.generation) for graphs in rooms]
+        over = [(graphs, graphs.generation) for graphs in rooms if graphs]
         if over != self.over:
             self.captured.clear()
             self.over, self.pool = over, torch.cuda.graph_pool_handle()
@@ -148,15 +140,14 @@ class DeviceLoop:
             assert self.board is not None
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
 
-    def _rooms(self, end: int) -> list[WindowGraphs]:
-        """The graphs of the decoders that have some, when all have room for so many keys."""
-        found = []
+    def _rooms(self, end: int, size: int) -> list[WindowGraphs | None]:
+        """What captures each decoder, the drafter's behind the verifier's, when all have room for so many keys."""
+        found: list[WindowGraphs | None] = []
         for member in self.verifier.members:
             assert isinstance(member.decoder, CachedDecoder)
             member.decoder.reserve(end, self.longest)
-            if member.decoder.graphs is not None:
-                found.append(member.decoder.graphs)
-        return found
+            found.append(member.decoder.graphs)
+        return [*found, *(self.drafter.reserve(end, size) if size else ())]
 
     def _own(self, sentences: Sequence[int], rows: int) -> None:
         """Says on the device which sentences the rows of the grid decode."""
@@ -176,6 +167,7 @@ class DeviceLoop:
         if not count or keep is None:
             return sentences if count else []
         self.verifier.keep_rows(keep)
+        self.drafter.keep_rows(keep)
         return [sentences[row] for row in keep]
 
     def _step(self, shape: Shape) -> Tensor:
@@ -196,7 +188,8 @@ class DeviceLoop:
         else:
             emitted, stood, kept = self._judged(logits, shown, length)
             kept &= ~rows.ended.unsqueeze(1)
-            self._remember(board, owners, stood)
+            if self.drafter.reads_features:
+                self._remember(board, owners, stood)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
         ended = (kept & (emitted == self.rules.eos)).any(1)
         board.commit(owners, rows, emitted, kept, scores, stood, ended)
@@ -211,9 +204,10 @@ class DeviceLoop:
         size = shape.width - 1
         if size == 0:
             return last.unsqueeze(1), base, rows.base
-        block = self.drafter.block(board.features.index_select(0, owners), last, size)
-        # No features have been read yet in the first iteration.
-        idle = rows.ended | (rows.rounds == 0)
+        block = self.drafter.block(board, owners, rows, shape)
+        idle = rows.ended
+        if self.drafter.reads_features:  # of which there are none in the first iteration
+            idle = idle | (rows.rounds == 0)
         length = (rows.end - rows.base).clamp(max=size).masked_fill_(idle, 0)
         slots = torch.arange(shape.width, device=last.device)
         used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
@@ -242,9 +236,17 @@ class DeviceLoop:
 
 
 def _hand_over(
-    outcomes: Sequence[Outcome], state: DecodeState, size: int, counters: Counters
+    outcomes: Sequence[Outcome],
+    state: DecodeState,
+    size: int,
+    late: bool,
+    counters: Counters,
 ) -> None:
-    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does.
+
+    Args:
+        late: nothing was drafted in the first iteration.
+    """
     for row, outcome in zip(state.rows, outcomes, strict=True):
         position = row.position
         row.tokens.extend(outcome.tokens)
@@ -252,7 +254,7 @@ def _hand_over(
         state.scores.append(outcome.scores)
         state.owners.extend([row.index] * len(outcome.tokens))
         for turn, emitted in enumerate(outcome.emitted):
-            counters.drafted += min(size, row.end - position) if turn else 0
+            counters.drafted += 0 if late and turn == 0 else min(size, row.end - position)
             position += emitted
         counters.accepted += sum(outcome.accepted)
         counters.iterations += len(outcome.emitted)

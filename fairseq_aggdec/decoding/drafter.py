@@ -5,9 +5,11 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window_graphs import WindowGraphs
 
 
 class Drafter(Protocol):
@@ -33,32 +35,52 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Follows(Protocol):
-    """A drafter that can draft on the device, for every row as many tokens, and learns nothing from what stands."""
+    """A drafter that can draft on the device, for every row as many tokens, and learns nothing from what stands.
 
-    def follows(self) -> int | None:
-        """How many, 0 for none; None where the host is to be asked in every iteration."""
+    Attributes:
+        reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.
+    """
 
-    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
-        """What is drafted behind the last tokens of the rows.
+    reads_features: bool
 
-        Args:
-            features: (R, C), the verifier's, of which the last tokens were chosen.
-            last: (R,) int64.
-            size: how many.
+    def follows(self, state: DecodeState) -> int | None:
+        """How many tokens it drafts for the rows of a batch, which has started; 0 for none; None where the host is to
+        be asked in every iteration."""
+
+    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+        """Makes room for rows of at most ``end`` places, as the verifier has them, and ``size`` drafted tokens behind.
 
         Returns:
-            (R, ``size``) int64.
+            of its decoders what captures them, None where there is nothing that does.
         """
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        """What is drafted behind the last token of every row, (R, W - 1) int64.
+
+        Args:
+            board: what is known of the sentences.
+            owners: (R,) int64, those of the rows.
+            rows: their numbers.
+            shape: of the window that the verifier is going to read, R, W and the keys of a row.
+        """
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps what it knows of the given rows, in this order."""
 
 
 class EmptyDrafter:
     """Proposes nothing: the loop decodes one by one."""
 
-    def follows(self) -> int | None:
+    reads_features = False
+
+    def follows(self, state: DecodeState) -> int | None:
         return 0
 
-    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
-        return last.new_empty(len(last), 0)
+    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+        return []
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        return owners.new_empty(len(owners), 0)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         pass

@@ -240,7 +240,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             or self.counters.wait is not None
         )
         if loop is not None and not seen and (self.on_host or self.verifier.captures):
-            size = loop.drafter.follows()
+            size = loop.drafter.follows(state)
             if size is not None:
                 with self.counters.clock("verify"):
                     loop.decode(state, size, self.counters)

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.finite import broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window_graphs import WindowGraphs
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.trees import TreeGrower
 
@@ -34,8 +36,13 @@ class BlockwiseHeadsDrafter:
         proposing: how proposals are computed.
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
+    Attributes:
+        reads_features: see :class:`~fairseq_aggdec.decoding.drafter.Follows`.
+
     Heads with weights that are not finite numbers propose nothing.
     """
+
+    reads_features = True
 
     def __init__(
         self,
@@ -95,18 +102,25 @@ class BlockwiseHeadsDrafter:
         room = [min(size, row.end - row.position) for row in state.rows]
         last = to_device([row.tokens[-1] for row in state.rows], state.device)
         if self.trees is None:
-            return BlockDraft(self.block(read, last, size), room)
+            return BlockDraft(self._proposed(read, last, size), room)
         features, logits = self.verifier.propose(read, size + 1, self.proposing)
         if self.chain is None:
             return self.trees.alone(logits, room, state.eos)
         return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
 
-    def follows(self) -> int | None:
+    def follows(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
         return None if self.block_size.learned or self.trees else self.block_size.choose(1)
 
-    def block(self, features: Tensor, last: Tensor, size: int) -> Tensor:
+    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+        return []  # its heads are in what the verifier captures
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        features = board.features.index_select(0, owners)
+        return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
+
+    def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
         # (B, size, C) and (B, size, M)
         features, logits = self.verifier.propose(features, size + 1, self.proposing)
@@ -144,4 +158,5 @@ class BlockwiseHeadsDrafter:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self._place()
-        self.places = [self.places[row] for row in rows]
+        if self.places:  # nothing is known of them where the device goes on alone
+            self.places = [self.places[row] for row in rows]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import (
     AS_VERIFIED,
     BlockDraft,
@@ -29,6 +30,7 @@ from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read, decoder_gap
 from fairseq_aggdec.decoding.transfer import Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
+from fairseq_aggdec.decoding.window_graphs import WindowGraphs
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots
 from fairseq_aggdec.drafters.trees import TreeGrower
@@ -76,6 +78,7 @@ class NarDrafter:
         self.wait: Callable[[], object] | None = None
         self.began: float | None = None  # the last iteration, where it is learned from
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
+        self.reads_features = False
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
     def prepare(self, verifier: Verifier) -> None:
@@ -126,6 +129,32 @@ class NarDrafter:
                 del tokens[tokens.index(state.eos) + 1 :]
             drafts.append(tokens[:most])
         return Draft(drafts)
+
+    def follows(self, state: DecodeState) -> int | None:
+        longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
+        if self.trees is not None or self.block_size.learned or self.doubt.due:
+            return None
+        if not self.readable or longest > self.longest or starts != {state.eos}:
+            return None
+        self._begin()
+        slots = self.slots
+        if self.broken or not (isinstance(slots, CachedSlots) and slots.follows):
+            return None
+        return self.block_size.choose(len(state.rows))
+
+    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+        assert isinstance(self.slots, CachedSlots)
+        self.slots.reserve(end + size + 1, end)
+        return [self.slots.graphs]
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        slots, size = self.slots, shape.width - 1
+        assert isinstance(slots, CachedSlots)
+        features = slots.block_on_device(board, owners, rows, shape, size)
+        logits = slots.slot_logits(features, self.proposing)
+        if self.chain is None:
+            return first_largest(logits.flatten(0, 1)).view(-1, size)
+        return self.chain.choose(features, logits, board.tokens[owners, rows.base])
 
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]

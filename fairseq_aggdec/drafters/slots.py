@@ -7,11 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
+from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window_graphs import grid_end
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
@@ -107,6 +110,41 @@ class CachedSlots(CachedDecoder):
         places, self.masks = self._last(block_size, ends), self._last(masks, ends)
         return self.features(window)[places].unflatten(0, (-1, block_size))
 
+    @property
+    def follows(self) -> bool:
+        """Whether all that is read of a batch stands where a captured step finds it."""
+        return self.decoder.copy_query is None
+
+    def block_on_device(
+        self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
+    ) -> Tensor:
+        """The same, (R, k, C), for what stands on the board, by numbers of the device only.
+
+        The window begins at column 0 of the grid; columns that a row does not use repeat its last mask slot.
+        """
+        decoder, shift = self.decoder, self.decoder.shift
+        masks, causal = block_size - shift, decoder.causal_prefix
+        # What stands in the cache for good: what was committed before the last iteration.
+        start = torch.minimum(rows.before, rows.base) if causal else torch.zeros_like(rows.base)
+        width = shape.width + shift if causal else shape.end
+        prefix = (rows.base + shift - start).unsqueeze(1)  # of each window, (R, 1)
+        used = torch.arange(width + masks, device=owners.device).minimum(prefix + masks - 1)
+        places = start.unsqueeze(1) + used  # (R, width + masks)
+        masked = used >= prefix
+        committed = (places + 1 - shift).masked_fill(masked, 0)
+        tokens = board.tokens[owners.unsqueeze(1), committed]
+        tokens = tokens.masked_fill_(masked, decoder.padding_idx)
+        end = places.max(1, keepdim=True).values
+        block = used >= prefix + masks - block_size if causal else torch.ones_like(masked)
+        seen = torch.where(block, end, places)
+        keys = shape.end + shape.width
+        grid = shape.rows, width + masks, grid_end(keys) if self.graphs else keys
+        window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
+        self.masks = masked.flatten()
+        features = self.features(window).view(*tokens.shape, -1)
+        slots = prefix + masks - block_size + torch.arange(block_size, device=owners.device)
+        return features[torch.arange(shape.rows, device=owners.device).unsqueeze(1), slots]
+
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         return self.draft_logits(features.flatten(0, 1), proposing).unflatten(0, features.shape[:2])
 
@@ -134,7 +172,11 @@ class CachedSlots(CachedDecoder):
             positions = table[window.positions[self.masks]]  # (B * masks, C)
             positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
         slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
-        x[self.masks] = slots if positions is None else slots.flatten(0, 1)
+        if isinstance(window, GridWindow):
+            assert isinstance(self.masks, Tensor)
+            x = torch.where(self.masks.unsqueeze(1), slots, x)
+        else:
+            x[self.masks] = slots if positions is None else slots.flatten(0, 1)
         if self.project_in is not None:
             x = self.project_in(x)
         x = window.add_positions(x, table)
