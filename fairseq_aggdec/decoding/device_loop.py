@@ -28,7 +28,7 @@ from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, remaining
-from fairseq_aggdec.decoding.transfer import send_into
+from fairseq_aggdec.decoding.transfer import Told, send_into
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import (
     CAPTURED_AT,
@@ -39,23 +39,6 @@ from fairseq_aggdec.decoding.window_graphs import (
 )
 
 AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
-
-
-class Told:
-    """Numbers on their way to the host."""
-
-    def __init__(self, numbers: Tensor):
-        self.numbers = numbers.to("cpu", non_blocking=True)
-        self.there = None
-        if numbers.device.type == "cuda":
-            self.there = torch.cuda.Event()
-            self.there.record()
-
-    def read(self) -> list[int]:
-        if self.there is not None and not self.there.query():
-            self.there.synchronize()
-        found: list[int] = self.numbers.tolist()
-        return found
 
 
 class DeviceLoop:
@@ -93,7 +76,9 @@ class DeviceLoop:
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
         outcomes = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
+        drafted, accepted = counters.drafted, counters.accepted
         _hand_over(outcomes, state, size, self.drafter.reads_features, counters)
+        self.drafter.learn(counters.drafted - drafted, counters.accepted - accepted)
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
@@ -117,20 +102,19 @@ class DeviceLoop:
 
     def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
         """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
-        rooms = self._rooms(end, size)
-        sources = [graphs.batch.sources for graphs in rooms if graphs and graphs.batch]
-        rows = len(sentences)
-        captures = len(sources) == len(rooms)
-        if captures:  # sizes in steps
-            rows, end = grid_rows(rows), grid_end(end)
-        self._own(sentences, rows)
-        step = functools.partial(self._step, Shape(rows, size + 1, end))
-        key = rows, size, end, *sources
+        rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
+        if self.verifier.captures:  # sizes in steps
+            shape = Shape(grid_rows(shape.rows), shape.width, grid_end(end))
+        if size:
+            rooms += self.drafter.reserve(shape)
+        self._own(sentences, shape.rows)
+        step = functools.partial(self._step, shape)
+        key = *shape, *(graphs.batch and graphs.batch.sources for graphs in rooms)
         self.met[key] += 1
-        if not captures or self.met[key] < CAPTURED_AT:
+        if not self.verifier.captures or self.met[key] < CAPTURED_AT:
             step()
             return
-        over = [(graphs, graphs.generation) for graphs in rooms if graphs]
+        over = [(graphs, graphs.generation) for graphs in rooms]
         if over != self.over:
             self.captured.clear()
             self.over, self.pool = over, torch.cuda.graph_pool_handle()
@@ -140,14 +124,15 @@ class DeviceLoop:
             assert self.board is not None
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
 
-    def _rooms(self, end: int, size: int) -> list[WindowGraphs | None]:
-        """What captures each decoder, the drafter's behind the verifier's, when all have room for so many keys."""
-        found: list[WindowGraphs | None] = []
+    def _rooms(self, end: int) -> list[WindowGraphs]:
+        """What captures the verifier's decoders, when all have room for so many keys."""
+        found = []
         for member in self.verifier.members:
             assert isinstance(member.decoder, CachedDecoder)
             member.decoder.reserve(end, self.longest)
-            found.append(member.decoder.graphs)
-        return [*found, *(self.drafter.reserve(end, size) if size else ())]
+            if member.decoder.graphs is not None:
+                found.append(member.decoder.graphs)
+        return found
 
     def _own(self, sentences: Sequence[int], rows: int) -> None:
         """Says on the device which sentences the rows of the grid decode."""

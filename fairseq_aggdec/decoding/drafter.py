@@ -35,7 +35,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Follows(Protocol):
-    """A drafter that can draft on the device, for every row as many tokens, and learns nothing from what stands.
+    """A drafter that can draft on the device, for every row as many tokens.
 
     Attributes:
         reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.
@@ -47,11 +47,11 @@ class Follows(Protocol):
         """How many tokens it drafts for the rows of a batch, which has started; 0 for none; None where the host is to
         be asked in every iteration."""
 
-    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
-        """Makes room for rows of at most ``end`` places, as the verifier has them, and ``size`` drafted tokens behind.
+    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+        """Makes room for what it reads when the verifier reads windows of such a shape.
 
         Returns:
-            of its decoders what captures them, None where there is nothing that does.
+            what captures its own decoders.
         """
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
@@ -63,6 +63,9 @@ class Follows(Protocol):
             rows: their numbers.
             shape: of the window that the verifier is going to read, R, W and the keys of a row.
         """
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Is told what came of a batch's drafts."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps what it knows of the given rows, in this order."""
@@ -76,11 +79,14 @@ class EmptyDrafter:
     def follows(self, state: DecodeState) -> int | None:
         return 0
 
-    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
         return []
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         return owners.new_empty(len(owners), 0)
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        pass
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         pass

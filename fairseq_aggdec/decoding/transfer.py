@@ -50,6 +50,23 @@ def read(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
+class Told:
+    """Numbers (N,) of a device on their way to the host, which does not wait for them before it reads them."""
+
+    def __init__(self, numbers: Tensor):
+        self.numbers = numbers.to("cpu", non_blocking=True)
+        self.there = None
+        if numbers.device.type == "cuda":
+            self.there = torch.cuda.Event()
+            self.there.record()
+
+    def read(self) -> list[int]:
+        if self.there is not None and not self.there.query():
+            self.there.synchronize()
+        found: list[int] = self.numbers.tolist()
+        return found
+
+
 class Watch(Protocol):
     """What wants to know whether numbers on the device have changed, see :class:`ParameterWatch`."""
 

@@ -113,12 +113,15 @@ class BlockwiseHeadsDrafter:
             return 0
         return None if self.block_size.learned or self.trees else self.block_size.choose(1)
 
-    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
+    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
         return []  # its heads are in what the verifier captures
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
         return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        pass
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""

@@ -28,11 +28,11 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read, decoder_gap
-from fairseq_aggdec.decoding.transfer import Watch, to_device
+from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import WindowGraphs
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
 from fairseq_aggdec.drafters.trees import TreeGrower
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
@@ -75,6 +75,7 @@ class NarDrafter:
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
         self.broken, self.doubt = False, Doubt()
+        self.finite: Told | None = None
         self.wait: Callable[[], object] | None = None
         self.began: float | None = None  # the last iteration, where it is learned from
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
@@ -118,7 +119,7 @@ class NarDrafter:
         if self.trees is not None and any(room):
             return self._tree(self.trees, state, block_size, room)
         block = self._block(state, block_size) if any(room) else None
-        if block is None or not self._is_well():
+        if block is None:
             return Draft([()] * len(room))
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
@@ -138,14 +139,15 @@ class NarDrafter:
             return None
         self._begin()
         slots = self.slots
-        if self.broken or not (isinstance(slots, CachedSlots) and slots.follows):
+        if not self._is_well() or not (isinstance(slots, CachedSlots) and slots.follows):
             return None
         return self.block_size.choose(len(state.rows))
 
-    def reserve(self, end: int, size: int) -> Sequence[WindowGraphs | None]:
-        assert isinstance(self.slots, CachedSlots)
-        self.slots.reserve(end + size + 1, end)
-        return [self.slots.graphs]
+    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+        slots = self.slots
+        assert isinstance(slots, CachedSlots)
+        slots.reserve(keys_beside(shape), self.longest)
+        return [] if slots.graphs is None else [slots.graphs]
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         slots, size = self.slots, shape.width - 1
@@ -156,17 +158,18 @@ class NarDrafter:
             return first_largest(logits.flatten(0, 1)).view(-1, size)
         return self.chain.choose(features, logits, board.tokens[owners, rows.base])
 
+    def learn(self, drafted: int, accepted: int) -> None:
+        self.doubt.observe([drafted], [accepted])
+
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]
     ) -> Draft:
         """The likeliest paths of every row, no longer than there is room for."""
         self._begin()
-        if self.broken:
+        if not self._is_well():
             return Draft([()] * len(room))
         features = self._features(state, block_size)
         logits = self.slots.slot_logits(features, self.proposing)
-        if not self._is_well():
-            return Draft([()] * len(room))
         if self.chain is None:
             return trees.alone(logits, room, state.eos)
         last = to_device([row.tokens[-1] for row in state.rows], state.device)
@@ -175,7 +178,7 @@ class NarDrafter:
     def _block(self, state: DecodeState, block_size: int) -> Tensor | None:
         """(B, k) int64, the most likely tokens; None where the model is broken."""
         self._begin()
-        if self.broken:
+        if not self._is_well():
             return None
         if self.chain is not None:
             return self._chained(self.chain, state, block_size)[2]
@@ -209,11 +212,14 @@ class NarDrafter:
         features = self.slots.block_features(prefixes, block_size)
         if self.doubt.due:
             self.doubt = Doubt()
-            if not features.isfinite().all():
-                self._stop("numbers that are not finite, though its weights are")
+            self.finite = Told(features.isfinite().all().view(1))
         return features
 
     def _is_well(self) -> bool:
+        """Reads what was asked about an earlier draft: by now the host need not wait for it."""
+        if self.finite is not None and not self.finite.read()[0]:
+            self._stop("numbers that are not finite, though its weights are")
+        self.finite = None
         return not self.broken
 
     def _stop(self, reason: str) -> None:

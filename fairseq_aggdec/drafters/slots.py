@@ -70,6 +70,11 @@ class LayerSlots:
             self.source_keys = self.source_keys[order]
 
 
+def keys_beside(shape: Shape) -> int:
+    """How many places a drafter needs whose verifier reads windows of this shape: slots stand behind its last."""
+    return shape.end + shape.width
+
+
 class CachedSlots(CachedDecoder):
     """The cached decoder over mask slots; a causal prefix is read once and kept."""
 
@@ -137,7 +142,7 @@ class CachedSlots(CachedDecoder):
         end = places.max(1, keepdim=True).values
         block = used >= prefix + masks - block_size if causal else torch.ones_like(masked)
         seen = torch.where(block, end, places)
-        keys = shape.end + shape.width
+        keys = keys_beside(shape)
         grid = shape.rows, width + masks, grid_end(keys) if self.graphs else keys
         window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
         self.masks = masked.flatten()

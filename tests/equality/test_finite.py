@@ -221,7 +221,8 @@ def test_a_drafter_whose_numbers_grow_too_large_stops_soon(
         model.decoder.layers[1].fc2.weight.fill_(3e38)
     task, found = decode_with(model, verifier, sample, monkeypatch)
     assert_same(found, stock([verifier], sample))
-    assert 0 < task.counters.drafted <= 5 * 6 * Doubt.DRAFTS
+    # what was asked about a draft is known when the next one but one is due
+    assert 0 < task.counters.drafted <= 5 * 6 * (Doubt.DRAFTS + 1)
     assert task.counters.iterations > 6 * Doubt.DRAFTS
     (said,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "not finite, though its weights are: nothing is drafted" in said
