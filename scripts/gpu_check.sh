@@ -3,7 +3,7 @@
 #
 #   scripts/gpu_check.sh --wheels FOLDER   with the machine's own Python 3.12 and PyTorch; no index, no network: FOLDER has
 #                                          the wheels of fairseq-fixed, hydra-core, omegaconf, antlr4-python3-runtime,
-#                                          bitarray, cffi, rapidfuzz and what else is missing (docs/performance.md)
+#                                          bitarray, cffi, scikit-learn and what else is missing (docs/gpu.md)
 #   scripts/gpu_check.sh                   with the environment of scripts/setup.sh
 #   scripts/gpu_check.sh --rehearse        all of it, tiny, without a GPU, within two minutes
 #
