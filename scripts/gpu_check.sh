@@ -3,13 +3,15 @@
 #
 #   scripts/gpu_check.sh --wheels FOLDER   with the machine's own Python 3.12 and PyTorch; no index, no network: FOLDER has
 #                                          the wheels of fairseq-fixed, hydra-core, omegaconf, antlr4-python3-runtime,
-#                                          bitarray, cffi, rapidfuzz and what else is missing (docs/performance.md)
+#                                          bitarray, cffi, scikit-learn and what else is missing (docs/gpu.md)
 #   scripts/gpu_check.sh                   with the environment of scripts/setup.sh
-#   scripts/gpu_check.sh --rehearse        all of it, tiny, without a GPU, in about two minutes
+#   scripts/gpu_check.sh --rehearse        all of it, tiny, without a GPU, within two minutes
 #
 # Other options: python -m fairseq_aggdec.cli.gpu_check --help. Writes OUTPUT.json and OUTPUT.md (gpu-check).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# What runs on the CPU is tiny.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 die() { printf 'gpu_check: error: %s\n' "$*" >&2; exit 2; }
 

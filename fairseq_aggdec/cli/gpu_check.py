@@ -6,8 +6,8 @@
 decodes with every method on the device and compares with stock fairseq on the CPU, audits the shipped model (and those
 of --path, on the set "test" of --data) in fp32, fp16 and bf16, times systems, counts kernels, copies and waits, and
 measures windows and memory. A stage runs in a process of its own: one that fails or hangs is reported and the next one
-goes on. Rows are kept as they come. Writes OUTPUT.json and OUTPUT.md; ends with 1 where a stage failed or something
-differs that must not.
+goes on. The stages share the time by weights; what one leaves over is for those after it. Rows are kept as they come.
+Writes OUTPUT.json and OUTPUT.md; ends with 1 where a stage failed or something differs that must not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
+import os
 import shlex
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,11 @@ from fairseq_aggdec.evaluation.gpu_plan import Plan, Row
 from fairseq_aggdec.evaluation.gpu_stages import STAGES
 from fairseq_aggdec.evaluation.results import cell, check_place, refusals
 
-MODULE = "fairseq_aggdec.cli.gpu_check"
-MINUTES = 9.0
+MINUTES = 8.5  # of nine: installing the wheels and importing PyTorch come before
+# Stages are forked from a process that has imported everything and never touches CUDA, which could not be forked.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["fairseq_aggdec.evaluation.gpu_stages"])
+LOG = "stage.log"
 # Columns of which every number must be 0.
 NOTHING = ("differ", "BUGs")
 
@@ -50,13 +56,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, default=Path("gpu-check"), help="OUTPUT.json, OUTPUT.md"
     )
-    parser.add_argument("--stage", choices=list(STAGES), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
 def run_stage(name: str, plan: Plan) -> None:
-    """In a process of its own: writes the rows of a stage to its file as they come."""
+    """In a process of its own: writes the rows of a stage to its file as they come, what is logged to another."""
+    os.setsid()  # with the processes that it starts it can be ended
+    with (plan.folder / LOG).open("w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     with rows_file(plan.folder, name).open("w", encoding="utf-8") as file:
         for row in STAGES[name][0](plan):
@@ -71,24 +78,32 @@ def rows_file(folder: Path, name: str) -> Path:
     return folder / f"rows-{name.replace(' ', '-')}.jsonl"
 
 
-def stage(name: str, arguments: Sequence[str], folder: Path, seconds: float) -> dict[str, Any]:
+def stage(name: str, plan: Plan, seconds: float) -> dict[str, Any]:
     """Runs a stage; what it found, whether it ended well, and how long it took."""
     began = time.monotonic()
-    command = [sys.executable, "-m", MODULE, *arguments, "--stage", name, "--folder", str(folder)]
-    log = folder / "stage.log"
+    process = PROCESSES.Process(target=run_stage, args=(name, plan), daemon=True)
+    process.start()
+    process.join(seconds)
     state = "done"
-    with log.open("w", encoding="utf-8") as errors:
-        try:
-            done = subprocess.run(command, stderr=errors, timeout=seconds, check=False)
-            if done.returncode:
-                last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
-                state = f"failed ({done.returncode}): {' '.join(last)}"[:400]
-        except subprocess.TimeoutExpired:
-            state = f"ended after {seconds:.0f} s"
-    file = rows_file(folder, name)
+    if process.is_alive():
+        state = f"ended after {seconds:.0f} s"
+        process.kill()
+        with suppress(ProcessLookupError):  # it has had no time to become a group
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+    elif process.exitcode:
+        log = plan.folder / LOG
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
+        state = f"failed ({process.exitcode}): {' '.join(said.strip().splitlines()[-1:])}"[:400]
+    file = rows_file(plan.folder, name)
     rows = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    found = [json.loads(row) for row in rows]
+    found = [json.loads(row) for row in rows if row.endswith("}")]
     return {"state": state, "seconds": round(time.monotonic() - began, 1), "rows": found}
+
+
+def share(left: float, stages: Sequence[str]) -> float:
+    """Seconds that the first of so many stages gets of those that are left: what its weight is of theirs."""
+    return left * STAGES[stages[0]][1] / sum(STAGES[name][1] for name in stages)
 
 
 def faults(found: dict[str, Any]) -> int:
@@ -137,25 +152,23 @@ def check(args: argparse.Namespace) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if given is None else given)
     args = build_parser().parse_args(arguments)
-    if args.stage:
-        run_stage(args.stage, Plan(args.folder, args.rehearse, args.data, tuple(args.path)))
-        return 0
     with refusals(), tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         check(args)
         return run(args, arguments, Path(folder))
 
 
 def run(args: argparse.Namespace, arguments: list[str], folder: Path) -> int:
-    began, found = time.monotonic(), {}
-    for name in args.stages:
-        left = 60 * args.minutes - (time.monotonic() - began)
+    plan = Plan(folder, args.rehearse, args.data, tuple(args.path))
+    end, found = time.monotonic() + 60 * args.minutes, {}
+    for place, name in enumerate(args.stages):
+        left = end - time.monotonic()
         if left < 1:
-            found[name] = {"state": "left out: no time", "seconds": 0.0, "rows": []}
+            found[name] = {"state": "not run: no time was left", "seconds": 0.0, "rows": []}
             continue
         print(f"{name} ({left:.0f} s left)", flush=True)
-        # A busy machine may rehearse slowly.
-        most = left if args.rehearse else min(left, STAGES[name][1])
-        found[name] = stage(name, arguments, folder, most)
+        # Weights are of a GPU: in a rehearsal a stage may take all that is left.
+        most = left if args.rehearse else share(left, args.stages[place:])
+        found[name] = stage(name, plan, most)
         print(f"{name}: {found[name]['state']}, {faults(found[name])} faults", flush=True)
         write(args, arguments, found)
     write(args, arguments, found)

@@ -1,13 +1,20 @@
 """How long a draft is worth: learned from what became of the drafts before."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from fairseq_aggdec.decoding.block_size import Times
 
 # What a window step costs beyond its tokens (reading the weights, host work), in tokens' worth of arithmetic: the
 # intercept over the slope of step time against window width. CPU: as `scripts/benchmark.py --step-cost` measured it
 # on the shipped model (docs/results/iad-step_cost-cpu2.md). Compiled kernels: with which IAD was fastest there, in fp32
-# and in 8 bits (docs/performance.md). CUDA: an estimate; up to a few hundred tokens hardly cost there.
+# and in 8 bits (docs/performance.md). CUDA and all others: a guess until it is measured.
 STEP_COST_IN_TOKENS = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0}
+
+# Where it is a guess: iterations of so many rows after which measured times are believed, and within which bounds.
+MEASURED = 200
+LEAST_COST, MOST_COST = 5.0, 4096.0
 
 # What is believed before anything was seen, as if so many draft tokens had been checked.
 PRIOR_ACCEPTED, PRIOR_REJECTED = 1.95, 0.05
@@ -42,6 +49,41 @@ class Tally:
         self.accepted, self.rejected = share * self.accepted, share * self.rejected
 
 
+class StepCost:
+    """What an iteration costs beyond its tokens, in tokens' worth: the line through times, by power of two of rows.
+
+    The time of an iteration is that between two looks at accepted tokens, which are read in any case: nothing waits.
+    """
+
+    def __init__(self, guess: float):
+        self.guess = guess
+        self.times: dict[int, Times] = {}
+        self.seen: dict[int, int] = {}
+        self.last: float | None = None
+
+    def start(self) -> None:
+        """A batch begins: what lies before its first iteration's end is no measure."""
+        self.last = None
+
+    def observe(self, rows: int, tokens: int) -> None:
+        """An iteration with so many tokens in its window has ended."""
+        before, self.last = self.last, time.perf_counter()
+        if before is not None:
+            bucket = rows.bit_length()
+            self.seen[bucket] = self.seen.get(bucket, 0) + 1
+            self.times.setdefault(bucket, Times()).add(tokens, self.last - before)
+
+    def of(self, rows: int) -> float:
+        bucket = rows.bit_length()
+        if self.seen.get(bucket, 0) < MEASURED:
+            return self.guess
+        times = self.times[bucket]
+        one = times.estimate(2) - times.estimate(1)
+        if one <= 0:  # tokens seem to cost nothing
+            return self.guess
+        return min(max(times.estimate(1) / one - 1, LEAST_COST), MOST_COST)
+
+
 class DraftLength:
     """Caps drafts so that a heavily edited sentence does not pay for tokens it throws away.
 
@@ -57,10 +99,17 @@ class DraftLength:
     def __init__(self) -> None:
         self.total = Tally(PRIOR_ACCEPTED, PRIOR_REJECTED)
         self.resting, self.probing, self.rested = False, False, 0
+        self.measured: StepCost | None = None
 
     def start(self, rows: int, device_type: str) -> None:
         """Takes up a batch of so many rows, decoded by ``kernels``, on ``cpu`` or on ``cuda``."""
         self.step_cost = STEP_COST_IN_TOKENS.get(device_type, STEP_COST_IN_TOKENS["cuda"])
+        if device_type in ("kernels", "cpu"):
+            self.measured = None
+        else:
+            self.measured = self.measured or StepCost(self.step_cost)
+            self.measured.start()
+            self.step_cost = self.measured.of(rows)
         self.rows = [Tally() for _ in range(rows)]
         self.total.forget(MEMORY)
         pointless = best_length(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
@@ -84,6 +133,8 @@ class DraftLength:
         return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        if self.measured:
+            self.measured.observe(len(drafted), len(drafted) + sum(drafted))
         for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
             if proposed:
                 row.add(proposed, stood)

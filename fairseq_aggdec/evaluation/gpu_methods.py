@@ -73,7 +73,7 @@ def methods(plan: Plan) -> Rows:
     """Batches of every method with captured graphs and without: base size, random, a tiny dictionary."""
     small = {"encoder_layers": 1, "decoder_layers": 1}
     with plan.device() as device:
-        for case in plan.few(TIMED):
+        for case in plan.cases(TIMED):
             for rows in plan.few([1, 32], 2):
                 yield tried(
                     lambda case=case, rows=rows: _in_both_forms(  # type: ignore[misc]

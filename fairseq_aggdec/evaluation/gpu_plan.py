@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.evaluation.device_cases import Case
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.strict_device import DEVICE, strict_device
 
@@ -41,6 +42,13 @@ class Plan:
     def few(self, items: Sequence[Any], every: int = 9) -> list[Any]:
         """All of them, in a rehearsal one of so many."""
         return list(items[::every] if self.rehearse else items)
+
+    def cases(self, cases: Sequence[Case]) -> list[Case]:
+        """All of them, in a rehearsal the first of every method."""
+        first: dict[str, Case] = {}
+        for case in cases:
+            first.setdefault(case.decoding, case)
+        return list(first.values() if self.rehearse else cases)
 
     @property
     def batch_sizes(self) -> list[int]:

@@ -7,11 +7,11 @@ says that it is CUDA, and what takes a session runs on the CPU.
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stdout
 from typing import Any
 
 import torch
@@ -55,8 +55,8 @@ def versions(plan: Plan) -> Rows:
 def equal(plan: Plan) -> Rows:
     """Every method on the device against stock fairseq on the CPU, tiny random models."""
     with plan.device() as device:
-        for case in plan.few(CASES):
-            for rows in (1, 4):
+        for case in plan.cases(CASES):
+            for rows in plan.few([4, 1], 2):
                 yield tried(
                     lambda case=case, rows=rows: _compared(plan, case, rows, device),  # type: ignore[misc]
                     case=case.name,
@@ -86,12 +86,12 @@ def _compared(plan: Plan, case: Case, rows: int, device: torch.device) -> Row:
 
 def audits(plan: Plan) -> Rows:
     """Models of a user's size against stock fairseq, and with --strict against our own greedy decoding."""
-    limit = 3 if plan.rehearse else 96
+    limit = 2 if plan.rehearse else 96
     for name, arguments in plan.models():
         for precision, flags in PRECISIONS.items():
             session = plan.session(arguments, *flags)
             strict = plan.session(arguments, *flags, "--strict", str(STRICT))
-            for size in plan.few([1, 32], 1):
+            for size in plan.few([32, 1], 2):
                 for decoding in ("greedy", "iad", "beam", "strict"):
                     own = strict if decoding == "strict" else session
                     yield tried(
@@ -192,7 +192,7 @@ def _timed(
 
 def counts(plan: Plan) -> Rows:
     """Kernels and host waits per iteration: as the profiler sees them, beside those of the counted table."""
-    for case in plan.few(COUNTED, 6):
+    for case in plan.cases(COUNTED):
         yield tried(lambda case=case: _counted(plan, case), method=case.name)  # type: ignore[misc]
 
 
@@ -259,7 +259,7 @@ def windows(plan: Plan) -> Rows:
 def peaks(plan: Plan) -> Rows:
     """Peak memory of decoding."""
     session = plan.session(shipped(plan.folder))
-    for size in plan.few([1, 32], 1):
+    for size in plan.few([32, 1], 2):
         batches = session.batches(size, plan.sentences(size))
         for name in ("beam1", "beam5", "search5", "iad"):
             yield tried(
@@ -276,23 +276,19 @@ def tests(plan: Plan) -> Rows:
     if importlib.util.find_spec("pytest") is None or importlib.util.find_spec("hypothesis") is None:
         yield {"tests": "pytest or hypothesis is not installed"}
         return
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0"]
+    import pytest
+
     chosen = ["-k", "half_precision and greedy"] if plan.rehearse else ["--device", "cuda"]
-    done = subprocess.run(
-        [*command, *chosen, "tests/strict/test_methods.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.splitlines()
+    with chdir(ROOT), redirect_stdout(io.StringIO()) as printed:
+        code = int(pytest.main(["-q", "-n", "0", *chosen, "tests/strict/test_methods.py"]))
+    lines = printed.getvalue().splitlines()
     for line in [line for line in lines if line.startswith("FAILED")] + lines[-1:]:
-        yield {"tests": line} | ({"error": done.returncode} if done.returncode else {})
+        yield {"tests": line} | ({"error": code} if code else {})
 
 
-# Stage -> what it does and the most seconds that it may take; all of them end within nine minutes.
+# Stage -> what it does and its weight: so much of the time that is left is its own, beside the stages after it.
 STAGES: dict[str, tuple[Callable[[Plan], Rows], int]] = {
-    "versions": (versions, 20),
+    "versions": (versions, 40),
     "equality": (equal, 90),
     "audits": (audits, 120),
     "times": (times, 60),

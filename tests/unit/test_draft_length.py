@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.drafters import draft_length
 from fairseq_aggdec.drafters.draft_length import (
+    MEASURED,
     MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
@@ -165,3 +167,27 @@ def test_what_pays_does_not_rest() -> None:
         known.start(1, "cpu")
         assert not known.resting
         assert known.cap(0, 60) > 0
+
+
+@pytest.mark.parametrize("cost", [20.0, 800.0])
+def test_a_gpu_learns_what_a_call_costs(cost: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From made-up times of iterations: a guess before, the line through them after; batches begin with none."""
+    clock = [0.0]
+    monkeypatch.setattr(draft_length.time, "perf_counter", lambda: clock[0])
+    known, seen = DraftLength(), -1  # the first iteration of a batch is not measured
+    known.start(1, "cuda")
+    while seen < MEASURED:
+        assert known.step_cost == STEP_COST_IN_TOKENS["cuda"]
+        drafted = 3 + seen % 7
+        clock[0] += 1e-5 * (cost + 1 + drafted)
+        known.observe([drafted], [drafted])
+        seen += 1
+    clock[0] += 1e3  # between batches
+    known.start(1, "cuda")
+    known.observe([5], [5])
+    known.start(1, "cuda")
+    assert known.step_cost == pytest.approx(cost, rel=1e-3)
+    known.start(8, "cuda")  # so many rows have not been seen
+    assert known.step_cost == STEP_COST_IN_TOKENS["cuda"]
+    known.start(1, "cpu")
+    assert known.step_cost == STEP_COST_IN_TOKENS["cpu"]
