@@ -1,0 +1,53 @@
+"""The loop on the device decides what the loop on the host decides: tokens, scores, iterations and what stood."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_aggdec.evaluation import device_cases
+from fairseq_aggdec.evaluation.device_cases import CASES, Case
+
+SIZES = {"encoder_layers": 1, "decoder_layers": 2}
+# What the host has to see in every iteration, or reads where no captured step would find it.
+SEEN = ("shortlist", "history", "other layers", "no repeated", "trees", "auto", "source copy")
+FOLLOWED = [
+    case
+    for case in CASES
+    if case.decoding in ("greedy", "gad", "blockwise")
+    and not any(word in case.name for word in SEEN)
+]
+# Drafts decide what is written: a draft that differs is seen.
+RELAXED = [
+    replace(case, name=f"{case.name}, relaxed", task=case.task | {"acceptance": "top-beta"})
+    for case in FOLLOWED
+    if case.decoding != "greedy" and "acceptance" not in case.task
+]
+LOOSE = {"top_beta": 12, "tolerance": 9.0}
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("case", FOLLOWED + RELAXED, ids=lambda case: case.name)
+def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
+    if "acceptance" in case.task:
+        case = replace(case, task=LOOSE | case.task)
+    models, drafter = device_cases.random_models(case, SIZES)
+    plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
+    alone.generator.on_host = True
+    for seed, rows in enumerate((4, 1, 3, 4)):
+        sample = device_cases.batch(seed, len(case.prefix or ()) or rows)
+        prefix = device_cases.prefix_of(case, len(sample["id"]))
+        for (expected,), (found,) in zip(
+            plain.decode(sample, prefix), alone.decode(sample, prefix), strict=True
+        ):
+            assert found["tokens"].tolist() == expected["tokens"].tolist()
+            assert found["steps"] == expected["steps"]
+            torch.testing.assert_close(
+                found["positional_scores"], expected["positional_scores"], atol=1e-4, rtol=1e-4
+            )
+    assert alone.generator.device_loop.board is not None
+    for name in ("sentences", "iterations", "calls", "accepted", "emitted"):
+        assert getattr(alone.task.counters, name) == getattr(plain.task.counters, name), name
