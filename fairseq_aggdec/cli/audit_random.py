@@ -25,7 +25,8 @@ from typing import Any
 from fairseq_aggdec.bulk.workers import positive
 from fairseq_aggdec.evaluation import machine, results
 from fairseq_aggdec.evaluation.equality import Audit
-from fairseq_aggdec.evaluation.random_cases import Case, audits
+from fairseq_aggdec.evaluation.random_audits import audits
+from fairseq_aggdec.evaluation.random_cases import Case
 
 
 def build_parser() -> argparse.ArgumentParser:

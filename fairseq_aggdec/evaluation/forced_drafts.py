@@ -72,14 +72,16 @@ class ForcedDrafter:
                 tokens += [(token + 1) % self.types, eos, token, token]
                 parents += [behind] * 4
             return tokens, parents
-        depths = [0]
-        for _ in range(BUSHINESS * length):
-            parent = self.random.choice([node for node, at in enumerate(depths) if at < length])
+        depths, open_nodes = [0], [0] * bool(length)
+        for node in range(1, BUSHINESS * length + 1):
+            parent = self.random.choice(open_nodes)
             likely = right[depths[parent]] if depths[parent] < len(right) else eos
             anything = self.random.randrange(self.types)
             tokens.append(self.random.choice([likely, likely, eos, anything]))
             parents.append(parent)
             depths.append(depths[parent] + 1)
+            if depths[node] < length:
+                open_nodes.append(node)
         return tokens, parents
 
     def observe(self, verification: Verification, state: DecodeState) -> None:

@@ -1,0 +1,179 @@
+"""What decodes a random case, and what that is compared with: stock fairseq, and in 8 bits our own greedy decoding."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fairseq import options
+from fairseq.data import LanguagePairDataset
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+from fairseq_aggdec.decoding.block_size import FixedBlockSize, NodeBudget
+from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.drafter import Drafter
+from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.evaluation import equality, nbest_equality
+from fairseq_aggdec.evaluation.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.evaluation.random_cases import Case
+from fairseq_aggdec.evaluation.random_models import (
+    make_dictionary,
+    make_model,
+    random_sources,
+)
+from fairseq_aggdec.evaluation.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+
+# Scores may differ by so many times what rounding does to stock's own, where that is much.
+ROUNDINGS = 4
+# They decode a part of the sentences, as beam search does: their trees grow a path at a time, in Python.
+SLOW = ("gad tree", "blockwise tree")
+Found = dict[int, list[Hypothesis]]
+Named = Iterator[tuple[str, equality.Audit]]
+
+
+class RandomSession(Session):
+    """A session whose models and sentences are a case's, not files."""
+
+    def __init__(self, case: Case):
+        given = ["data", "--path", "none", "--cpu", *case.options]
+        given += ["--source-lang", "src", "--target-lang", "tgt"]
+        self.args: Namespace = options.parse_args_and_arch(generation_parser(None), given)
+        self.cfg = convert_namespace_to_omegaconf(self.args)
+        self.cuda, self.case = False, case
+        dictionary = make_dictionary()
+        self.task = TranslationAggdecTask(self.cfg.task, dictionary, dictionary)
+        arch = "blockwise_transformer" if case.heads else "transformer"
+        self.models = [
+            make_model(self.task, case.seed * 2 + number, arch, **case.shape, **case.heads)
+            for number in range(case.models)
+        ]
+        for model in self.models:
+            model.prepare_for_inference_(self.cfg)
+        self.nar = make_model(self.task, case.seed, "nar_drafter", **case.drafter)
+        sources, targets = (self._sentences(case.seed * 2 + side) for side in (0, 1))
+        self.dataset = LanguagePairDataset(
+            sources,
+            [len(row) for row in sources],
+            dictionary,
+            targets,
+            [len(row) for row in targets],
+            dictionary,
+            left_pad_source=case.left_pad,
+        )
+        self.order = self.dataset.ordered_indices().tolist()
+
+    def _sentences(self, seed: int) -> list[Any]:
+        dictionary = self.task.source_dictionary
+        rows = random_sources(seed, self.case.sentences, self.case.longest)
+        texts = (" ".join(dictionary[token] for token in row) for row in rows)
+        return [dictionary.encode_line(text, add_if_not_exist=False).long() for text in texts]
+
+    @contextmanager
+    def given(self, **chosen: Any) -> Iterator[None]:
+        """Options of the plugin, for a while."""
+        before = {name: self.task.cfg[name] for name in chosen}
+        self.task.cfg.update(chosen)
+        try:
+            yield
+        finally:
+            self.task.cfg.update(before)
+
+    def drafters(self, outputs: Mapping[int, list[int]]) -> Iterator[tuple[str, Drafter]]:
+        """All that drafts for the loop; ``outputs`` are what it will write."""
+        case, types = self.case, len(self.task.target_dictionary)
+        for kind in KINDS:
+            yield kind, ForcedDrafter(kind, case.draft_length, types, outputs)
+        proposing = Proposing(case.types, case.draft_int8 and int8_available())
+        for name, nodes in (("", None), (" tree", NodeBudget(case.nodes))):
+            yield f"gad{name}", NarDrafter(self.nar, proposing=proposing, nodes=nodes)
+            if case.heads:
+                size = FixedBlockSize(case.heads["block_size"] - 1)
+                yield f"blockwise{name}", BlockwiseHeadsDrafter(size, proposing, nodes)
+
+
+def audits(case: Case) -> Named:
+    """Every method's name and its comparison, in the same batches."""
+    session = RandomSession(case)
+    yield from against_stock(session)
+    with session.given(int8=True):
+        for name, found in in_8_bits(session):
+            yield f"int8 {name}", found
+
+
+def against_stock(session: RandomSession) -> Named:
+    size, limit = session.case.batch_size, session.case.sentences
+    margin, tolerance = equality.TIE_MARGIN["fp32"], equality.SCORE_TOLERANCE["fp32"]
+    expected = equality.decode_all(session, "stock", size, limit)
+    for name, wanted, found in decoded(session, expected):
+        result = equality.audit(session, list(wanted), wanted, found, margin, tolerance)
+        if result.score_errors:
+            tolerance = max(tolerance, ROUNDINGS * rounding(session, expected))
+            result = equality.audit(session, list(wanted), wanted, found, margin, tolerance)
+        yield name, result
+    for name, result in beams(session, "stock", margin, tolerance):
+        if result.score_errors and tolerance == equality.SCORE_TOLERANCE["fp32"]:
+            tolerance = max(tolerance, ROUNDINGS * rounding(session, expected))
+            result = dict(beams(session, "stock", margin, tolerance))[name]
+        yield name, result
+
+
+def in_8_bits(session: RandomSession) -> Named:
+    """Bit for bit what our own search finds with nothing drafted; greedy decoding itself in batches of another size."""
+    size, limit = session.case.batch_size, session.case.sentences
+    expected = equality.decode_all(session, "greedy", size // 3 + 2, limit)
+    for name, wanted, found in decoded(session, expected):
+        yield name, equality.audit(session, list(wanted), wanted, found, 0.0, 0.0)
+    yield from beams(session, "beam", 0.0, 0.0)
+
+
+def decoded(session: RandomSession, expected: Found) -> Iterator[tuple[str, Found, Found]]:
+    """What every method of the loop should find and what it finds."""
+    size, limit = session.case.batch_size, session.case.sentences
+    for method in ("greedy", "iad"):
+        yield method, expected, equality.decode_all(session, method, size, limit)
+    outputs = {sentence: found[0]["tokens"].tolist() for sentence, found in expected.items()}
+    for name, drafter in session.drafters(outputs):
+        part = session.case.part if name in SLOW else limit
+        wanted = {sentence: expected[sentence] for sentence in session.sentences(part)}
+        yield name, wanted, equality.decode_all(session, "greedy", size, part, drafter)
+
+
+def beams(session: RandomSession, oracle: str, margin: float, tolerance: float) -> Named:
+    """The n-best lists of our search, with what each kind of draft does for it."""
+    size, beam, limit = session.case.batch_size, session.case.beam, session.case.part
+    expected = nbest_equality.decode_all(session, size, beam, limit, oracle)
+    kinds = ["source"] + ["heads"] * bool(session.case.heads)
+    if oracle == "stock":
+        kinds.append("none")
+    for kind in kinds:
+        with session.given(draft_from=kind):
+            yield (
+                f"beam, {kind}",
+                nbest_equality.audit(session, size, beam, limit, margin, tolerance, expected),
+            )
+
+
+def rounding(session: RandomSession, expected: Found) -> float:
+    """By how much stock's own scores in fp32 are off those of the same models in fp64, at most, in nats.
+
+    Norms of four numbers that hardly differ turn the last bit into a ten-thousandth.
+    """
+    size, limit = session.case.batch_size, session.case.sentences
+    try:
+        for model in session.models:
+            model.double()
+        exact = equality.decode_all(session, "stock", size, limit)
+    finally:
+        for model in session.models:
+            model.float()
+    scores = (
+        (found[0]["positional_scores"], exact[sentence][0]["positional_scores"])
+        for sentence, found in expected.items()
+        if found[0]["tokens"].tolist() == exact[sentence][0]["tokens"].tolist()
+    )
+    return max(((own - wanted).abs().max().item() for own, wanted in scores), default=0.0)
