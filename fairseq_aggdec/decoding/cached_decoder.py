@@ -296,8 +296,9 @@ class CachedDecoder:
 
     @property
     def reads_trees(self) -> bool:
-        """Local attention counts places, which are no positions in a tree."""
-        return self.span is None
+        """Local attention counts places, which are no positions in a tree. In 8 bits a token has to be read behind the
+        same places in whatever window: sums over keys with others in between round in another way."""
+        return self.span is None and not self.int8
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values: (row, from which place of the cache, to which)."""
