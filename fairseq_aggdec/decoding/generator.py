@@ -151,9 +151,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             no_repeat_ngram_size=self.no_repeat_ngram_size,
             free_end=self.match_source_len,
         )
-        self.device_loop = None
-        if isinstance(drafter, Follows):
-            self.device_loop = DeviceLoop(self.verifier, drafter, accept, self.rules)
+        self.device_loop: DeviceLoop | None = None
         self.on_host = False  # the device's loop without graphs, for tests
 
     def prepare(self) -> None:
@@ -231,7 +229,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _run_loop(self, state: DecodeState, restricted: bool) -> None:
         """The loop on the device, where the host need not see every iteration; else the one on the host."""
-        loop = self.device_loop
         seen = (
             restricted
             or self.rules.no_repeat_ngram_size
@@ -239,13 +236,22 @@ class DraftAndVerifyGenerator(CachedGenerator):
             # A clock that waits for the device tells the parts of an iteration apart, which are one there.
             or self.counters.wait is not None
         )
-        if loop is not None and not seen and (self.on_host or self.verifier.captures):
-            size = loop.drafter.follows(state)
+        drafter = self.drafter
+        if not seen and (self.on_host or self.verifier.captures) and isinstance(drafter, Follows):
+            size = drafter.follows(state)
             if size is not None:
                 with self.counters.clock("verify"):
-                    loop.decode(state, size, self.counters)
+                    self._loop_of(drafter).decode(state, size, self.counters)
                 return
-        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
+        draft_and_verify(self.verifier, drafter, self.accept, self.rules, state, self.counters)
+
+    def _loop_of(self, drafter: Follows) -> DeviceLoop:
+        """The one of before, unless another drafter or another acceptance has been put in since."""
+        loop = self.device_loop
+        if loop is None or loop.drafter is not drafter or loop.accept is not self.accept:
+            loop = DeviceLoop(self.verifier, drafter, self.accept, self.rules)
+            self.device_loop = loop
+        return loop
 
     def _rows(
         self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None, start: int
