@@ -59,12 +59,13 @@ class Outcome:
 
     Attributes:
         tokens: what was emitted, ``</s>`` included. scores: their log-probabilities (T,).
-        emitted, accepted: tokens gained and drafted tokens that stood, by iteration.
+        emitted, drafted, accepted: tokens gained, tokens drafted and how many of these stood, by iteration.
     """
 
     tokens: list[int]
     scores: Tensor
     emitted: list[int]
+    drafted: list[int]
     accepted: list[int]
 
 
@@ -81,7 +82,7 @@ class Board:
     Attributes:
         numbers: (S + 1, 7) int64, see ``COLUMNS``.
         tokens: (S + 1, T) int64, the start symbol first. scores: (S + 1, T) fp32, of the token in the same place.
-        emitted, accepted: (S + 1, T) int64, by iteration.
+        emitted, drafted, accepted: (S + 1, T) int64, by iteration.
         prefix: (S + 1, P + 1) int64, forced tokens, padding where there is none.
         features: (S + 1, C), of the last accepted position.
         owners: (R,) int64 at its beginning, the sentences of the rows of the grid.
@@ -104,7 +105,7 @@ class Board:
             return torch.zeros(rows, *shape, dtype=torch.long, device=device)
 
         self.numbers, self.tokens = numbers(COLUMNS), numbers(length)
-        self.emitted, self.accepted = numbers(length), numbers(length)
+        self.emitted, self.drafted, self.accepted = (numbers(length) for _ in range(3))
         self.prefix, self.owners, self.flags = numbers(prefix + 1), numbers(), numbers()
         self.scores = torch.zeros(rows, length, device=device)
         self.features = torch.zeros(rows, features, device=device, dtype=dtype)
@@ -134,7 +135,7 @@ class Board:
         emitted: Tensor,
         kept: Tensor,
         scores: Tensor,
-        stood: Tensor | None,
+        checked: tuple[Tensor, Tensor] | None,
         ended: Tensor,
     ) -> None:
         """Adds what an iteration has come to.
@@ -142,7 +143,8 @@ class Board:
         Args:
             owners: (R,) int64. rows: their numbers before.
             emitted, kept, scores: (R, W), tokens behind the last one, whether they count, their log-probabilities.
-            stood: (R,) how many drafted tokens were accepted, behind ``</s>`` too; None where nothing was drafted.
+            checked: (R,) how many tokens were drafted, and how many of these were accepted, behind ``</s>`` too; None
+                where nothing was.
             ended: (R,) bool, whether ``</s>`` is among what counts.
         """
         nowhere = self.room[1] - 1
@@ -153,7 +155,9 @@ class Board:
         count = kept.sum(1)
         turn = rows.rounds.masked_fill(rows.ended, nowhere)
         self.emitted[owners, turn] = count
-        if stood is not None:
+        if checked is not None:
+            drafted, stood = checked
+            self.drafted[owners, turn] = drafted
             self.accepted[owners, turn] = torch.minimum(stood, count)
         ended, position = rows.ended | ended, rows.position + count
         rounds = rows.rounds + ~rows.ended
@@ -165,19 +169,17 @@ class Board:
     def outcomes(self, count: int, longest: int) -> list[Outcome]:
         """What was decoded for the first ``count`` sentences, of at most ``longest`` tokens; one transfer."""
         length = longest + 1
-        per_token = [self.tokens, self.scores, self.emitted, self.accepted]
+        per_token = [self.tokens, self.scores, self.emitted, self.drafted, self.accepted]
         numbers, *found = read([self.numbers[:count], *(x[:count, :length] for x in per_token)])
         outcomes = []
-        for (last, _, _, rounds, *_), tokens, scores, emitted, accepted in zip(
+        for (last, _, _, rounds, *_), tokens, scores, *by_iteration in zip(
             numbers.long().tolist(), *found, strict=True
         ):
-            tokens, emitted, accepted = (x.long() for x in (tokens, emitted, accepted))
             outcomes.append(
                 Outcome(
-                    tokens[1 : last + 1].tolist(),
+                    tokens[1 : last + 1].long().tolist(),
                     scores[1 : last + 1].float(),
-                    emitted[:rounds].tolist(),
-                    accepted[:rounds].tolist(),
+                    *(x[:rounds].long().tolist() for x in by_iteration),
                 )
             )
         return outcomes

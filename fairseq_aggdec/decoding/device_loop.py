@@ -33,7 +33,7 @@ from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import (
     CAPTURED_AT,
     ROWS,
-    WindowGraphs,
+    Memory,
     grid_end,
     grid_rows,
 )
@@ -51,10 +51,11 @@ class DeviceLoop:
 
     def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
         self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
+        self.iteration_ended = getattr(drafter, "iteration_ended", None)
         self.board: Board | None = None
         self.captured: dict[tuple[object, ...], Captured] = {}
         self.met: Counter[tuple[object, ...]] = Counter()
-        self.over: list[tuple[WindowGraphs, int]] = []  # the memory that was captured
+        self.over: list[tuple[Memory, int]] = []  # what was captured reads and writes that
         self.pool: object = None
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
@@ -72,13 +73,19 @@ class DeviceLoop:
             if len(pending) > AHEAD:
                 known, told = pending.popleft()
                 positions = dict(zip(known, told.read(), strict=True))
+                if self.iteration_ended is not None:
+                    self.iteration_ended(len(known), len(known) * (size + 1))
                 reach = 1 + max(max(position, ~position) for position in positions.values())
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
         outcomes = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
-        drafted, accepted = counters.drafted, counters.accepted
-        _hand_over(outcomes, state, size, self.drafter.reads_features, counters)
-        self.drafter.learn(counters.drafted - drafted, counters.accepted - accepted)
+        _hand_over(outcomes, state, counters)
+        if size:
+            drafted = [number for outcome in outcomes for number in outcome.drafted]
+            accepted = [number for outcome in outcomes for number in outcome.accepted]
+            counters.drafted += sum(drafted)
+            counters.accepted += sum(accepted)
+            self.drafter.learn(drafted, accepted)
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
@@ -109,12 +116,12 @@ class DeviceLoop:
             rooms += self.drafter.reserve(shape)
         self._own(sentences, shape.rows)
         step = functools.partial(self._step, shape)
-        key = *shape, *(graphs.batch and graphs.batch.sources for graphs in rooms)
+        key = *shape, *(room.sources for room in rooms)
         self.met[key] += 1
         if not self.verifier.captures or self.met[key] < CAPTURED_AT:
             step()
             return
-        over = [(graphs, graphs.generation) for graphs in rooms]
+        over = [(room, room.generation) for room in rooms]
         if over != self.over:
             self.captured.clear()
             self.over, self.pool = over, torch.cuda.graph_pool_handle()
@@ -124,9 +131,9 @@ class DeviceLoop:
             assert self.board is not None
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
 
-    def _rooms(self, end: int) -> list[WindowGraphs]:
-        """What captures the verifier's decoders, when all have room for so many keys."""
-        found = []
+    def _rooms(self, end: int) -> list[Memory]:
+        """The memory of the verifier's decoders, when all have room for so many keys."""
+        found: list[Memory] = []
         for member in self.verifier.members:
             assert isinstance(member.decoder, CachedDecoder)
             member.decoder.reserve(end, self.longest)
@@ -169,15 +176,16 @@ class DeviceLoop:
         self.rules.apply_on_device(logits, outputs, rows, board.forced(owners, outputs))
         if shape.width == 1:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
-            stood, kept = None, ~rows.ended.unsqueeze(1)
+            checked, kept = None, ~rows.ended.unsqueeze(1)
         else:
             emitted, stood, kept = self._judged(logits, shown, length)
             kept &= ~rows.ended.unsqueeze(1)
+            checked = length, stood
             if self.drafter.reads_features:
                 self._remember(board, owners, stood)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
         ended = (kept & (emitted == self.rules.eos)).any(1)
-        board.commit(owners, rows, emitted, kept, scores, stood, ended)
+        board.commit(owners, rows, emitted, kept, scores, checked, ended)
         return board.flags
 
     def _shown(
@@ -194,6 +202,8 @@ class DeviceLoop:
         if self.drafter.reads_features:  # of which there are none in the first iteration
             idle = idle | (rows.rounds == 0)
         length = (rows.end - rows.base).clamp(max=size).masked_fill_(idle, 0)
+        if self.drafter.ragged:
+            length = torch.minimum(length, (block != NO_DRAFT).sum(1))
         slots = torch.arange(shape.width, device=last.device)
         used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
         return torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used), base + used, length
@@ -220,28 +230,13 @@ class DeviceLoop:
         board.features.index_copy_(0, owners, features[rows, stood])
 
 
-def _hand_over(
-    outcomes: Sequence[Outcome],
-    state: DecodeState,
-    size: int,
-    late: bool,
-    counters: Counters,
-) -> None:
-    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does.
-
-    Args:
-        late: nothing was drafted in the first iteration.
-    """
+def _hand_over(outcomes: Sequence[Outcome], state: DecodeState, counters: Counters) -> None:
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
     for row, outcome in zip(state.rows, outcomes, strict=True):
-        position = row.position
         row.tokens.extend(outcome.tokens)
         row.iterations += len(outcome.emitted)
         state.scores.append(outcome.scores)
         state.owners.extend([row.index] * len(outcome.tokens))
-        for turn, emitted in enumerate(outcome.emitted):
-            counters.drafted += 0 if late and turn == 0 else min(size, row.end - position)
-            position += emitted
-        counters.accepted += sum(outcome.accepted)
         counters.iterations += len(outcome.emitted)
         counters.emitted.update(outcome.emitted)
     counters.calls += max(row.iterations for row in state.rows)

@@ -9,7 +9,7 @@ from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window_graphs import WindowGraphs
+from fairseq_aggdec.decoding.window_graphs import Memory
 
 
 class Drafter(Protocol):
@@ -35,27 +35,33 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Follows(Protocol):
-    """A drafter that can draft on the device, for every row as many tokens.
+    """A drafter that can draft on the device, for every row as many tokens or fewer.
+
+    One that learns from times may have a method ``iteration_ended(rows, slots)``: it is called when an iteration has
+    ended whose window had so many slots in all.
 
     Attributes:
         reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.
+        ragged: whether it drafts fewer for some rows.
     """
 
     reads_features: bool
+    ragged: bool
 
     def follows(self, state: DecodeState) -> int | None:
         """How many tokens it drafts for the rows of a batch, which has started; 0 for none; None where the host is to
         be asked in every iteration."""
 
-    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
         """Makes room for what it reads when the verifier reads windows of such a shape.
 
         Returns:
-            what captures its own decoders.
+            the memory that it reads and writes.
         """
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        """What is drafted behind the last token of every row, (R, W - 1) int64.
+        """What is drafted behind the last token of every row, (R, W - 1) int64; ``NO_DRAFT`` behind the last token of
+        a row for which fewer are drafted.
 
         Args:
             board: what is known of the sentences.
@@ -64,8 +70,8 @@ class Follows(Protocol):
             shape: of the window that the verifier is going to read, R, W and the keys of a row.
         """
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        """Is told what came of a batch's drafts."""
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Is told of every draft of a batch how many tokens it had, and how many stood."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps what it knows of the given rows, in this order."""
@@ -74,18 +80,18 @@ class Follows(Protocol):
 class EmptyDrafter:
     """Proposes nothing: the loop decodes one by one."""
 
-    reads_features = False
+    reads_features = ragged = False
 
     def follows(self, state: DecodeState) -> int | None:
         return 0
 
-    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
         return []
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         return owners.new_empty(len(owners), 0)
 
-    def learn(self, drafted: int, accepted: int) -> None:
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         pass
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:

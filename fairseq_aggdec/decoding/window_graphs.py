@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from fairseq_aggdec.decoding.transfer import send_into
 from fairseq_aggdec.decoding.window import TreeWindow, Window
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)
 SHORTEST = WORD  # keys of a cache or of a source: so many, or twice, four times, ... so many
 # A size is captured when it comes for this time: one that comes once would cost more than it saves.
 CAPTURED_AT = 2
@@ -134,6 +134,20 @@ class Step:
         return self.run(given, window, self.kept)
 
 
+class Memory(Protocol):
+    """What a captured function reads and writes.
+
+    Attributes:
+        generation: changes when what was captured over this memory is not to be replayed any more.
+        sources: how long what is read of the sources of the batch is; None: the batch is not in this memory.
+    """
+
+    generation: int
+
+    @property
+    def sources(self) -> int | None: ...
+
+
 class WindowGraphs:
     """The captured steps of one decoder.
 
@@ -149,9 +163,11 @@ class WindowGraphs:
         self.met: Counter[Size] = Counter()
         self.batch: Size | None = None  # what the batch is given of the room; None: it does not fit
         self.longest = SHORTEST
-        self.generation = (
-            0  # changes when what was captured over this memory is not to be replayed any more
-        )
+        self.generation = 0
+
+    @property
+    def sources(self) -> int | None:
+        return self.batch.sources if self.batch else None
 
     def start(self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int) -> Kept:
         """Takes up a batch: keys and values (B, S, 2C) of its sources by layer, their mask, rows, cache places.

@@ -21,7 +21,7 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window_graphs import WindowGraphs
+from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.trees import TreeGrower
 
@@ -37,12 +37,12 @@ class BlockwiseHeadsDrafter:
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
     Attributes:
-        reads_features: see :class:`~fairseq_aggdec.decoding.drafter.Follows`.
+        reads_features, ragged: see :class:`~fairseq_aggdec.decoding.drafter.Follows`.
 
     Heads with weights that are not finite numbers propose nothing.
     """
 
-    reads_features = True
+    reads_features, ragged = True, False
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class BlockwiseHeadsDrafter:
             return 0
         return None if self.block_size.learned or self.trees else self.block_size.choose(1)
 
-    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
         return []  # its heads are in what the verifier captures
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
         return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
 
-    def learn(self, drafted: int, accepted: int) -> None:
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         pass
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:

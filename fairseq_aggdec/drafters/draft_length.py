@@ -1,5 +1,6 @@
 """How long a draft is worth: learned from what became of the drafts before."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,9 +93,12 @@ class DraftLength:
     with the most tokens per cost.
 
     Attributes:
+        fixed, most: whether the length is not learned, and tokens of any draft.
         resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
             batch is decoded without.
     """
+
+    fixed, most = False, sys.maxsize
 
     def __init__(self) -> None:
         self.total = Tally(PRIOR_ACCEPTED, PRIOR_REJECTED)
@@ -132,9 +136,20 @@ class DraftLength:
         own, mean = self.rows[row], self.total.accepted / self.total.seen
         return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+    def iteration_ended(self, rows: int, tokens: int) -> None:
+        """An iteration of so many rows, with so many tokens in its window, has ended."""
         if self.measured:
-            self.measured.observe(len(drafted), len(drafted) + sum(drafted))
+            self.measured.observe(rows, tokens)
+
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Takes in so many drafts, of whatever rows."""
+        for proposed, stood in zip(drafted, accepted, strict=True):
+            if proposed:
+                self.total.add(proposed, stood)
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Takes in what came of an iteration: its end, and of every row of the batch the draft."""
+        self.iteration_ended(len(drafted), len(drafted) + sum(drafted))
         for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
             if proposed:
                 row.add(proposed, stood)
@@ -153,14 +168,16 @@ class FixedDraftLength(DraftLength):
 
     def __init__(self, limit: int | None):
         super().__init__()
-        self.limit = limit
+        self.fixed = True
+        if limit is not None:
+            self.most = limit
 
     def start(self, rows: int, device_type: str) -> None:
         super().start(rows, device_type)
         self.resting = self.probing = False
 
     def cap(self, row: int, room: int) -> int:
-        return room if self.limit is None else min(self.limit, room)
+        return min(self.most, room)
 
 
 def best_length(stands: float, fixed_cost: float, room: int) -> int:

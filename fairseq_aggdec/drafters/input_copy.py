@@ -6,16 +6,20 @@ so if any suffix is unique the longest is. That is ``--iad-match unique``; the o
 often, and differ from it in speed only.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.decoding.window_graphs import ROWS, WIDTHS, Memory
+from fairseq_aggdec.drafters.copy_on_device import CopyBoard
 from fairseq_aggdec.drafters.draft_length import DraftLength
 from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
 
@@ -135,8 +139,11 @@ class CopyDrafter:
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
 
+    reads_features, ragged = False, True
+
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
+        self.on_device: CopyBoard | None = None
         self.limit_drafts(DraftLength)
 
     def limit_drafts(self, new_length: Callable[[], DraftLength]) -> None:
@@ -190,6 +197,38 @@ class CopyDrafter:
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if not self.resting:
             self.draft_length.observe(verification.drafted, verification.accepted)
+
+    def follows(self, state: DecodeState) -> int | None:
+        if self.resting:
+            return 0
+        most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
+        limit = self.draft_length.cap(0, longest)
+        if limit == 0:
+            return 0
+        if len(self.texts) > ROWS[-1] or (self.draft_length.fixed and limit >= WIDTHS[-1]):
+            return None
+        # Few sizes; slots that are too many are free on a device for which so long a draft is worth it.
+        limit = WIDTHS[bisect_left(WIDTHS, min(limit + 1, WIDTHS[-1]))] - 1
+        device = state.device
+        if self.on_device is None or self.on_device.device != device:
+            self.on_device = CopyBoard(self.match, device)
+        starts = [row.tokens[0] for row in state.rows]
+        self.on_device.set([text.tokens for text in self.texts], starts)
+        return min(limit, most)
+
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
+        assert self.on_device is not None
+        return [self.on_device]
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        assert self.on_device is not None
+        return self.on_device.block(board, owners, rows, shape.width - 1)
+
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        self.draft_length.learn(drafted, accepted)
+
+    def iteration_ended(self, rows: int, slots: int) -> None:
+        self.draft_length.iteration_ended(rows, slots)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:

@@ -30,7 +30,7 @@ from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read, decoder_gap
 from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
-from fairseq_aggdec.decoding.window_graphs import WindowGraphs
+from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
 from fairseq_aggdec.drafters.trees import TreeGrower
@@ -79,7 +79,7 @@ class NarDrafter:
         self.wait: Callable[[], object] | None = None
         self.began: float | None = None  # the last iteration, where it is learned from
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
-        self.reads_features = False
+        self.reads_features = self.ragged = False
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
     def prepare(self, verifier: Verifier) -> None:
@@ -143,7 +143,7 @@ class NarDrafter:
             return None
         return self.block_size.choose(len(state.rows))
 
-    def reserve(self, shape: Shape) -> Sequence[WindowGraphs]:
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
         slots = self.slots
         assert isinstance(slots, CachedSlots)
         slots.reserve(keys_beside(shape), self.longest)
@@ -158,8 +158,8 @@ class NarDrafter:
             return first_largest(logits.flatten(0, 1)).view(-1, size)
         return self.chain.choose(features, logits, board.tokens[owners, rows.base])
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        self.doubt.observe([drafted], [accepted])
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        self.doubt.observe(drafted, accepted)
 
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]

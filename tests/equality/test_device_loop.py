@@ -13,11 +13,20 @@ from fairseq_aggdec.evaluation.device_cases import CASES, Case
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 2}
 # What the host has to see in every iteration, or reads where no captured step would find it.
-SEEN = ("shortlist", "history", "other layers", "no repeated", "trees", "auto", "source copy")
+SEEN = (
+    "shortlist",
+    "history",
+    "other layers",
+    "no repeated",
+    "trees",
+    "auto",
+    "source copy",
+    "strict",
+)
 FOLLOWED = [
     case
     for case in CASES
-    if case.decoding in ("greedy", "gad", "blockwise")
+    if case.decoding in ("greedy", "iad", "gad", "blockwise")
     and not any(word in case.name for word in SEEN)
 ]
 # Drafts decide what is written: a draft that differs is seen.
@@ -34,6 +43,10 @@ CPU = torch.device("cpu")
 def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
     if "acceptance" in case.task:
         case = replace(case, task=LOOSE | case.task)
+    if (
+        case.decoding == "iad"
+    ):  # learned lengths are by row and iteration on the host, by batch on the device
+        case = replace(case, task={"iad_draft_length": "5"} | case.task)
     models, drafter = device_cases.random_models(case, SIZES)
     plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
     alone.generator.on_host = True
