@@ -89,7 +89,7 @@ class DeviceLoop:
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
-        rows, (features, like) = state.rows, self.verifier.proposed_from
+        rows, (features, like) = state.rows, self._proposed_from()
         # Behind the longest output stand its </s>, and what is not kept.
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
@@ -110,7 +110,8 @@ class DeviceLoop:
     def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
         """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
         rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
-        if self.verifier.captures:  # sizes in steps
+        captures = self.captures()
+        if captures:  # sizes in steps
             shape = Shape(grid_rows(shape.rows), shape.width, grid_end(end))
         if size:
             rooms += self.drafter.reserve(shape)
@@ -118,7 +119,7 @@ class DeviceLoop:
         step = functools.partial(self._step, shape)
         key = *shape, *(room.sources for room in rooms)
         self.met[key] += 1
-        if not self.verifier.captures or self.met[key] < CAPTURED_AT:
+        if not captures or self.met[key] < CAPTURED_AT:
             step()
             return
         over = [(room, room.generation) for room in rooms]
@@ -130,6 +131,13 @@ class DeviceLoop:
         else:
             assert self.board is not None
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
+
+    def captures(self) -> bool:
+        """Whether whole iterations of the batch can be captured."""
+        return self.verifier.captures
+
+    def _proposed_from(self) -> tuple[int, Tensor]:
+        return self.verifier.proposed_from
 
     def _rooms(self, end: int) -> list[Memory]:
         """The memory of the verifier's decoders, when all have room for so many keys."""
@@ -158,9 +166,12 @@ class DeviceLoop:
         keep = remaining(alive)
         if not count or keep is None:
             return sentences if count else []
-        self.verifier.keep_rows(keep)
-        self.drafter.keep_rows(keep)
+        self._keep_rows(keep)
         return [sentences[row] for row in keep]
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        self.verifier.keep_rows(rows)
+        self.drafter.keep_rows(rows)
 
     def _step(self, shape: Shape) -> Tensor:
         """One iteration on the device, from the board to the board; nothing in it depends on what stands there."""

@@ -129,7 +129,12 @@ class DraftAndVerifyGenerator(CachedGenerator):
         drafter: proposes tokens.
         accept: which of them stand.
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
+
+    Attributes:
+        on_device: makes the loop that a GPU goes on with alone.
     """
+
+    on_device: type[DeviceLoop] = DeviceLoop
 
     def __init__(
         self,
@@ -227,7 +232,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
             self.counters.undrafted += sentences
 
-    def _run_loop(self, state: DecodeState, restricted: bool) -> None:
+    def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
         """The loop on the device, where the host need not see every iteration; else the one on the host."""
         seen = (
             restricted
@@ -237,19 +242,24 @@ class DraftAndVerifyGenerator(CachedGenerator):
             or self.counters.wait is not None
         )
         drafter = self.drafter
-        if not seen and (self.on_host or self.verifier.captures) and isinstance(drafter, Follows):
-            size = drafter.follows(state)
-            if size is not None:
-                with self.counters.clock("verify"):
-                    self._loop_of(drafter).decode(state, size, self.counters)
-                return
-        draft_and_verify(self.verifier, drafter, self.accept, self.rules, state, self.counters)
+        if not seen and isinstance(drafter, Follows):
+            loop = self._loop_of(drafter)
+            if self.on_host or loop.captures():
+                size = drafter.follows(state)
+                if size is not None:
+                    with self.counters.clock("verify"):
+                        loop.decode(state, size, self.counters)
+                    return
+        self._loop_on_host(state)
+
+    def _loop_on_host(self, state: DecodeState) -> None:
+        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 
     def _loop_of(self, drafter: Follows) -> DeviceLoop:
         """The one of before, unless another drafter or another acceptance has been put in since."""
         loop = self.device_loop
         if loop is None or loop.drafter is not drafter or loop.accept is not self.accept:
-            loop = DeviceLoop(self.verifier, drafter, self.accept, self.rules)
+            loop = self.on_device(self.verifier, drafter, self.accept, self.rules)
             self.device_loop = loop
         return loop
 

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.decoding.board import Shape
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.device_loop import DeviceLoop
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.largest import first_largest
@@ -15,7 +17,46 @@ from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import begin, to_device
 from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.nar import NarDrafter
+
+
+class DraftOnlyLoop(DeviceLoop):
+    """The loop on the device of a drafter that nobody verifies: a row gains what its slots say, up to ``</s>``."""
+
+    drafter: NarDrafter
+
+    def captures(self) -> bool:
+        return self.drafter.captures()
+
+    def _proposed_from(self) -> tuple[int, Tensor]:
+        return 0, next(self.drafter.model.parameters())
+
+    def _rooms(self, end: int) -> list[Memory]:
+        return []  # the drafter's alone
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        self.drafter.keep_rows(rows)
+
+    def _step(self, shape: Shape) -> Tensor:
+        board = self.board
+        assert board is not None
+        owners = board.owners[: shape.rows]
+        rows = board.rows(owners)
+        slots = torch.arange(shape.width - 1, device=owners.device)
+        outputs = rows.base.unsqueeze(1) + slots  # (R, k)
+        logits = self.drafter.logits_on_device(board, owners, rows, shape).float().flatten(0, 1)
+        logits /= self.verifier.temperature  # (R k, V)
+        log_probs = logits.log_softmax(-1)
+        self.rules.apply_on_device(logits, outputs, rows, board.forced(owners, outputs))
+        emitted = first_largest(logits).view_as(outputs)
+        ends = (emitted == self.rules.eos).long()
+        kept = (ends.cumsum(1) == ends) & ~rows.ended.unsqueeze(1)
+        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
+        drafted = torch.full_like(rows.base, shape.width - 1)
+        ended = (kept & (ends != 0)).any(1)
+        board.commit(owners, rows, emitted, kept, scores, (drafted, drafted), ended)
+        return board.flags
 
 
 class DraftOnlyGenerator(DraftAndVerifyGenerator):
@@ -27,6 +68,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     """
 
     drafter: NarDrafter
+    on_device = DraftOnlyLoop
 
     def prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
@@ -48,6 +90,9 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             )
         for row in state.rows:
             row.end = min(row.end, self.drafter.longest)
+        self._run_loop(state)
+
+    def _loop_on_host(self, state: DecodeState) -> None:
         draft_only(self.drafter, self.rules, state, self.counters, self.temperature)
 
 

@@ -143,6 +143,16 @@ class NarDrafter:
             return None
         return self.block_size.choose(len(state.rows))
 
+    def captures(self) -> bool:
+        """Whether the batch stands where what is captured of its decoder reads it."""
+        self._begin()
+        slots = self.slots
+        return (
+            isinstance(slots, CachedSlots)
+            and slots.graphs is not None
+            and slots.graphs.sources is not None
+        )
+
     def reserve(self, shape: Shape) -> Sequence[Memory]:
         slots = self.slots
         assert isinstance(slots, CachedSlots)
@@ -150,13 +160,18 @@ class NarDrafter:
         return [] if slots.graphs is None else [slots.graphs]
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        slots, size = self.slots, shape.width - 1
+        features = self._features_on_device(board, owners, rows, shape)
+        return self._chosen(features, board.tokens[owners, rows.base])
+
+    def logits_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        """As :meth:`logits`, of W - 1 tokens for every row of the grid; arguments as for :meth:`block`."""
+        features = self._features_on_device(board, owners, rows, shape)
+        return self._logits(features, board.tokens[owners, rows.base])
+
+    def _features_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        slots = self.slots
         assert isinstance(slots, CachedSlots)
-        features = slots.block_on_device(board, owners, rows, shape, size)
-        logits = slots.slot_logits(features, self.proposing)
-        if self.chain is None:
-            return first_largest(logits.flatten(0, 1)).view(-1, size)
-        return self.chain.choose(features, logits, board.tokens[owners, rows.base])
+        return slots.block_on_device(board, owners, rows, shape, shape.width - 1)
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         self.doubt.observe(drafted, accepted)
@@ -172,7 +187,8 @@ class NarDrafter:
         logits = self.slots.slot_logits(features, self.proposing)
         if self.chain is None:
             return trees.alone(logits, room, state.eos)
-        last = to_device([row.tokens[-1] for row in state.rows], state.device)
+        last = self._last(state)
+        assert last is not None
         return trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
 
     def _block(self, state: DecodeState, block_size: int) -> Tensor | None:
@@ -180,9 +196,7 @@ class NarDrafter:
         self._begin()
         if not self._is_well():
             return None
-        if self.chain is not None:
-            return self._chained(self.chain, state, block_size)[2]
-        return first_largest(self.logits(state, block_size).flatten(0, 1)).view(-1, block_size)
+        return self._chosen(self._features(state, block_size), self._last(state))
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
@@ -190,22 +204,29 @@ class NarDrafter:
         With a chain: of each slot after the token that the chain chooses before it.
         """
         self._begin()
+        return self._logits(self._features(state, block_size), self._last(state))
+
+    def _last(self, state: DecodeState) -> Tensor | None:
+        """(B,) the last token of each row, which only a chain hears."""
         if self.chain is None:
-            features = self._features(state, block_size)
-        else:
-            features, last, block = self._chained(self.chain, state, block_size)
-            before = tokens_before(last, block)
+            return None
+        return to_device([row.tokens[-1] for row in state.rows], state.device)
+
+    def _chosen(self, features: Tensor, last: Tensor | None) -> Tensor:
+        """(B, k) int64, the block made of the slots' features (B, k, C) behind the last tokens (B,)."""
+        logits = self.slots.slot_logits(features, self.proposing)
+        if self.chain is None:
+            return first_largest(logits.flatten(0, 1)).view(logits.shape[:2])
+        assert last is not None
+        return self.chain.choose(features, logits, last)
+
+    def _logits(self, features: Tensor, last: Tensor | None) -> Tensor:
+        """The same, but (B, k, M) what the slots say of their tokens."""
+        if self.chain is not None:
+            assert last is not None
+            before = tokens_before(last, self._chosen(features, last))
             features = self.chain.told(features, before.unsqueeze(2)).squeeze(2)
         return self.slots.slot_logits(features, self.proposing)
-
-    def _chained(
-        self, chain: FastChain, state: DecodeState, block_size: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Features (B, k, C) of the slots alone, last tokens (B,) and the block (B, k) that the chain makes of them."""
-        last = to_device([row.tokens[-1] for row in state.rows], state.device)
-        features = self._features(state, block_size)
-        logits = self.slots.slot_logits(features, self.proposing)
-        return features, last, chain.choose(features, logits, last)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
         prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]

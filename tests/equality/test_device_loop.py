@@ -26,14 +26,14 @@ SEEN = (
 FOLLOWED = [
     case
     for case in CASES
-    if case.decoding in ("greedy", "iad", "gad", "blockwise")
+    if case.decoding in ("greedy", "iad", "gad", "blockwise", "nar")
     and not any(word in case.name for word in SEEN)
 ]
 # Drafts decide what is written: a draft that differs is seen.
 RELAXED = [
     replace(case, name=f"{case.name}, relaxed", task=case.task | {"acceptance": "top-beta"})
     for case in FOLLOWED
-    if case.decoding != "greedy" and "acceptance" not in case.task
+    if case.decoding not in ("greedy", "nar") and "acceptance" not in case.task
 ]
 LOOSE = {"top_beta": 12, "tolerance": 9.0}
 CPU = torch.device("cpu")
