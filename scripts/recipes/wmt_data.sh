@@ -6,7 +6,8 @@
 #
 # Leaves FOLDER/data-SOURCE-TARGET (joined dictionary) and FOLDER/subwords/spm.model. Text is normalised and tokenised as Moses
 # does it (pip install -e '.[recipes]') and cut by sentencepiece BPE, joint for both languages; training pairs of more than
-# 250 pieces or a ratio above 1.5 are left out. Multi30k is cut as multi30k.sh does it, by one model for both recipes. Killed at
+# 250 pieces or a ratio above 1.5 are left out (iwslt14-de-en: of more than 175 tokens, before every 23rd becomes validation
+# text). Multi30k is cut as multi30k.sh does it, by one model for both recipes. Killed at
 # any moment, the same command goes on.
 # Environment: RAW (FOLDER/raw: files that are there are taken, the others are downloaded; valid.LANGUAGE and test.LANGUAGE
 # stand for sacreBLEU's sets; what RAW/SHA256SUMS lists is compared with it), WORKERS (2), VOCABULARY (the paper's).

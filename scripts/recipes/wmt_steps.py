@@ -100,8 +100,6 @@ def text(args: argparse.Namespace) -> None:
             outputs = [stack.enter_context(open(f, "w", encoding="utf-8")) for f in files]
             for corpus in data_set.corpora(split):
                 _copy_pairs(corpus, raw, data_set, outputs)
-    if data_set.held_out:
-        _hold_out(output, data_set)
 
 
 def _copy_pairs(corpus: Corpus, raw: Path, data_set: DataSet, outputs: list[IO[str]]) -> None:
@@ -172,18 +170,6 @@ def _sentences(name: str, lines: Iterable[bytes]) -> Iterator[str]:
         yield sentence
 
 
-def _hold_out(folder: Path, data_set: DataSet) -> None:
-    """Every n-th training pair becomes validation text, as fairseq's script for IWSLT14 has it."""
-    for language in data_set.languages:
-        train = text_file(folder, "train", language)
-        lines = train.read_text(encoding="utf-8").split("\n")[:-1]
-        for path, held_out in ((train, False), (text_file(folder, "valid", language), True)):
-            kept = [
-                x for i, x in enumerate(lines, start=1) if (i % data_set.held_out == 0) == held_out
-            ]
-            path.write_text("".join(x + "\n" for x in kept), encoding="utf-8")
-
-
 # -- from text to tokens
 
 # Cedillas where a comma below is right, as old keyboards had it: the same word is written in two ways else.
@@ -196,6 +182,8 @@ def tokenise(args: argparse.Namespace) -> None:
     with multiprocessing.Pool(args.workers) as pool:
         for split in SPLITS:
             for language in data_set.languages:
+                if split == "valid" and data_set.held_out:
+                    continue
                 function = partial(_tokenised, language, data_set)
                 path = text_file(folder, split, language)
                 with (
@@ -204,6 +192,25 @@ def tokenise(args: argparse.Namespace) -> None:
                 ):
                     for line in pool.imap(function, lines, chunksize=CHUNK):
                         file.write(line + "\n")
+    if data_set.held_out:
+        _hold_out(output, data_set)
+
+
+def _hold_out(folder: Path, data_set: DataSet) -> None:
+    """Every n-th training pair that is no fault becomes validation text; pairs that are one are left out."""
+    files = [text_file(folder, "train", language) for language in data_set.languages]
+    sides = (file.read_text(encoding="utf-8").split("\n")[:-1] for file in files)
+    pairs = [
+        pair
+        for pair in zip(*sides, strict=True)
+        if not fault_of(*(len(line.split()) for line in pair), data_set)
+    ]
+    held_out = pairs[data_set.held_out - 1 :: data_set.held_out]
+    del pairs[data_set.held_out - 1 :: data_set.held_out]
+    for split, kept in (("train", pairs), ("valid", held_out)):
+        for side, language in enumerate(data_set.languages):
+            text = "".join(pair[side] + "\n" for pair in kept)
+            text_file(folder, split, language).write_text(text, encoding="utf-8")
 
 
 def _tokenised(language: str, data_set: DataSet, line: str) -> str:
@@ -243,8 +250,8 @@ def _lines(folder: Path, languages: Iterable[str]) -> Iterator[str]:
 def subwords(args: argparse.Namespace) -> None:
     """Learn one sentencepiece model from both sides of the training text and encode all of it.
 
-    Training pairs that are empty, too long or of too different lengths, in pieces, are left out;
-    ``counts.json`` says how many.
+    Training pairs that are empty, too long or of too different lengths, in pieces, are left out (where validation
+    text was held out, they have been, in tokens); ``counts.json`` says how many.
     """
     import sentencepiece
 
@@ -270,7 +277,7 @@ def subwords(args: argparse.Namespace) -> None:
     model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes.getvalue())
     counts: Counter[str] = Counter()
     for split in SPLITS:
-        limits = data_set if split == "train" else None
+        limits = data_set if split == "train" and not data_set.held_out else None
         _encode(
             model,
             [text_file(folder, split, x) for x in data_set.languages],

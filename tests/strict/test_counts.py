@@ -56,6 +56,10 @@ USUAL = {START: 2, ITERATIONS: 1, END: 1}
 FOLLOWED = (
     "greedy",
     "greedy, two models",
+    *(f"iad, {match}" for match in device_cases.MATCHES),
+    "iad, drafts from a file",
+    "nar",
+    "nar, chain",
     "gad",
     "gad, causal",
     "gad, next, chain, causal",

@@ -160,7 +160,7 @@ def test_compressed_members(tmp_path: Path) -> None:
     assert lines(found, "train.raw.fr") == ["x"] * 4 + ["10^9"]
 
 
-def test_sentences_of_iwslt_and_every_23rd_held_out(tmp_path: Path) -> None:
+def test_sentences_of_iwslt(tmp_path: Path) -> None:
     talk = ["<title>{x} 1</title>", "<keywords>no</keywords>", "<talkid>7</talkid>"]
     talk += [f"{{x}} {number}" for number in range(2, 47)]
     members = {}
@@ -171,13 +171,31 @@ def test_sentences_of_iwslt_and_every_23rd_held_out(tmp_path: Path) -> None:
             members[f"de-en/IWSLT14.{name}.de-en.{x}.xml"] = xml.encode()
     write_tar(tmp_path / "de-en.tgz", members)
     found = extract("iwslt14-de-en", tmp_path, tmp_path)
-    assert lines(found, "valid.raw.de") == ["de 23", "de 46"]
-    train = [f"en {number}" for number in range(1, 47) if number % 23]
-    assert lines(found, "train.raw.en") == train
+    assert lines(found, "train.raw.en") == [f"en {number}" for number in range(1, 47)]
     assert lines(found, "test.raw.en") == [f"en t{number}" for number in range(5)]
 
 
 # -- tokens and subwords
+
+
+def test_every_23rd_pair_that_is_no_fault_is_held_out(tmp_path: Path) -> None:
+    text, tokens = tmp_path / "text", tmp_path / "tokens"
+    text.mkdir()
+    tokens.mkdir()
+    good = [f"ein Satz {number}" for number in range(1, 47)]
+    # Left out first: nothing, too different lengths, too many tokens.
+    german = ["", *good[:10], "x y z", *good[10:], " ".join(["x"] * 176)]
+    english = ["A.", *good[:10], "x", *good[10:], " ".join(["x"] * 176)]
+    for split, sides in (("train", (german, english)), ("test", (["x"], ["x"]))):
+        for language, side in zip(("de", "en"), sides, strict=True):
+            wmt_steps.text_file(text, split, language).write_text("\n".join([*side, ""]))
+    command = ["tokenise", "iwslt14-de-en", "--text", str(text), "--output", str(tokens)]
+    args = wmt_steps.build_parser().parse_args(command)
+    args.step(args)
+    for language in ("de", "en"):
+        assert lines(tokens, f"valid.raw.{language}") == ["ein satz 23", "ein satz 46"]
+        train = [f"ein satz {number}" for number in range(1, 47) if number % 23]
+        assert lines(tokens, f"train.raw.{language}") == train
 
 
 def test_tokens_are_those_of_moses_in_lower_case_where_the_set_says_so() -> None:
