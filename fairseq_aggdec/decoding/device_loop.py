@@ -184,7 +184,7 @@ class DeviceLoop:
         window.reach = 0  # the table of positions is there
         logits = self.verifier.logits_of(window)  # (R W, V)
         log_probs = logits.log_softmax(-1)
-        self.rules.apply_on_device(logits, outputs, rows, board.forced(owners, outputs))
+        self._apply_rules(board, owners, rows, logits, outputs, shown)
         if shape.width == 1:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
             checked, kept = None, ~rows.ended.unsqueeze(1)
@@ -198,6 +198,22 @@ class DeviceLoop:
         ended = (kept & (emitted == self.rules.eos)).any(1)
         board.commit(owners, rows, emitted, kept, scores, checked, ended)
         return board.flags
+
+    def _apply_rules(
+        self,
+        board: Board,
+        owners: Tensor,
+        rows: Rows,
+        logits: Tensor,
+        outputs: Tensor,
+        shown: Tensor | None,
+    ) -> None:
+        """Hides in the logits (R W, V) what must not stand behind what is shown (R, W) at ``outputs`` (R, W)."""
+        written = None
+        if self.rules.no_repeat_ngram_size and shown is not None:
+            written = board.tokens.index_select(0, owners).scatter_(1, outputs, shown)
+        forced = board.forced(owners, outputs)
+        self.rules.apply_on_device(logits, outputs, rows, written, forced)
 
     def _shown(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape

@@ -236,7 +236,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """The loop on the device, where the host need not see every iteration; else the one on the host."""
         seen = (
             restricted
-            or self.rules.no_repeat_ngram_size
             or state.rows[0].history is not None
             # A clock that waits for the device tells the parts of an iteration apart, which are one there.
             or self.counters.wait is not None

@@ -69,13 +69,17 @@ class Rules:
             logits[where] = values
         of_pad.copy_(pads)
 
-    def apply_on_device(self, logits: Tensor, outputs: Tensor, rows: Rows, forced: Tensor) -> None:
-        """The same for good, without the host and without ``no_repeat_ngram_size``.
+    def apply_on_device(
+        self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor
+    ) -> None:
+        """The same for good, without the host.
 
         Args:
             logits: (R W, V) of a grid, changed in place.
             outputs: (R, W) int64, the output index of each position.
             rows: limits of the rows.
+            written: (R, T) int64, what each row's output begins with, start symbol and draft included; None where
+                n-grams may be repeated.
             forced: (R, W) int64, the prefix token of each output index, padding where there is none; a prefix column
                 lifts the minimum length for every row, and is one of the first ``rows.prefix`` output indices.
         """
@@ -87,6 +91,9 @@ class Rules:
             logits.select(1, self.unk).sub_(self.unk_penalty)
         banned = (outputs < strict_floor) | ((outputs >= rows.prefix) & (outputs < floor))
         logits.select(1, self.eos).masked_fill_(banned.flatten(), -torch.inf)
+        if written is not None:
+            followers = repeats_on_device(written, outputs, self.no_repeat_ngram_size, self.pad)
+            logits.scatter_(1, followers.flatten(0, 1), -torch.inf)
         forced = forced.masked_fill(outputs >= end, self.eos).view(-1, 1)
         given = forced != self.pad
         own = logits.gather(1, forced).masked_fill_(given, 0.0)
@@ -209,3 +216,23 @@ def repeats(
         if index < len(output):
             followers.add(output[index])
     return found
+
+
+def repeats_on_device(written: Tensor, outputs: Tensor, size: int, pad: int) -> Tensor:
+    """The tokens that would complete an n-gram which occurred before, (R, W, T - 1) int64, ``pad`` in other places.
+
+    Args:
+        written: (R, T) int64, start symbol first.
+        outputs: (R, W) int64, which token of ``written`` is the last before the one that is chosen.
+        size: the n of the n-grams.
+    """
+    length, device = written.size(1) - 1, written.device
+    places = torch.arange(
+        length, device=device
+    )  # of what may be the last token before the same again
+    same = (places < outputs.unsqueeze(2)) & (places >= size - 2)  # (R, W, T - 1)
+    for back in range(size - 1):
+        earlier = written[:, (places - back).clamp_(min=0)].unsqueeze(1)
+        latest = written.gather(1, (outputs - back).clamp_(min=0)).unsqueeze(2)
+        same &= earlier == latest
+    return torch.where(same, written[:, 1:].unsqueeze(1), pad)

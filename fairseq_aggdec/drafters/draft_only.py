@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.decoding.board import Shape
@@ -48,7 +49,12 @@ class DraftOnlyLoop(DeviceLoop):
         logits = self.drafter.logits_on_device(board, owners, rows, shape).float().flatten(0, 1)
         logits /= self.verifier.temperature  # (R k, V)
         log_probs = logits.log_softmax(-1)
-        self.rules.apply_on_device(logits, outputs, rows, board.forced(owners, outputs))
+        shown = None
+        if self.rules.no_repeat_ngram_size:
+            # Padding, which is in no output, for what is not known: it repeats no n-gram.
+            last = board.tokens[owners, rows.base].unsqueeze(1)
+            shown = F.pad(last, (0, outputs.size(1) - 1), value=self.rules.pad)
+        self._apply_rules(board, owners, rows, logits, outputs, shown)
         emitted = first_largest(logits).view_as(outputs)
         ends = (emitted == self.rules.eos).long()
         kept = (ends.cumsum(1) == ends) & ~rows.ended.unsqueeze(1)

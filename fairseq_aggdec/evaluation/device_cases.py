@@ -74,6 +74,7 @@ SLOTS = {"directions": 2, "words_per_direction": 2}
 HEADS = {"block_size": 4, "head_hidden_dim": 8}
 LATTICE = {"lattice_candidates": 5, "lattice_length_window": 1}
 PREFIX = ((5, 6, 7), (9, 1, 1), (4, 4, 1), (10, 11, 1))
+LENGTH = {"iad_draft_length": "5"}  # a random model soon teaches that no draft stands
 MATCHES = ("unique", "longest", "recent", "aligned")
 
 CASES = [
@@ -81,9 +82,10 @@ CASES = [
     Case("greedy, two models", "greedy", models=2),
     Case("greedy, no graphs", "greedy", task={"no_graphs": True}),
     Case("greedy, other layers", "greedy", model={"scale_heads": True}),
-    *[Case(f"iad, {match}", "iad", task={"iad_match": match}) for match in MATCHES],
-    Case("iad, no graphs", "iad", task={"no_graphs": True}),
-    Case("iad, drafts from a file", "iad", task={"draft_from": "file"}, files=("draft",)),
+    *[Case(f"iad, {match}", "iad", task={"iad_match": match} | LENGTH) for match in MATCHES],
+    Case("iad, learned length", "iad"),
+    Case("iad, no graphs", "iad", task={"no_graphs": True} | LENGTH),
+    Case("iad, drafts from a file", "iad", task={"draft_from": "file"} | LENGTH, files=("draft",)),
     Case(
         "iad, drafts from interleaved",
         "iad",
@@ -200,6 +202,13 @@ CASES = [
     # Stock fairseq ignores this option without its CUDA extension.
     Case("no repeated n-grams, iad", "iad", generation={"no_repeat_ngram_size": 2}, stock=False),
     _gad("no repeated n-grams, gad", {}, generation={"no_repeat_ngram_size": 2}, stock=False),
+    Case(
+        "no repeated n-grams, nar",
+        "nar",
+        drafter=("nar_drafter", {"block_size": 5}),
+        generation={"no_repeat_ngram_size": 3},
+        stock=False,
+    ),
     _gad("options together, gad", {}, generation={"min_len": 6, "unkpen": -2.0, "max_len_b": 9}),
     _gad("prefix, gad", {}, prefix=PREFIX),
     *[

@@ -17,7 +17,6 @@ SEEN = (
     "shortlist",
     "history",
     "other layers",
-    "no repeated",
     "trees",
     "auto",
     "source copy",
@@ -46,7 +45,7 @@ def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
     if (
         case.decoding == "iad"
     ):  # learned lengths are by row and iteration on the host, by batch on the device
-        case = replace(case, task={"iad_draft_length": "5"} | case.task)
+        case = replace(case, task=device_cases.LENGTH | case.task)
     models, drafter = device_cases.random_models(case, SIZES)
     plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
     alone.generator.on_host = True

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.draft import Draft
-from fairseq_aggdec.decoding.rules import Rules, repeats
+from fairseq_aggdec.decoding.rules import Rules, repeats, repeats_on_device
 from fairseq_aggdec.decoding.state import DecodeState, Row
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 9
@@ -133,6 +133,26 @@ def test_repeats_against_looking_at_every_ngram(output: list[int], data: st.Data
     found = repeats(output, first, size)
     assert set(found) == expected
     assert len(found) == len(expected)
+
+
+@given(
+    st.lists(st.lists(st.integers(3, 5), min_size=9, max_size=9), min_size=1, max_size=3),
+    st.data(),
+)
+def test_repeats_on_the_device_are_those_of_the_host(
+    outputs: list[list[int]], data: st.DataObject
+) -> None:
+    size, width = data.draw(st.integers(1, 4)), 3
+    firsts = [data.draw(st.integers(0, 6)) for _ in outputs]
+    written = torch.tensor([[EOS, *output] for output in outputs])  # what stands behind is not read
+    at = torch.tensor([[first + slot for slot in range(width)] for first in firsts])
+    found = repeats_on_device(written, at, size, PAD)
+    for row, (output, first) in enumerate(zip(outputs, firsts, strict=True)):
+        known = output[: first + width - 1]
+        expected = repeats(known, first, size, EOS)
+        for slot in range(width):
+            here = {token for index, token in expected if index == first + slot}
+            assert set(found[row, slot].tolist()) - {PAD} == here
 
 
 def one_step(rules: Rules, row: Row, output: Sequence[int], logits: torch.Tensor) -> int:
