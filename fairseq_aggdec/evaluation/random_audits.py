@@ -1,10 +1,12 @@
-"""What decodes a random case, and what that is compared with: stock fairseq, and in 8 bits our own greedy decoding."""
+"""What decodes a case, and what that is compared with: stock fairseq, and in 8 bits our own greedy decoding."""
 
 from __future__ import annotations
 
+import random
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from fairseq import options
@@ -36,42 +38,18 @@ Found = dict[int, list[Hypothesis]]
 Named = Iterator[tuple[str, equality.Audit]]
 
 
-class RandomSession(Session):
-    """A session whose models and sentences are a case's, not files."""
+class CaseSession(Session):
+    """A session that decodes as a case says.
 
-    def __init__(self, case: Case):
-        given = ["data", "--path", "none", "--cpu", *case.options]
-        given += ["--source-lang", "src", "--target-lang", "tgt"]
-        self.args: Namespace = options.parse_args_and_arch(generation_parser(None), given)
-        self.cfg = convert_namespace_to_omegaconf(self.args)
-        self.cuda, self.case = False, case
-        dictionary = make_dictionary()
-        self.task = TranslationAggdecTask(self.cfg.task, dictionary, dictionary)
-        arch = "blockwise_transformer" if case.heads else "transformer"
-        self.models = [
-            make_model(self.task, case.seed * 2 + number, arch, **case.shape, **case.heads)
-            for number in range(case.models)
-        ]
-        for model in self.models:
-            model.prepare_for_inference_(self.cfg)
-        self.nar = make_model(self.task, case.seed, "nar_drafter", **case.drafter)
-        sources, targets = (self._sentences(case.seed * 2 + side) for side in (0, 1))
-        self.dataset = LanguagePairDataset(
-            sources,
-            [len(row) for row in sources],
-            dictionary,
-            targets,
-            [len(row) for row in targets],
-            dictionary,
-            left_pad_source=case.left_pad,
-        )
-        self.order = self.dataset.ordered_indices().tolist()
+    Attributes:
+        case: see :class:`~fairseq_aggdec.evaluation.random_cases.Case`.
+        nar: a random non-autoregressive drafter.
+    """
 
-    def _sentences(self, seed: int) -> list[Any]:
-        dictionary = self.task.source_dictionary
-        rows = random_sources(seed, self.case.sentences, self.case.longest)
-        texts = (" ".join(dictionary[token] for token in row) for row in rows)
-        return [dictionary.encode_line(text, add_if_not_exist=False).long() for text in texts]
+    case: Case
+
+    def _make_drafter(self) -> None:
+        self.nar = make_model(self.task, self.case.seed, "nar_drafter", **self.case.drafter)
 
     @contextmanager
     def given(self, **chosen: Any) -> Iterator[None]:
@@ -96,16 +74,74 @@ class RandomSession(Session):
                 yield f"blockwise{name}", BlockwiseHeadsDrafter(size, proposing, nodes)
 
 
+class RealSession(CaseSession):
+    """A trained model and some sentences of its test set; options, batches and drafts are the case's."""
+
+    def __init__(self, case: Case):
+        assert case.real is not None
+        data, path = case.real
+        # Not by the length of the source: that is the longest of a batch, and methods have batches of several sizes.
+        usual = [option.replace("--max-len-b=12", "--max-len-b=100") for option in case.options]
+        given = [data, "--path", path, "--cpu", *usual]
+        super().__init__(generation_parser(None), given)
+        heads = getattr(self.models[0].decoder, "heads", None)
+        self.case = replace(
+            case, models=1, heads={} if heads is None else {"block_size": heads.block_size}
+        )
+        self._make_drafter()
+        count = min(case.sentences, len(self.order))
+        chosen = set(random.Random(case.seed).sample(self.order, count))
+        self.order = [sentence for sentence in self.order if sentence in chosen]
+
+
+class RandomSession(CaseSession):
+    """Models and sentences are made from the case's number, too."""
+
+    def __init__(self, case: Case):
+        given = ["data", "--path", "none", "--cpu", *case.options]
+        given += ["--source-lang", "src", "--target-lang", "tgt"]
+        self.args: Namespace = options.parse_args_and_arch(generation_parser(None), given)
+        self.cfg = convert_namespace_to_omegaconf(self.args)
+        self.cuda, self.case = False, case
+        dictionary = make_dictionary()
+        self.task = TranslationAggdecTask(self.cfg.task, dictionary, dictionary)
+        arch = "blockwise_transformer" if case.heads else "transformer"
+        self.models = [
+            make_model(self.task, case.seed * 2 + number, arch, **case.shape, **case.heads)
+            for number in range(case.models)
+        ]
+        for model in self.models:
+            model.prepare_for_inference_(self.cfg)
+        self._make_drafter()
+        sources, targets = (self._sentences(case.seed * 2 + side) for side in (0, 1))
+        self.dataset = LanguagePairDataset(
+            sources,
+            [len(row) for row in sources],
+            dictionary,
+            targets,
+            [len(row) for row in targets],
+            dictionary,
+            left_pad_source=case.left_pad,
+        )
+        self.order = self.dataset.ordered_indices().tolist()
+
+    def _sentences(self, seed: int) -> list[Any]:
+        dictionary = self.task.source_dictionary
+        rows = random_sources(seed, self.case.sentences, self.case.longest)
+        texts = (" ".join(dictionary[token] for token in row) for row in rows)
+        return [dictionary.encode_line(text, add_if_not_exist=False).long() for text in texts]
+
+
 def audits(case: Case) -> Named:
     """Every method's name and its comparison, in the same batches."""
-    session = RandomSession(case)
+    session: CaseSession = RealSession(case) if case.real else RandomSession(case)
     yield from against_stock(session)
     with session.given(int8=True):
         for name, found in in_8_bits(session):
             yield f"int8 {name}", found
 
 
-def against_stock(session: RandomSession) -> Named:
+def against_stock(session: CaseSession) -> Named:
     size, limit = session.case.batch_size, session.case.sentences
     margin, tolerance = equality.TIE_MARGIN["fp32"], equality.SCORE_TOLERANCE["fp32"]
     expected = equality.decode_all(session, "stock", size, limit)
@@ -122,7 +158,7 @@ def against_stock(session: RandomSession) -> Named:
         yield name, result
 
 
-def in_8_bits(session: RandomSession) -> Named:
+def in_8_bits(session: CaseSession) -> Named:
     """Bit for bit what our own search finds with nothing drafted; greedy decoding itself in batches of another size."""
     size, limit = session.case.batch_size, session.case.sentences
     expected = equality.decode_all(session, "greedy", size // 3 + 2, limit)
@@ -131,7 +167,7 @@ def in_8_bits(session: RandomSession) -> Named:
     yield from beams(session, "beam", 0.0, 0.0)
 
 
-def decoded(session: RandomSession, expected: Found) -> Iterator[tuple[str, Found, Found]]:
+def decoded(session: CaseSession, expected: Found) -> Iterator[tuple[str, Found, Found]]:
     """What every method of the loop should find and what it finds."""
     size, limit = session.case.batch_size, session.case.sentences
     for method in ("greedy", "iad"):
@@ -143,7 +179,7 @@ def decoded(session: RandomSession, expected: Found) -> Iterator[tuple[str, Foun
         yield name, wanted, equality.decode_all(session, "greedy", size, part, drafter)
 
 
-def beams(session: RandomSession, oracle: str, margin: float, tolerance: float) -> Named:
+def beams(session: CaseSession, oracle: str, margin: float, tolerance: float) -> Named:
     """The n-best lists of our search, with what each kind of draft does for it."""
     size, beam, limit = session.case.batch_size, session.case.beam, session.case.part
     expected = nbest_equality.decode_all(session, size, beam, limit, oracle)
@@ -158,7 +194,7 @@ def beams(session: RandomSession, oracle: str, margin: float, tolerance: float) 
             )
 
 
-def rounding(session: RandomSession, expected: Found) -> float:
+def rounding(session: CaseSession, expected: Found) -> float:
     """By how much stock's own scores in fp32 are off those of the same models in fp64, at most, in nats.
 
     Norms of four numbers that hardly differ turn the last bit into a ten-thousandth.

@@ -36,6 +36,7 @@ class Case:
         options: of the command line. left_pad: of the sources. longest: source, in words.
         batch_size, draft_length, beam: of this case's decodings.
         nodes: of the trees that heads and drafter grow. types, draft_int8: how these draft.
+        real: a folder of binary data and a checkpoint, in place of random models and sentences.
     """
 
     seed: int
@@ -52,6 +53,7 @@ class Case:
     nodes: int = 9
     types: int = 0
     draft_int8: bool = False
+    real: tuple[str, str] | None = None
 
     @property
     def sentences(self) -> int:

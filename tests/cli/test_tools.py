@@ -15,15 +15,24 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_aggdec.cli import audit_random
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation import equality, memory, nbest_equality, replay
+from fairseq_aggdec.evaluation import (
+    equality,
+    memory,
+    nbest_equality,
+    random_audits,
+    random_cases,
+    replay,
+)
 from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
 from fairseq_aggdec.evaluation.recording import Record, load
 from fairseq_aggdec.evaluation.session import Session, generation_parser
+from tests.cli.commands import Trained
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +69,21 @@ def test_audit_passes(
         assert result["equal"] + result["ties"] == 11
     assert record["machine"]["versions"]["torch"]
     assert f"{decoding}, batch 4, fp32" in output.with_suffix(".md").read_text()
+
+
+def test_many_decodings_of_a_trained_model(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random_cases, "SENTENCES", dict.fromkeys(random_cases.SENTENCES, 6))
+    case = audit_random.case_of(3, [[str(trained.data), str(trained.checkpoint)]])
+    session = random_audits.RealSession(case)
+    assert len(set(session.order)) == 6
+    state = ["--state", str(tmp_path / "cases"), "--first", "3", "--decodings", "1"]
+    given = ["--real", str(trained.data), str(trained.checkpoint)]
+    assert audit_random.main([*state, *given, "--output", str(tmp_path / "many")]) == 0
+    (record,) = map(json.loads, (tmp_path / "cases").open())
+    assert {"greedy", "iad", "gad tree", "beam, source"} <= set(record["methods"])
+    assert "in 1 cases (1 of them of trained models): 0 BUGs" in (tmp_path / "many.md").read_text()
 
 
 @pytest.mark.parametrize("precision", ["--fp16", "--bf16"])

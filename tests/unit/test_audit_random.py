@@ -93,6 +93,16 @@ def test_a_run_goes_on(
     assert "40 decodings in 4 cases" in capsys.readouterr().out
 
 
+def test_every_fourth_case_is_real(tmp_path: Path) -> None:
+    first, second = ["data", "a.pt"], ["other", "b.pt"]
+    cases = [audit_random.case_of(seed, [first, second]) for seed in range(12)]
+    real = {case.seed: case.real for case in cases if case.real}
+    assert real == {3: tuple(first), 7: tuple(second), 11: tuple(first)}
+    assert audit_random.case_of(3, []) == Case.of(3)
+    with pytest.raises(SystemExit, match=r"--real: .*missing\.pt does not exist"):
+        audit_random.main(["--state", str(tmp_path / "s"), "--real", "data", "missing.pt"])
+
+
 def test_a_bug_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(audit_random, "decode", lambda case: record(case, "BUG"))
     assert audit_random.main(["--state", str(tmp_path / "s"), "--decodings", "10"]) == 1
