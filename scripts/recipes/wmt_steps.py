@@ -16,7 +16,7 @@ import sys
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -100,8 +100,6 @@ def text(args: argparse.Namespace) -> None:
             outputs = [stack.enter_context(open(f, "w", encoding="utf-8")) for f in files]
             for corpus in data_set.corpora(split):
                 _copy_pairs(corpus, raw, data_set, outputs)
-    if data_set.held_out:
-        _hold_out(output, data_set)
 
 
 def _copy_pairs(corpus: Corpus, raw: Path, data_set: DataSet, outputs: list[IO[str]]) -> None:
@@ -172,18 +170,6 @@ def _sentences(name: str, lines: Iterable[bytes]) -> Iterator[str]:
         yield sentence
 
 
-def _hold_out(folder: Path, data_set: DataSet) -> None:
-    """Every n-th training pair becomes validation text, as fairseq's script for IWSLT14 has it."""
-    for language in data_set.languages:
-        train = text_file(folder, "train", language)
-        lines = train.read_text(encoding="utf-8").split("\n")[:-1]
-        for path, held_out in ((train, False), (text_file(folder, "valid", language), True)):
-            kept = [
-                x for i, x in enumerate(lines, start=1) if (i % data_set.held_out == 0) == held_out
-            ]
-            path.write_text("".join(x + "\n" for x in kept), encoding="utf-8")
-
-
 # -- from text to tokens
 
 # Cedillas where a comma below is right, as old keyboards had it: the same word is written in two ways else.
@@ -204,6 +190,35 @@ def tokenise(args: argparse.Namespace) -> None:
                 ):
                     for line in pool.imap(function, lines, chunksize=CHUNK):
                         file.write(line + "\n")
+    if data_set.held_out:
+        _hold_out(output, data_set)
+
+
+def _hold_out(folder: Path, data_set: DataSet) -> None:
+    """Cleans the training pairs by their tokens, then makes every n-th of those left validation text.
+
+    As fairseq's script for IWSLT14 has it; ``counts.json`` says how many were left out.
+    """
+    files = [text_file(folder, "train", language) for language in data_set.languages]
+    sides = [file.read_text(encoding="utf-8").split("\n")[:-1] for file in files]
+    counts: Counter[str] = Counter()
+    kept = []
+    for pair in zip(*sides, strict=True):
+        fault = fault_of(len(pair[0].split()), len(pair[1].split()), data_set)
+        counts[f"train, {fault or 'kept'}"] += 1
+        if not fault:
+            kept.append(pair)
+    for side, language in enumerate(data_set.languages):
+        for split in ("train", "valid"):
+            with open(text_file(folder, split, language), "w", encoding="utf-8") as file:
+                for number, pair in enumerate(kept, start=1):
+                    if (number % data_set.held_out == 0) == (split == "valid"):
+                        file.write(pair[side] + "\n")
+    _write_counts(folder, counts)
+
+
+def _write_counts(folder: Path, counts: Mapping[str, int]) -> None:
+    (folder / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
 
 
 def _tokenised(language: str, data_set: DataSet, line: str) -> str:
@@ -243,8 +258,8 @@ def _lines(folder: Path, languages: Iterable[str]) -> Iterator[str]:
 def subwords(args: argparse.Namespace) -> None:
     """Learn one sentencepiece model from both sides of the training text and encode all of it.
 
-    Training pairs that are empty, too long or of too different lengths, in pieces, are left out;
-    ``counts.json`` says how many.
+    Training pairs that are empty, too long or of too different lengths, in pieces, are left out, but where they were
+    cleaned before (``held_out``); ``counts.json`` says how many.
     """
     import sentencepiece
 
@@ -270,7 +285,7 @@ def subwords(args: argparse.Namespace) -> None:
     model = sentencepiece.SentencePieceProcessor(model_proto=model_bytes.getvalue())
     counts: Counter[str] = Counter()
     for split in SPLITS:
-        limits = data_set if split == "train" else None
+        limits = data_set if split == "train" and not data_set.held_out else None
         _encode(
             model,
             [text_file(folder, split, x) for x in data_set.languages],
@@ -279,7 +294,7 @@ def subwords(args: argparse.Namespace) -> None:
             limits,
             counts,
         )
-    (output / "counts.json").write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    _write_counts(output, counts)
     if not counts["train, kept"]:
         raise StepError(f"{folder}: no training pair is left of {sum(counts.values())}")
 
@@ -308,7 +323,7 @@ def _encode(
 
 
 def fault_of(source: int, target: int, limits: DataSet) -> str:
-    """Why a training pair of these lengths, in pieces, is left out; ``""`` if it is not."""
+    """Why a training pair of these lengths is left out; ``""`` if it is not."""
     if not source or not target:
         return "empty"
     if limits.max_length and max(source, target) > limits.max_length:
