@@ -65,7 +65,9 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
     model = load_checkpoint(str(work / "interleaved-2x1-distilled-model" / "model.pt"))
     assert (model["cfg"]["model"].directions, model["cfg"]["optimizer"]["lr"]) == (2, [0.0007])
     # An article is so many times as long as its summary, and so many batches more make 25000 target tokens.
-    pieces = [(work / "subwords" / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    pieces = [
+        (work / "subwords" / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")
+    ]
     source, target = ([len(line.split()) + 1 for line in side] for side in pieces)
     longer = sum(max(min(s, 40), t) for s, t in zip(source, target, strict=True))
     assert max(source) > 40 and longer > 1.5 * sum(target)
