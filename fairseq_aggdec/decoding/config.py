@@ -197,7 +197,8 @@ class DecodingConfig(FairseqDataclass):
         },
     )
     lattice_candidates: int = field(
-        default=64, metadata={"help": "lattice: candidates for each target position"}
+        default=64,
+        metadata={"help": "lattice: candidates for each target position; of 1 no model is asked"},
     )
     lattice_least_probability: float = field(
         default=0.005,

@@ -57,7 +57,7 @@ class LatticeGenerator(SequenceGenerator):
         models, tgt_dict, **options: as ``SequenceGenerator``.
         candidate_model: proposes words; taken to the device of the sentences.
         counters: statistics, added to.
-        candidates: N.
+        candidates: N; with 1 there is nothing to search, and the models do not run.
         least: probability below which a candidate is not scored; 0 scores all, as in the paper.
         length_window: dL.
         smoothing: of the candidates' probabilities.
@@ -136,9 +136,16 @@ class LatticeGenerator(SequenceGenerator):
         watches = [member.watch for member in self.scorer.members if member.watch is not None]
         begin([net_input["src_tokens"]], watches)
         with torch.inference_mode():
-            with self.counters.clock("encoder"):
-                self.scorer.start(net_input)
-            lattice, first, edges = self.scored(net_input, bos_token)
+            if (
+                self.candidates == 1
+            ):  # one path: no network is asked, and its scores are the candidates' own
+                lattice = self._lattice(net_input["src_tokens"])
+                own = lattice.log_probabilities
+                first, edges = self._penalised(lattice, own[:, 0], own[:, 1:].unsqueeze(2))
+            else:
+                with self.counters.clock("encoder"):
+                    self.scorer.start(net_input)
+                lattice, first, edges = self.scored(net_input, bos_token)
             with self.counters.clock("other"):
                 # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
                 broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
@@ -151,7 +158,25 @@ class LatticeGenerator(SequenceGenerator):
         self, net_input: Mapping[str, Tensor], bos_token: int | None = None
     ) -> tuple[Lattice, Tensor, Tensor]:
         """The lattice of a batch that the scorer has encoded, and its scores: (B, N) and (B, T - 1, N, N)."""
-        source = net_input["src_tokens"]
+        lattice = self._lattice(net_input["src_tokens"])
+        with self.counters.clock("verify"):
+            start = self.eos if bos_token is None else bos_token
+            first, edges = self.scorer.scores(lattice, start)
+            first, edges = self._penalised(lattice, first, edges)
+        return lattice, first, edges
+
+    def _penalised(self, lattice: Lattice, first: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (B, N) and (B, T - 1, N, N) with ``--unkpen``."""
+        if not self.unk_penalty:
+            return first, edges
+        unknown = lattice.tokens == self.unk
+        # No product: an infinite penalty, which bans the word, times 0 would be NaN.
+        first = torch.where(unknown[:, 0], first - self.unk_penalty, first)
+        edges = torch.where(unknown[:, 1:].unsqueeze(2), edges - self.unk_penalty, edges)
+        return first, edges
+
+    def _lattice(self, source: Tensor) -> Lattice:
+        """The candidates of a batch (B, S)."""
         with self.counters.clock("draft"):
             # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
             self.candidate_model = self.candidate_model.to(source.device)
@@ -167,15 +192,7 @@ class LatticeGenerator(SequenceGenerator):
             if self.least or self.candidates > MANY:
                 lattice = lattice.pruned(self.least)
             self._check_room(lattice)
-        with self.counters.clock("verify"):
-            start = self.eos if bos_token is None else bos_token
-            first, edges = self.scorer.scores(lattice, start)
-            if self.unk_penalty:
-                unknown = lattice.tokens == self.unk
-                # No product: an infinite penalty, which bans the word, times 0 would be NaN.
-                first = torch.where(unknown[:, 0], first - self.unk_penalty, first)
-                edges = torch.where(unknown[:, 1:].unsqueeze(2), edges - self.unk_penalty, edges)
-        return lattice, first, edges
+        return lattice
 
     def _check_room(self, lattice: Lattice) -> None:
         """Raises ``ValueError`` for a lattice whose edges, N x N for each position, do not fit into memory."""

@@ -10,7 +10,7 @@
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/wmt14-en-de), DATA (binarised folder with a joined dictionary; made by wmt_data.sh), BASE and TEACHER (stock
 # checkpoints; trained otherwise, the teacher with another seed), DISTILLED (a folder; written by TEACHER otherwise),
-# SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (2 4 6 8 10; 1 is the base), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
+# SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (1 2 4 6 8 10; 1 of a frozen base is the base), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
 # checkpoints of a base model), SAVE_EVERY (10000 updates), LR (0.001), WARMUP (8000), MAX_TOKENS (4096 per GPU), UPDATE_FREQ (as many as
 # make 8 GPUs of those there are), HEAD_LAYOUT (dense), HEAD_LOSS (sample), ARCH (transformer_wmt_en_de),
 # MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), BLEU (compound: on
@@ -25,7 +25,7 @@ BASE=${BASE:-}
 TEACHER=${TEACHER:-}
 DISTILLED=${DISTILLED:-}
 SETTINGS=${SETTINGS:-regular distillation fine-tuning both}
-BLOCK_SIZES=${BLOCK_SIZES:-2 4 6 8 10}
+BLOCK_SIZES=${BLOCK_SIZES:-1 2 4 6 8 10}
 MAX_UPDATE=${MAX_UPDATE:-1000000}
 AVERAGE=${AVERAGE:-10}
 SAVE_EVERY=${SAVE_EVERY:-10000}
@@ -126,8 +126,8 @@ case " $SETTINGS " in
 esac
 MODELS=("regular/1=$BASE")
 for block_size in $BLOCK_SIZES; do
-    [ "$block_size" != 1 ] || continue
     for setting in $SETTINGS; do
+        case $setting/$block_size in regular/1 | distillation/1) continue ;; esac
         resume "heads-$setting-$block_size" train_heads "$setting" "$block_size"
         stage "model-$setting-$block_size" average "$WORK/heads-$setting-$block_size" "$AVERAGE"
         MODELS+=("$setting/$block_size=$WORK/model-$setting-$block_size/model.pt")

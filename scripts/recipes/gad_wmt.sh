@@ -3,16 +3,25 @@
 #
 #   scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]                      or wmt16-en-ro, or any set of wmt_data.sh
 #   DIRECTION=de-en scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
+#   SIZE=big scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]             Table 8: big verifier and drafter, same teacher
 #
 # Teacher on the raw data; its outputs (beam 5) train verifier and drafter; the last AVERAGE checkpoints of each are averaged; a
 # table of beam 5, beam 1, the drafter alone, GAD and GAD++ (high quality, high efficiency). Killed at any moment, the same
 # command goes on.
-# Environment: TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), VERIFIER_ARCH (transformer: base size), DRAFTER_ARCH
-# (nar_drafter_base), BLOCK_SIZE (25), DROPOUT (0.1; the paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and
-# HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS, DRAFTER_FLAGS, RUN (drafter; another name, such as drafter-k5 or drafter-big,
-# for one more drafter of the same verifier, with a table of its own; gad_analyses.sh compares them: Tables 6 and 9), and what
-# wmt_common.sh lists.
+# Environment: TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), SIZE (base; big: its models and results are named big-),
+# VERIFIER_ARCH (transformer; big: Transformer-big), DRAFTER_ARCH (nar_drafter_SIZE), BLOCK_SIZE (25; big: 30), DROPOUT (0.1; the
+# paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS,
+# DRAFTER_FLAGS, RUN (drafter; another name, such as drafter-k5 or drafter-big, for one more drafter of the same verifier, with a
+# table of its own; gad_analyses.sh compares them: Tables 6 and 9), and what wmt_common.sh lists.
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case ${SIZE:=base} in # section 4.2.4
+    base) VERIFIER_ARCH=${VERIFIER_ARCH:-transformer} BLOCK_SIZE=${BLOCK_SIZE:-25} OF_SIZE="" ;;
+    big) VERIFIER_ARCH=${VERIFIER_ARCH:-transformer_vaswani_wmt_en_de_big} BLOCK_SIZE=${BLOCK_SIZE:-30} OF_SIZE=big- ;;
+    *) die "unknown SIZE '$SIZE' (choose from: base big)" ;;
+esac
+DRAFTER_ARCH=${DRAFTER_ARCH:-nar_drafter_$SIZE}
 . "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
 
 case $SET in
@@ -24,9 +33,6 @@ case $DIRECTION in # Table 14
     ro-en) HIGH_QUALITY=${HIGH_QUALITY:-3,2.0} HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,3.0} ;;
     *) HIGH_QUALITY=${HIGH_QUALITY:-3,1.0} HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,3.0} ;;
 esac
-VERIFIER_ARCH=${VERIFIER_ARCH:-transformer}
-DRAFTER_ARCH=${DRAFTER_ARCH:-nar_drafter_base}
-BLOCK_SIZE=${BLOCK_SIZE:-25}
 DROPOUT=${DROPOUT:-0.1}
 AVERAGE=${AVERAGE:-10}
 VERIFIER_FLAGS=${VERIFIER_FLAGS:-}
@@ -51,23 +57,23 @@ drafter=("${COMMON[@]}"
 learn "teacher-$DIRECTION" "$AVERAGE" "$DATA" --arch "$TEACHER_ARCH" "${autoregressive[@]}"
 distil "$WORK/teacher-$DIRECTION-model/model.pt" "$DISTILLED"
 # shellcheck disable=SC2086  # these are lists of flags
-learn "verifier-$DIRECTION" "$AVERAGE" "$DISTILLED" --arch "$VERIFIER_ARCH" "${autoregressive[@]}" $VERIFIER_FLAGS
+learn "${OF_SIZE}verifier-$DIRECTION" "$AVERAGE" "$DISTILLED" --arch "$VERIFIER_ARCH" "${autoregressive[@]}" $VERIFIER_FLAGS
 # shellcheck disable=SC2086
-learn "${RUN:-drafter}-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]}" $DRAFTER_FLAGS
+learn "$OF_SIZE${RUN:-drafter}-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]}" $DRAFTER_FLAGS
 
 TEACHER=(--path "$WORK/teacher-$DIRECTION-model/model.pt")
-VERIFIER=(--path "$WORK/verifier-$DIRECTION-model/model.pt")
-GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/${RUN:-drafter}-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
+VERIFIER=(--path "$WORK/${OF_SIZE}verifier-$DIRECTION-model/model.pt")
+GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/$OF_SIZE${RUN:-drafter}-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
 relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
-system beam5 "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
-system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
+system "${OF_SIZE}beam5" "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
+system "${OF_SIZE}beam1" "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
-system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
-system "nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
-system "gad$OWN" "GAD" "${GAD[@]}" --decoding gad
-system "gad-quality$OWN" "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
-system "gad-efficiency$OWN" "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
-report "Generalized aggressive decoding, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"
+system "${OF_SIZE}greedy" "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
+system "${OF_SIZE}nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
+system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad
+system "${OF_SIZE}gad-quality$OWN" "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
+system "${OF_SIZE}gad-efficiency$OWN" "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
+report "Generalized aggressive decoding, $SET, $DIRECTION, $SIZE size" --oracle "decode-$DIRECTION-${OF_SIZE}beam1"

@@ -15,8 +15,8 @@
 # with the first of BEAMS.
 # Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
 # decoder), BEAMS (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), RUN
-# (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs), MAX_UPDATE
-# (300000; the paper does not say how long it trains).
+# (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs; the recipe may
+# count otherwise), MAX_UPDATE (300000; the paper does not say how long it trains).
 
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
 

@@ -6,8 +6,9 @@
 #
 # DATA is a folder with {train,val,test}.{source,target}: an article or its summary a line, as text. Joint byte pairs of
 # VOCABULARY pieces (32000) by sentencepiece; articles are cut behind MAX_SOURCE pieces (1024); ROUGE by text_scores.py.
-# An article is far longer than its summary, so UPDATE_FREQ says how many GPU batches make the paper's 25000 target
-# tokens an update. Killed at any moment, the same command goes on.
+# The paper's 25000 tokens an update are target tokens, and a batch is as large as its articles, which are far longer:
+# UPDATE_FREQ is by default as many batches on all GPUs as hold so many tokens of summaries, counted in the training set.
+# Killed at any moment, the same command goes on.
 # Environment: WORK (work/summaries), SEED (1), WORKERS (1), GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is
 # no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS (more for every
 # training), BATCH_SIZE (1: online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what
@@ -60,6 +61,15 @@ learn() {
     stage "$name-model" average_with_subwords "$WORK/$name"
 }
 
+# batches_of_targets PIECES: how many GPU batches hold 25000 target tokens, `</s>` counted; 8 would if articles were as short.
+batches_of_targets() {
+    paste -d '\t' "$1/train.src" "$1/train.tgt" | awk -F '\t' -v most="$MAX_SOURCE" -v gpus="$((GPUS > 0 ? GPUS : 1))" '
+        { source = split($1, _, " ") + 1; target = split($2, _, " ") + 1
+          if (source > most) source = most
+          longer += source > target ? source : target; targets += target }
+        END { share = 8 * longer / targets / gpus; print int(share) + (share > int(share)) }'
+}
+
 distil() {
     if [ -e "$2/distillation.json" ]; then say "$2: done already, kept"; return; fi
     # shellcheck disable=SC2086
@@ -87,6 +97,7 @@ stage subwords subwords
 stage data binarise "$WORK/subwords" test
 DATA=$WORK/data
 DISTILLED=$WORK/$RUN-distilled
+UPDATE_FREQ=${UPDATE_FREQ:-$(batches_of_targets "$WORK/subwords")}
 grid
 "$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "Interleaved decoding of summaries" \
     "${REPORTED[@]}" --subwords "$WORK/subwords/spm.model" --reference "$WORK/text/test.tgt" --output "$WORK/results-$RUN"

@@ -81,14 +81,14 @@ system() {
     REPORTED+=(--system "$name=$label")
 }
 
-# report TITLE FLAG...: results-DIRECTION.{md,json}; speed-ups are over the first system.
+# report TITLE FLAG...: results-DIRECTION.{md,json}, behind OF_SIZE; speed-ups are over the first system.
 report() {
     local title=$1 reference=$WORK/tokens; shift
     [ -d "$reference" ] || reference=$WORK/text
     "$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "$title" "${REPORTED[@]}" \
         --subwords "$WORK/subwords/spm.model" --language "$TARGET" --set "$SET" \
         --reference "$WORK/text/test.raw.$TARGET" --reference-tokens "$reference/test.raw.$TARGET" \
-        --output "$WORK/results-$DIRECTION${RUN:+-$RUN}" "$@"
+        --output "$WORK/${OF_SIZE:-}results-$DIRECTION${RUN:+-$RUN}" "$@"
 }
 
 data

@@ -47,13 +47,12 @@ class DataSet:
         source, target: languages.
         train, valid, test: what each split is put together from; nothing where sacreBLEU has it.
         valid_set, test_set: sacreBLEU's names; ``""`` where it does not have the split.
-        held_out: every n-th pair of ``train`` is validation text (0: none), taken out behind the pairs that are left
-            out, which goes by tokens here instead of pieces, as fairseq's script for IWSLT14 has it.
+        held_out: every n-th pair of ``train`` is validation text, once the others are left out (0: none).
         moses: normalise and tokenise; text that is tokenised already is left alone.
         lowercase: all text.
         kind: of sentencepiece model.
         vocabulary: pieces.
-        max_length: pieces a training sentence has at most (0: any number).
+        max_length: pieces a training sentence has at most (0: any number); tokens with ``held_out``.
         max_ratio: of the lengths of a training pair (0: any ratio).
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ SETTINGS = {
     "MODEL_FLAGS": "--encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2 --encoder-layers 1 "
     "--decoder-embed-dim 16 --decoder-ffn-embed-dim 16 --decoder-attention-heads 2",
     "TRAIN_FLAGS": "--disable-validation",
-    "UPDATE_FREQ": "1",
     "DECODE_FLAGS": "--max-len-b 9",
     "DISTILL_FLAGS": "--max-len-b 9 --keep-cut --max-length-ratio 100",
     "PRECISION_FLAGS": "",
@@ -64,6 +64,14 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
     assert "--beam 4 --lenpen 0.6" in distilled["command"]
     model = load_checkpoint(str(work / "interleaved-2x1-distilled-model" / "model.pt"))
     assert (model["cfg"]["model"].directions, model["cfg"]["optimizer"]["lr"]) == (2, [0.0007])
+    # An article is so many times as long as its summary, and so many batches more make 25000 target tokens.
+    pieces = [
+        (work / "subwords" / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")
+    ]
+    source, target = ([len(line.split()) + 1 for line in side] for side in pieces)
+    longer = sum(max(min(s, 40), t) for s, t in zip(source, target, strict=True))
+    assert max(source) > 40 and longer > 1.5 * sum(target)
+    assert model["cfg"]["optimization"]["update_freq"] == [math.ceil(8 * longer / sum(target))]
 
 
 @pytest.mark.parametrize("geometry", ["3x1", "2x1+nonsense", "2"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.wmt_files import PAIRS, recipe, write_wmt14
 
 TINY = (
@@ -70,3 +71,27 @@ def test_gad_from_teacher_to_table(made: Path, tmp_path: Path) -> None:
     assert "--top-beta 5 --tolerance 3.0" in table["GAD++ (5,3.0), high efficiency"]["command"]
     assert "sacreBLEU signature: nrefs:1|case:mixed" in (work / "results-de-en.md").read_text()
     assert (work / "distilled-de-en" / "distillation.json").exists()
+
+    # Table 8: big models beside those, from the same teacher. (MODEL_FLAGS make them small.)
+    before = (work / "results-de-en.json").read_bytes()
+    result = recipe("gad_wmt", "wmt14-en-de", work, **settings, SIZE="big")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "stage teacher-de-en-model: done already" in result.stderr
+    assert "distilled-de-en: done already" in result.stderr
+    assert (work / "results-de-en.json").read_bytes() == before
+    table = rows(work, "big-results-de-en")
+    assert table["GAD"]["different"] == 0
+    assert "big-drafter-de-en-model/model.pt" in table["GAD"]["command"]
+    for name, arch in (
+        ("verifier", "transformer_vaswani_wmt_en_de_big"),
+        ("drafter", "nar_drafter_big"),
+    ):
+        model = load_checkpoint(str(work / f"big-{name}-de-en-model" / "model.pt"))
+        assert model["cfg"]["model"].arch == arch
+
+
+def test_the_size_is_one_of_the_papers(tmp_path: Path) -> None:
+    result = recipe("gad_wmt", "wmt14-en-de", tmp_path / "work", **SETTINGS, SIZE="huge")
+    assert result.returncode == 2
+    assert "unknown SIZE 'huge' (choose from: base big)" in result.stderr
+    assert not (tmp_path / "work").exists()

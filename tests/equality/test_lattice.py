@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.decoding.finite import NonFiniteError
 from fairseq_aggdec.decoding.support import parts_gap
 from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice import decoding as lattice_decoding
@@ -223,6 +224,30 @@ def test_options(folder: Path) -> None:
     assert [len(text) - 1 for text in one] == [len(source) for source in SOURCES]
     assert not any(UNK in text for text in texts(unkpen=100.0))
     assert texts(temperature=1.0) == usual
+
+
+def test_of_one_candidate_no_model_is_asked(folder: Path) -> None:
+    """A model that is all NaN changes neither the words, which are the likeliest ones, nor their scores."""
+    model = lattice_model()
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+    sample = make_batch(SOURCES)
+    one = {"lattice_candidates": 1, "lattice_length_window": 0}
+    task, generator = build([model], folder, one)
+    found = task.inference_step(generator, [model], sample)
+    assert (task.counters.sentences, task.counters.iterations) == (len(SOURCES), len(SOURCES))
+    source = sample["net_input"]["src_tokens"]
+    lengths = generator._lengths(source)
+    tables = CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
+    lattice = tables.lattice(source, 1, "interpolated", lengths, positions=5)
+    for row, (best,) in enumerate(found):
+        text = best["tokens"]
+        assert text.tolist() == lattice.tokens[row, : len(text), 0].tolist()
+        own = lattice.log_probabilities[row, : len(text), 0]
+        torch.testing.assert_close(best["positional_scores"], own)
+        torch.testing.assert_close(best["score"], own.sum() / len(text))
+    with pytest.raises(NonFiniteError):
+        decode([model], sample, folder, task_options={"lattice_candidates": 3})
 
 
 def test_counters_count_one_iteration_per_sentence(folder: Path) -> None:

@@ -161,8 +161,7 @@ def test_compressed_members(tmp_path: Path) -> None:
 
 
 def test_sentences_of_iwslt(tmp_path: Path) -> None:
-    talk = ["<title>{x} 1</title>", "<keywords>no</keywords>", "<talkid>7</talkid>"]
-    talk += [f"{{x}} {number}" for number in range(2, 47)]
+    talk = ["<title>{x} 1</title>", "<keywords>no</keywords>", "<talkid>7</talkid>", "{x} 2"]
     members = {}
     for x in ("de", "en"):
         members[f"de-en/train.tags.de-en.{x}"] = "\n".join([*talk, ""]).format(x=x).encode()
@@ -171,31 +170,11 @@ def test_sentences_of_iwslt(tmp_path: Path) -> None:
             members[f"de-en/IWSLT14.{name}.de-en.{x}.xml"] = xml.encode()
     write_tar(tmp_path / "de-en.tgz", members)
     found = extract("iwslt14-de-en", tmp_path, tmp_path)
-    assert lines(found, "train.raw.en") == [f"en {number}" for number in range(1, 47)]
+    assert lines(found, "train.raw.en") == ["en 1", "en 2"]
     assert lines(found, "test.raw.en") == [f"en t{number}" for number in range(5)]
 
 
 # -- tokens and subwords
-
-
-def test_every_23rd_pair_that_is_no_fault_is_held_out(tmp_path: Path) -> None:
-    text, tokens = tmp_path / "text", tmp_path / "tokens"
-    text.mkdir()
-    tokens.mkdir()
-    good = [f"ein Satz {number}" for number in range(1, 47)]
-    # Left out first: nothing, too different lengths, too many tokens.
-    german = ["", *good[:10], "x y z", *good[10:], " ".join(["x"] * 176)]
-    english = ["A.", *good[:10], "x", *good[10:], " ".join(["x"] * 176)]
-    for split, sides in (("train", (german, english)), ("test", (["x"], ["x"]))):
-        for language, side in zip(("de", "en"), sides, strict=True):
-            wmt_steps.text_file(text, split, language).write_text("\n".join([*side, ""]))
-    command = ["tokenise", "iwslt14-de-en", "--text", str(text), "--output", str(tokens)]
-    args = wmt_steps.build_parser().parse_args(command)
-    args.step(args)
-    for language in ("de", "en"):
-        assert lines(tokens, f"valid.raw.{language}") == ["ein satz 23", "ein satz 46"]
-        train = [f"ein satz {number}" for number in range(1, 47) if number % 23]
-        assert lines(tokens, f"train.raw.{language}") == train
 
 
 def test_tokens_are_those_of_moses_in_lower_case_where_the_set_says_so() -> None:
@@ -213,6 +192,43 @@ def test_romanian_has_commas_below_its_letters() -> None:
     )
     assert wmt_steps._tokenised("ro", SETS["wmt16-en-ro"], with_cedillas) == with_commas
     assert wmt_steps._tokenised("en", SETS["wmt16-en-ro"], "\u015e.") == "\u015e ."
+
+
+def test_every_23rd_of_the_clean_pairs_of_iwslt_is_held_out(tmp_path: Path) -> None:
+    """Cut by length and ratio in tokens first, as fairseq's script does it, and not again in pieces."""
+    pairs = [(f"Das {number}", f"That {number}") for number in range(1, 47)]
+    for place, pair in ((3, ("", "x")), (10, ("a b c d", "a b")), (30, ("a " * 176, "a " * 176))):
+        pairs.insert(place, pair)
+    longest = " ".join(str(997 * number) for number in range(175))
+    pairs.append((longest, longest))
+    text, tokens = tmp_path / "text", tmp_path / "tokens"
+    for folder in (text, tokens):
+        folder.mkdir()
+    for side, language in enumerate(("de", "en")):
+        content = "".join(pair[side].strip() + "\n" for pair in pairs)
+        wmt_steps.text_file(text, "train", language).write_text(content)
+        wmt_steps.text_file(text, "valid", language).touch()
+        wmt_steps.text_file(text, "test", language).write_text("x\n" + "y " * 300 + "\n")
+    arguments = {"set": "iwslt14-de-en", "text": str(text), "output": str(tokens)}
+    wmt_steps.tokenise(argparse.Namespace(**arguments, workers=1))
+    assert lines(tokens, "valid.raw.de") == ["das 23", "das 46"]
+    train = [f"that {number}" for number in range(1, 47) if number % 23]
+    assert lines(tokens, "train.raw.en") == [*train, longest]
+    assert len(lines(tokens, "test.raw.de")) == 2
+    counts = json.loads((tokens / "counts.json").read_text())
+    assert counts == {
+        "train, kept": 47,
+        "train, empty": 1,
+        "train, of too different lengths": 1,
+        "train, too long": 1,
+    }
+
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    arguments = {"set": "iwslt14-de-en", "text": str(tokens), "output": str(pieces)}
+    wmt_steps.subwords(argparse.Namespace(**arguments, vocabulary=40))
+    assert len(lines(pieces, "train.de")) == 45  # the long one too, though it has more pieces
+    assert max(len(line.split()) for line in lines(pieces, "train.de")) > 175
 
 
 @pytest.mark.parametrize(
