@@ -81,18 +81,20 @@ class CopyBoard:
             board, owners, rows: as :meth:`~fairseq_aggdec.decoding.drafter.Follows.block` has them.
             size: K, as in the iteration before: no row has gained more than K + 1 tokens in it.
         """
-        texts, nowhere = self.texts.index_select(0, owners), self.sources
+        own = owners.clamp(max=self.room[0])  # the board may have room for more sentences
+        texts, nowhere = self.texts.index_select(0, own), self.sources
         ahead = torch.arange(1, size + 2, device=owners.device)  # (K + 1,)
-        cursor, copied, guessed, count = self.places.index_select(0, owners).unbind(1)  # (R,) each
+        cursor, copied, guessed, count = self.places.index_select(0, own).unbind(1)  # (R,) each
         gained = rows.position - rows.before
         # What the text says behind the cursor, and what was written instead, (R, K + 1)
         following = texts.gather(1, (cursor.unsqueeze(1) + ahead).clamp_(max=nowhere))
         behind = (rows.before.unsqueeze(1) + ahead).clamp_(max=board.room[1] - 1)
-        alike = following == board.tokens.index_select(0, owners).gather(1, behind)
+        outputs = board.tokens.index_select(0, owners)  # (R, T)
+        alike = following == outputs.gather(1, behind)
         stood = torch.minimum(alike.long().cumprod(1).sum(1), gained)
         follows = stood == gained
         copied = torch.where(follows | (cursor == nowhere), copied, cursor + stood)
-        found = self._found(board, owners, texts, rows.position, gained, ahead - 1)
+        found = self._found(own, texts, outputs, rows.position, gained, ahead - 1)
         place = self._place(found, copied)
         if self.match == "aligned":
             inserted = (guessed != 0) & (copied == cursor)
@@ -101,15 +103,15 @@ class CopyBoard:
             place, guessed = torch.where(lost, replaced, place), lost
         cursor = torch.where(follows, cursor + gained, place)
         changed = torch.stack([cursor, copied, guessed.long(), count], dim=1)
-        self.places.index_copy_(0, owners, changed)
+        self.places.index_copy_(0, own, changed)
         block = texts.gather(1, (cursor.unsqueeze(1) + ahead[:-1]).clamp_(max=nowhere))
         return block.masked_fill_((block == NO_DRAFT).cumsum(1) > 0, NO_DRAFT)
 
     def _found(
         self,
-        board: Board,
-        owners: Tensor,
+        own: Tensor,
         texts: Tensor,
+        outputs: Tensor,
         position: Tensor,
         gained: Tensor,
         back: Tensor,
@@ -117,14 +119,14 @@ class CopyBoard:
         """(R, L) bool: where the longest suffix of each output that occurs in its text ends there.
 
         Args:
-            texts: (R, L + 1), those of the rows.
+            own: (R,) int64, the sentences of the rows, in ``texts`` (R, L + 1), and with ``outputs`` (R, T).
             position: (R,) int64 of the last token of the output.
             gained: (R,) int64, how many of its tokens are new.
             back: 0, 1, .. K.
         """
         length = self.sources
         at = (position.unsqueeze(1) - back).clamp_(min=0)
-        written = board.tokens.index_select(0, owners).gather(1, at)  # (R, K + 1), the last first
+        written = outputs.gather(1, at)  # (R, K + 1), the last first
         places = torch.arange(length, device=back.device)
         before = places.unsqueeze(1) - back
         before = before.masked_fill_(before < 0, length)  # (L, K + 1), in the text
@@ -133,9 +135,9 @@ class CopyBoard:
         new = alike.long().cumprod(2).sum(2)  # (R, L)
         # Where all that is new goes on in the text, so may what was there before.
         first = places - gained.unsqueeze(1)
-        old = self.runs.index_select(0, owners).gather(1, first.clamp(min=0))
+        old = self.runs.index_select(0, own).gather(1, first.clamp(min=0))
         runs = new + old.masked_fill_((new < gained.unsqueeze(1)) | (first < 0), 0)
-        self.runs.index_copy_(0, owners, runs)
+        self.runs.index_copy_(0, own, runs)
         longest = runs.amax(1, keepdim=True)
         return (runs == longest) & (longest > 0)
 

@@ -74,6 +74,13 @@ def test_a_batch_leaves_nothing_to_the_next() -> None:
         assert drafts(copies, board, [0]) == [after[:SIZE]]
 
 
+def test_the_board_may_have_room_for_more_sentences() -> None:
+    copies, board = CopyBoard("unique", CPU), on_board([[START]] * 8)
+    copies.set([[START, 5, 6]], [START])
+    nobody = board.room[0]
+    assert drafts(copies, board, [0, nobody, nobody]) == [[5, 6], [], []]
+
+
 def test_what_was_captured_over_smaller_memory_is_void() -> None:
     copies = CopyBoard("unique", CPU)
     copies.set([[START, 5]], [START])
