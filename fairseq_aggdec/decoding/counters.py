@@ -39,6 +39,7 @@ class Counters:
         nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
             the tokens by which all hypotheses of a sentence grew.
+        stood: histogram, drafted tokens that stood in a round -> how many rounds.
         seconds: wall clock by part.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
             for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
@@ -54,6 +55,7 @@ class Counters:
     nodes_used: int = 0
     undrafted: int = 0
     emitted: Counter[int] = field(default_factory=Counter)
+    stood: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     wait: Callable[[], object] | None = None
 
@@ -68,6 +70,7 @@ class Counters:
         self.drafted += sum(verification.drafted)
         self.accepted += sum(verification.accepted)
         self.emitted.update(map(len, verification.emitted))
+        self.stood.update(verification.accepted)
 
     def add_search(self, search: SentenceSearch) -> None:
         """Counts the beam search of a sentence; the calls of a batch are counted apart."""
@@ -99,6 +102,15 @@ class Counters:
     def acceptance_rate(self) -> float:
         """Accepted / drafted tokens; 0 when nothing was drafted."""
         return self.accepted / max(1, self.drafted)
+
+    def by_slot(self, most: int) -> list[float]:
+        """Share of the rounds in which the first, second, ... drafted token stood: of ``most`` slots at most, and of
+        none behind the last that ever did. Their sum is the mean of what stands."""
+        rounds = max(1, self.stood.total())
+        slots = range(1, min(most, max(self.stood, default=0)) + 1)
+        return [
+            sum(n for stood, n in self.stood.items() if stood >= slot) / rounds for slot in slots
+        ]
 
     def summary(self) -> str:
         """One line for the log."""

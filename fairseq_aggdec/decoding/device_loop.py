@@ -85,7 +85,10 @@ class DeviceLoop:
             accepted = [number for outcome in outcomes for number in outcome.accepted]
             counters.drafted += sum(drafted)
             counters.accepted += sum(accepted)
+            counters.stood.update(accepted)
             self.drafter.learn(drafted, accepted)
+        else:
+            counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""

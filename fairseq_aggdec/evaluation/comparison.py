@@ -18,6 +18,7 @@ COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence
 DRAFTERS_ENCODER = "drafter's encoder"
 MODULES = ("encoder", DRAFTERS_ENCODER, *PARTS[1:])
 TIME = " / ".join(MODULES) + ", %"
+SLOTS = 10
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Line:
         differ: sentences that are not those of stock ``--beam 1`` on the same models; None where that is not compared.
         parts: share of the time by module (Ge et al., Table 15), warm-up included; empty for stock. On a GPU measured
             apart, every module waited for.
+        by_slot: share of the iterations in which the first, second, ... drafted token stood; empty where none did.
     """
 
     system: str
@@ -89,6 +91,7 @@ class Line:
     differ: int | None
     speedup: dict[str, float]
     parts: dict[str, float]
+    by_slot: list[float] = field(default_factory=list)
 
 
 def time_modules_apart(
@@ -189,6 +192,7 @@ def compare(
                 differ,
                 {name: found[name].total / one.total for name in baselines},
                 shares(system.counters, drafter),
+                [] if system.counters is None else system.counters.by_slot(SLOTS),
             )
         )
     return lines, signature, found
@@ -204,8 +208,23 @@ def markdown(lines: Sequence[Line]) -> str:
         parts.append(f"**batch {batch_size}, {threads} thread{'s' if threads > 1 else ''}**\n")
         parts.append("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
         parts += [_row(line, names) for line in rows]
-        parts.append("")
+        parts += ["", *_slots([line for line in rows if line.by_slot])]
     return "\n".join(parts)
+
+
+def _slots(lines: Sequence[Line]) -> list[str]:
+    """How far drafts stand, by slot; nothing where no system drafts."""
+    if not lines:
+        return []
+    most = max(len(line.by_slot) for line in lines)
+    numbers = range(1, most + 1)
+    head = " | ".join(["drafted token that stands, % of steps", *map(str, numbers)])
+    rows = (
+        " | ".join([cell(line.system), *(f"{100 * share:.0f}" for share in line.by_slot)])
+        + " |" * (most - len(line.by_slot))
+        for line in lines
+    )
+    return [f"| {head} |\n|" + "---|" * (most + 1), *(f"| {row} |" for row in rows), ""]
 
 
 def _row(line: Line, names: Sequence[str]) -> str:

@@ -38,7 +38,12 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
         assert copying["steps"] < stock["steps"]
         assert stock["speedup"] == {"stock": 1.0}
         assert sum(copying["parts"].values()) == pytest.approx(1.0)
-    assert "| copying |" in output.with_suffix(".md").read_text()
+        assert stock["by_slot"] == lines["wide", batch_size]["by_slot"] == []
+        assert copying["by_slot"] == sorted(copying["by_slot"], reverse=True)
+        assert len(copying["by_slot"]) <= 10 and 0.5 < copying["by_slot"][0] <= 1.0
+    table = output.with_suffix(".md").read_text()
+    assert table.count("| copying |") == 4  # two batch sizes; and how far drafts stand
+    assert table.count("| drafted token that stands, % of steps | 1 | 2 |") == 2
     assert Path(f"{output}-batch.svg").stat().st_size > 1000
     assert Path(f"{output}-distribution.svg").stat().st_size > 1000
     written = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}

@@ -61,5 +61,5 @@ def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
                 found["positional_scores"], expected["positional_scores"], atol=1e-4, rtol=1e-4
             )
     assert alone.generator.device_loop.board is not None
-    for name in ("sentences", "iterations", "calls", "accepted", "emitted"):
+    for name in ("sentences", "iterations", "calls", "accepted", "emitted", "stood"):
         assert getattr(alone.task.counters, name) == getattr(plain.task.counters, name), name

@@ -46,6 +46,14 @@ def test_worked_trace() -> None:
     assert counters.acceptance_rate == pytest.approx(0.5)
 
 
+def test_how_far_drafts_stand_by_slot() -> None:
+    counters = worked_trace()
+    assert dict(counters.stood) == {3: 1, 1: 2, 0: 2}
+    assert counters.by_slot(10) == pytest.approx([3 / 5, 1 / 5, 1 / 5])
+    assert counters.by_slot(1) == pytest.approx([3 / 5])
+    assert Counters().by_slot(10) == []
+
+
 def test_summary_says_it_in_one_line() -> None:
     summary = worked_trace().summary()
     assert summary.startswith("2 sentences, 9 tokens, 5 iterations, mean accepted tokens 1.80, ")
