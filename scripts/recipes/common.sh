@@ -33,14 +33,16 @@ called() {
     done
 }
 
-# settings COMMAND...: what a stage depends on: its arguments, the variables that it reads, and the stages whose folders these name.
+# settings NAME COMMAND...: what a stage depends on: its arguments, the variables that it reads, and the other stages whose folders
+# these name.
 settings() {
-    local body found stage
+    local name=$1 body found stage
+    shift
     body=$(called "$1")
     found=$(printf '%s\n' "$*"; values "$body"; folders "$body")
     for stage in $(grep -oE "$WORK/[^/ \"')]+" <<<"$found" | sort -u); do
         stage=${stage##*/}
-        [ ! -e "$WORK/.settings/$stage" ] || printf 'stage %s %s\n' "$stage" "$(cksum < "$WORK/.settings/$stage")"
+        [ "$stage" = "$name" ] || [ ! -e "$WORK/.settings/$stage" ] || printf 'stage %s %s\n' "$stage" "$(cksum < "$WORK/.settings/$stage")"
     done
     # As many tokens an update on any number of GPUs: the number of passes is no setting.
     found=${found//$WORK/WORK}
@@ -65,7 +67,7 @@ folders() {
 
 # unchanged NAME COMMAND...: the stage was made with the settings of today, or nobody wrote down with which.
 unchanged() {
-    local record=$WORK/.settings/$1; shift
+    local record=$WORK/.settings/$1
     [ ! -e "$record" ] || [ "$(cat "$record")" = "$(settings "$@")" ]
 }
 
@@ -77,11 +79,11 @@ fresh() {
         if [ "${KEEP:-0}" = 1 ]; then say "stage $name: made with other settings; kept, as KEEP=1 says"; return; fi
         aside=$made.before-$(date +%Y%m%d-%H%M%S)
         say "stage $name: made with other settings, see below; made anew, and what was there is in $aside"
-        diff "$WORK/.settings/$name" <(settings "$@") | grep '^[<>]' | cut -c1-300 >&2 || true
+        diff "$WORK/.settings/$name" <(settings "$name" "$@") | grep '^[<>]' | cut -c1-300 >&2 || true
         mv "$made" "$aside"
     done
     mkdir -p "$WORK/.settings"
-    settings "$@" > "$WORK/.settings/$name"
+    settings "$name" "$@" > "$WORK/.settings/$name"
 }
 
 resume() {

@@ -26,7 +26,7 @@ decode() {
     echo "${TABLE[@]}" > "$OUT/table"
 }
 plain() { echo plain >> "$WORK/ran"; }
-stage plain plain
+stage plain plain "$WORK/plain" # its own folder is none that it depends on
 stage text text
 resume "model-$PAIR" train "$WORK/text" --update-freq "${GPUS:-8}"
 stage decode decode
