@@ -10,6 +10,7 @@ import torch
 from fairseq.data import data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.utils import get_available_activation_fns
 from torch import Tensor
 
 from fairseq_aggdec.drafters.chain import CANDIDATES
@@ -33,6 +34,9 @@ __all__ = [
     "make_task",
     "random_sources",
 ]
+
+# All that fairseq can build a layer with; its swish is a class, which no layer can call.
+ACTIVATIONS = (*get_available_activation_fns(), "relu_squared")
 
 
 def generation_options(**options: Any) -> Namespace:

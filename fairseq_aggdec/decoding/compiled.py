@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.modules import gelu
 from torch import Tensor
 
 from fairseq_aggdec.decoding.linear import FastNorm
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.kernels.library import LayerStruct, NormStruct, ShapeStruct, StepStruct, kernels
+from fairseq_aggdec.kernels.library import (
+    ACTIVATIONS,
+    LayerStruct,
+    NormStruct,
+    ShapeStruct,
+    StepStruct,
+    kernels,
+)
 
 PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
@@ -50,7 +56,7 @@ class CompiledLayers:
         first = layers[0]
         self.channels = first.own_out.outputs
         self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
-        self.shape.gelu = first.feed_forward.activation is gelu
+        self.shape.activation = ACTIVATIONS.index(first.feed_forward.activation)
         if end_norm is not None:
             self.shape.end_norm = _norm(end_norm)
         if embedding is not None:
@@ -161,7 +167,7 @@ def compile_layers(
 ) -> CompiledLayers | None:
     """The layers for one call, None where the library does not represent one of them; see :class:`CompiledLayers`."""
     activations = {layer.feed_forward.activation for layer in layers}
-    if activations not in ({None}, {gelu}):  # None: ReLU, which is part of the product
+    if len(activations) != 1 or not activations.issubset(ACTIVATIONS):
         return None
     for layer in layers:
         for _, module in _parts(layer):

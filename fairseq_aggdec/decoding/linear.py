@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.huge_pages import use_huge_pages
@@ -211,6 +212,11 @@ class FastNorm:
         return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
 
 
+def _is_identity(activation: Any) -> bool:
+    """Whether that is fairseq's ``linear``, which is made anew, of the same code, for every layer."""
+    return getattr(activation, "__code__", None) is get_activation_fn("linear").__code__
+
+
 class FastFeedForward:
     """The feed-forward block of a fairseq layer with its residual connection and norm (either placement).
 
@@ -219,13 +225,17 @@ class FastFeedForward:
     Args:
         layer: of an encoder or a decoder.
         linear: makes a :class:`FastLinear`, or what is used like one, of modules and ``relu``.
+
+    Attributes:
+        activation: between the products; None: ReLU, which is part of the first, or nothing.
     """
 
     def __init__(self, layer: Any, linear: Callable[..., Any]):
-        relu = layer.activation_fn in (F.relu, torch.relu)
+        activation = layer.activation_fn
+        relu = activation in (F.relu, torch.relu)
         self.expand = linear([layer.fc1], relu=relu)
         self.contract = linear([layer.fc2])
-        self.activation = None if relu else layer.activation_fn
+        self.activation = None if relu or _is_identity(activation) else activation
         self.norm = FastNorm(layer.final_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
 

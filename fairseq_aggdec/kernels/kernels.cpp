@@ -18,6 +18,9 @@
 
 using namespace aggdec;
 
+// What the expanded features of a layer go through; library.py has the same order. ReLU is part of the product.
+enum Activation { NONE, GELU, GELU_BY_TANH, TANH, RELU_SQUARED, ACTIVATIONS };
+
 struct Layer {
     Norm own_norm, cross_norm, last_norm;
     Product qkv, own_out, cross_q, cross_out, expand, contract;
@@ -29,7 +32,7 @@ struct Shape {
     Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
     const float* embeddings;    // (V, C)
     double scale;               // of embeddings
-    int64_t gelu;               // whether that is what the expanded features go through
+    int64_t activation;
 };
 
 // A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
@@ -149,13 +152,31 @@ void embed(const Shape& shape, const Step& step, const std::vector<Token>& windo
     }
 }
 
-
-// x times the share of a normal distribution that is below x, in place.
-void gelu(float* x, int64_t count, int64_t threads) {
+// Number by number, in place: where a number stands changes nothing.
+template <class F>
+void each_number(float* x, int64_t count, int64_t threads, const F& f) {
     share(count, threads, 32 * count, [&](int64_t first, int64_t end) {
-        for (int64_t i = first; i < end; ++i)
-            x[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
+        for (int64_t i = first; i < end; ++i) x[i] = f(x[i]);
     });
+}
+
+void activate(int64_t activation, float* x, int64_t count, int64_t threads) {
+    switch (activation) {
+        case GELU:  // x times the share of a normal distribution that is below x
+            return each_number(x, count, threads, [](float y) {
+                return 0.5f * y * (1.0f + std::erf(y * 0.70710678f));
+            });
+        case GELU_BY_TANH:
+            return each_number(x, count, threads, [](float y) {
+                return 0.5f * y * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * (y * y * y))));
+            });
+        case TANH:
+            return each_number(x, count, threads, [](float y) { return std::tanh(y); });
+        case RELU_SQUARED:  // in this order NaN stays NaN
+            return each_number(x, count, threads, [](float y) { return y < 0 ? 0 : y * y; });
+        default:
+            return;
+    }
 }
 
 void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t tokens, float* inner,
@@ -168,7 +189,7 @@ void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t toke
     }
     float* hidden = scratch<float, 4>(tokens * layer.expand.outputs);
     product(layer.expand, in, tokens, hidden, nullptr, threads);
-    if (shape.gelu) gelu(hidden, tokens * layer.expand.outputs, threads);
+    activate(shape.activation, hidden, tokens * layer.expand.outputs, threads);
     product(layer.contract, hidden, tokens, x, x, threads);
     if (!shape.pre_norm) normalise_rows(layer.last_norm, x, tokens, channels, x);
 }
@@ -258,9 +279,10 @@ int aggdec_supported() {
     return 0;
 }
 
-// Size of the structures, to be compared with what the caller believes.
+// Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
-    return sizeof(Product) + 1000 * sizeof(Layer) + 1000000 * (sizeof(Step) + sizeof(Shape));
+    return sizeof(Product) + 1000 * sizeof(Layer) + 1000000 * (sizeof(Step) + sizeof(Shape)) +
+           1000000000 * static_cast<int64_t>(ACTIVATIONS);
 }
 
 void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
@@ -269,6 +291,10 @@ void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, in
 
 void aggdec_norm(const Norm* norm, const float* x, int64_t rows, int64_t size, float* y) {
     normalise_rows(*norm, x, rows, size, y);
+}
+
+void aggdec_activate(int64_t activation, float* x, int64_t count, int64_t threads) {
+    activate(activation, x, count, threads);
 }
 
 // Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.

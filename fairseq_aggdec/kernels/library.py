@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.modules import gelu, gelu_accurate
+from fairseq.utils import relu_squared
 from torch import Tensor
 
 from fairseq_aggdec.decoding.huge_pages import use_huge_pages
@@ -56,7 +58,7 @@ class ShapeStruct(ctypes.Structure):
         *((name, NormStruct) for name in ("first_norm", "end_norm")),
         ("embeddings", _pointer),
         ("scale", ctypes.c_double),
-        ("gelu", _int),
+        ("activation", _int),
     )
 
 
@@ -75,10 +77,15 @@ class StepStruct(ctypes.Structure):
     )
 
 
+# What the expanded features of a layer go through, by its number in kernels.cpp. None: ReLU, part of the product, or
+# nothing.
+ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
+
 _LAYOUT = (
     ctypes.sizeof(ProductStruct)
     + 1000 * ctypes.sizeof(LayerStruct)
     + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
+    + 1000000000 * len(ACTIVATIONS)
 )
 
 
@@ -105,6 +112,7 @@ def _open(name: str) -> Any:
 def _declare(library: Any) -> None:
     arguments = {
         "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
+        "aggdec_activate": (_int, _pointer, _int, _int),
         "aggdec_largest": (_pointer, _int, _int, _pointer),
         "aggdec_log_probabilities": (_pointer, _int, _int, _pointer, _pointer),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),

@@ -13,7 +13,7 @@ from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
-from tests.support import make_batch, make_model, make_task, random_sources
+from tests.support import ACTIVATIONS, make_batch, make_model, make_task, random_sources
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "post-norm": {},
@@ -23,7 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm on embeddings": {"layernorm_embedding": True},
     "shared embeddings": {"share_all_embeddings": True},
     "unscaled embeddings": {"no_scale_embedding": True},
-    "gelu": {"activation_fn": "gelu"},
+    **{name: {"activation_fn": name} for name in ACTIVATIONS},
     "wider encoder": {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40},
     "other input and output width": {"decoder_input_dim": 8, "decoder_output_dim": 12},
     "bart": {"arch": "bart_base"},

@@ -12,6 +12,7 @@ from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.verifier import Verifier
 from tests.support import (
+    ACTIVATIONS,
     WORDS,
     assert_same,
     generate,
@@ -159,6 +160,18 @@ def test_random_models(seed: int, decoding: str) -> None:
     model = make_model(task, seed)
     sample = make_batch(random_sources(seed, 8))
     assert_same(generate(task, [model], sample), stock([model], sample))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(activation: str) -> None:
+    """Large products, so that one activation is not nearly another."""
+    model = make_model(make_task(), 3, activation_fn=activation)
+    for layer in (*model.encoder.layers, *model.decoder.layers):
+        layer.fc1.weight.data.mul_(5)
+    sources = random_sources(3, 8)
+    expected = stock([model], make_batch(sources))
+    for decoding in ("greedy", "iad"):
+        assert_same(generate(make_task(decoding), [model], make_batch(sources)), expected)
 
 
 def _bias_output(model: Any, token: int, weight: float) -> None:

@@ -14,10 +14,14 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_aggdec.decoding.beam_tables import best_tokens
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.encoder import FastEncoder
 from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
+from tests.support import ACTIVATIONS, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 31)
@@ -87,6 +91,33 @@ def test_norm(instructions: str, size: int) -> None:
     norm = library.NormStruct(weight.data_ptr(), bias.data_ptr(), 1e-5)
     kernels().aggdec_norm(library.ctypes.byref(norm), x.data_ptr(), 4, size, found.data_ptr())
     torch.testing.assert_close(found, F.layer_norm(x, (size,), weight, bias), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", range(len(library.ACTIVATIONS)))
+def test_activations(instructions: str, number: int) -> None:
+    """Against PyTorch from small numbers to large ones; bit for bit wherever in a row a number stands."""
+    activation = library.ACTIVATIONS[number]
+    x = torch.cat(
+        [torch.linspace(-12, 12, 4801), torch.randn(200) * 1e-4, torch.tensor(torch.nan)[None]]
+    )
+    whole, one = x.clone(), x.clone()
+    kernels().aggdec_activate(number, whole.data_ptr(), len(x), 1)
+    expected = x if activation is None else activation(x.clone())
+    torch.testing.assert_close(whole, expected, atol=1e-6, rtol=1e-5, equal_nan=True)
+    for i in range(len(x)):
+        kernels().aggdec_activate(number, one[i:].data_ptr(), 1, 1)
+    assert torch.equal(one.nan_to_num(), whole.nan_to_num())
+
+
+def test_every_activation_of_fairseq_is_compiled(instructions: str) -> None:
+    for name in ACTIVATIONS:
+        model = make_model(make_task(), 1, activation_fn=name)
+        for int8 in (True, False) if fast_kernels() else (True,):
+            assert CachedDecoder(model.decoder, pack=True, int8=int8).compiled is not None
+            assert FastEncoder(model.encoder, pack=True, int8=int8).compiled is not None
+    other = make_model(make_task(), 1)
+    other.decoder.layers[0].activation_fn = F.silu
+    assert CachedDecoder(other.decoder, pack=True, int8=True).compiled is None
 
 
 def test_the_first_of_the_largest(instructions: str) -> None:
