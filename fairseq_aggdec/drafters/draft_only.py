@@ -45,7 +45,8 @@ class DraftOnlyLoop(DeviceLoop):
         owners = board.owners[: shape.rows]
         rows = board.rows(owners)
         slots = torch.arange(shape.width - 1, device=owners.device)
-        outputs = rows.base.unsqueeze(1) + slots  # (R, k)
+        # (R, k); behind the last place of the board nothing counts any more
+        outputs = (rows.base.unsqueeze(1) + slots).clamp_(max=board.room[1] - 1)
         logits = self.drafter.logits_on_device(board, owners, rows, shape).float().flatten(0, 1)
         logits /= self.verifier.temperature  # (R k, V)
         log_probs = logits.log_softmax(-1)
