@@ -12,14 +12,12 @@
 #include <functional>
 #include <vector>
 
+#include "activations.h"
 #include "attention.h"
 #include "products.h"
 #include "vector.h"
 
 using namespace aggdec;
-
-// What the expanded features of a layer go through; library.py has the same order. ReLU is part of the product.
-enum Activation { NONE, GELU, GELU_BY_TANH, TANH, RELU_SQUARED, ACTIVATIONS };
 
 struct Layer {
     Norm own_norm, cross_norm, last_norm;
@@ -32,7 +30,7 @@ struct Shape {
     Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
     const float* embeddings;    // (V, C)
     double scale;               // of embeddings
-    int64_t activation;
+    int64_t activation;         // of the expanded features
 };
 
 // A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
@@ -149,33 +147,6 @@ void embed(const Shape& shape, const Step& step, const std::vector<Token>& windo
             store(x + i, y, count);
         }
         if (shape.first_norm.weight) normalise(shape.first_norm, x, channels, x);
-    }
-}
-
-// Number by number, in place: where a number stands changes nothing.
-template <class F>
-void each_number(float* x, int64_t count, int64_t threads, const F& f) {
-    share(count, threads, 32 * count, [&](int64_t first, int64_t end) {
-        for (int64_t i = first; i < end; ++i) x[i] = f(x[i]);
-    });
-}
-
-void activate(int64_t activation, float* x, int64_t count, int64_t threads) {
-    switch (activation) {
-        case GELU:  // x times the share of a normal distribution that is below x
-            return each_number(x, count, threads, [](float y) {
-                return 0.5f * y * (1.0f + std::erf(y * 0.70710678f));
-            });
-        case GELU_BY_TANH:
-            return each_number(x, count, threads, [](float y) {
-                return 0.5f * y * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * (y * y * y))));
-            });
-        case TANH:
-            return each_number(x, count, threads, [](float y) { return std::tanh(y); });
-        case RELU_SQUARED:  // in this order NaN stays NaN
-            return each_number(x, count, threads, [](float y) { return y < 0 ? 0 : y * y; });
-        default:
-            return;
     }
 }
 

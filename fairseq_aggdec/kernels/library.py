@@ -77,7 +77,7 @@ class StepStruct(ctypes.Structure):
     )
 
 
-# What the expanded features of a layer go through, by its number in kernels.cpp. None: ReLU, part of the product, or
+# What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
 # nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
 
