@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 
@@ -38,6 +39,10 @@ from fairseq_aggdec.decoding.window_graphs import (
     grid_rows,
 )
 
+# What each position emits (R, W), what of that counts in a row that goes on, their scores; what was checked of a draft,
+# see :meth:`Board.commit`.
+Emitted = tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor] | None]
+
 AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
 
 
@@ -52,10 +57,16 @@ class DeviceLoop:
     def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
         self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
         self.iteration_ended = getattr(drafter, "iteration_ended", None)
+        self.steady = True  # nothing was captured since the host was told of an iteration
         self.board: Board | None = None
-        self.captured: dict[tuple[object, ...], Captured] = {}
         self.met: Counter[tuple[object, ...]] = Counter()
-        self.over: list[tuple[Memory, int]] = []  # what was captured reads and writes that
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up what was captured, and the pool of its memory with it: an empty one is not opened again."""
+        self.captured: dict[tuple[object, ...], Captured] = {}
+        # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
+        self.over: dict[int, list[tuple[Memory, int]]] = {}
         self.pool: object = None
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
@@ -63,18 +74,20 @@ class DeviceLoop:
         board = self._take_up(state, size)
         self.longest = max(row.end for row in state.rows) + 1
         sentences: Sequence[int] = range(len(state.rows))
-        pending: deque[tuple[Sequence[int], Told]] = deque()
-        calls, reach = counters.calls, 1
+        pending: deque[tuple[Sequence[int], int, Told]] = deque()
+        calls, reach, before = counters.calls, 1, None
         while sentences:
             end = min(self.longest, reach + (size + 1) * (len(pending) + 1))
-            self._launch(sentences, size, end)
-            pending.append((sentences, Told(board.flags[: len(sentences)])))
+            slots = self._launch(sentences, size, end)
+            pending.append((sentences, slots, Told(board.flags[: len(sentences)])))
             counters.calls += 1
             if len(pending) > AHEAD:
-                known, told = pending.popleft()
+                known, slots, told = pending.popleft()
                 positions = dict(zip(known, told.read(), strict=True))
-                if self.iteration_ended is not None:
-                    self.iteration_ended(len(known), len(known) * (size + 1))
+                now, steady, self.steady = time.perf_counter(), self.steady, True
+                if size and steady and before and self.iteration_ended is not None:
+                    self.iteration_ended(len(known), slots, now - before)
+                before = now
                 reach = 1 + max(max(position, ~position) for position in positions.values())
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
         outcomes = board.outcomes(len(state.rows), self.longest)
@@ -105,13 +118,17 @@ class DeviceLoop:
                 wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
             board = Board(wanted, *kind, pad=self.rules.pad)
             self.board = board
-            self.captured.clear()
+            self._drop()
         board.set(rows)
         self.owning: Sequence[int] = ()
         return board
 
-    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
-        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> int:
+        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache.
+
+        Returns:
+            how many slots its window has in all.
+        """
         rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
         captures = self.captures()
         if captures:  # sizes in steps
@@ -124,16 +141,18 @@ class DeviceLoop:
         self.met[key] += 1
         if not captures or self.met[key] < CAPTURED_AT:
             step()
-            return
+            return shape.rows * shape.width
         over = [(room, room.generation) for room in rooms]
-        if over != self.over:
-            self.captured.clear()
-            self.over, self.pool = over, torch.cuda.graph_pool_handle()
+        if self.over.get(len(over), over) != over:
+            self._drop()
+        self.over[len(over)] = over
         if key in self.captured:
             self.captured[key].replay()
         else:
             assert self.board is not None
+            self.steady, self.pool = False, self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
+        return shape.rows * shape.width
 
     def captures(self) -> bool:
         """Whether whole iterations of the batch can be captured."""
@@ -182,6 +201,13 @@ class DeviceLoop:
         assert board is not None
         owners = board.owners[: shape.rows]
         rows = board.rows(owners)
+        emitted, kept, scores, checked = self._emitted(board, owners, rows, shape)
+        kept = kept & ~rows.ended.unsqueeze(1)
+        ended = (kept & (emitted == self.rules.eos)).any(1)
+        board.commit(owners, rows, emitted, kept, scores, checked, ended)
+        return board.flags
+
+    def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
         shown, outputs, length = self._shown(board, owners, rows, shape)
         window = GridWindow(shown.flatten(), outputs.flatten(), shape)
         window.reach = 0  # the table of positions is there
@@ -190,17 +216,14 @@ class DeviceLoop:
         self._apply_rules(board, owners, rows, logits, outputs, shown)
         if shape.width == 1:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
-            checked, kept = None, ~rows.ended.unsqueeze(1)
+            checked, kept = None, torch.ones_like(emitted, dtype=torch.bool)
         else:
             emitted, stood, kept = self._judged(logits, shown, length)
-            kept &= ~rows.ended.unsqueeze(1)
             checked = length, stood
             if self.drafter.reads_features:
                 self._remember(board, owners, stood)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
-        ended = (kept & (emitted == self.rules.eos)).any(1)
-        board.commit(owners, rows, emitted, kept, scores, checked, ended)
-        return board.flags
+        return emitted, kept, scores, checked
 
     def _apply_rules(
         self,

@@ -37,8 +37,8 @@ class Drafter(Protocol):
 class Follows(Protocol):
     """A drafter that can draft on the device, for every row as many tokens or fewer.
 
-    One that learns from times may have a method ``iteration_ended(rows, slots)``: it is called when an iteration has
-    ended whose window had so many slots in all.
+    One that learns from times may have a method ``iteration_ended(rows, slots, seconds)``: it is told how long an
+    iteration took for which it drafted, of so many rows, whose window had so many slots in all.
 
     Attributes:
         reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.

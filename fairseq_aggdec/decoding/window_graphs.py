@@ -210,6 +210,7 @@ class WindowGraphs:
     def forget(self) -> None:
         """Drops what was captured: memory that it reads is given up."""
         self.steps.clear()
+        self.pool = torch.cuda.graph_pool_handle()  # an empty one is not opened again
         self.generation += 1
 
     def part(self, rows: int, end: int) -> Kept | None:

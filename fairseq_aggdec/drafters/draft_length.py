@@ -70,9 +70,13 @@ class StepCost:
         """An iteration with so many tokens in its window has ended."""
         before, self.last = self.last, time.perf_counter()
         if before is not None:
-            bucket = rows.bit_length()
-            self.seen[bucket] = self.seen.get(bucket, 0) + 1
-            self.times.setdefault(bucket, Times()).add(tokens, self.last - before)
+            self.add(rows, tokens, self.last - before)
+
+    def add(self, rows: int, tokens: int, seconds: float) -> None:
+        """One took so long."""
+        bucket = rows.bit_length()
+        self.seen[bucket] = self.seen.get(bucket, 0) + 1
+        self.times.setdefault(bucket, Times()).add(tokens, seconds)
 
     def of(self, rows: int) -> float:
         bucket = rows.bit_length()
@@ -136,11 +140,6 @@ class DraftLength:
         own, mean = self.rows[row], self.total.accepted / self.total.seen
         return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 
-    def iteration_ended(self, rows: int, tokens: int) -> None:
-        """An iteration of so many rows, with so many tokens in its window, has ended."""
-        if self.measured:
-            self.measured.observe(rows, tokens)
-
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Takes in so many drafts, of whatever rows."""
         for proposed, stood in zip(drafted, accepted, strict=True):
@@ -149,7 +148,8 @@ class DraftLength:
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         """Takes in what came of an iteration: its end, and of every row of the batch the draft."""
-        self.iteration_ended(len(drafted), len(drafted) + sum(drafted))
+        if self.measured:
+            self.measured.observe(len(drafted), len(drafted) + sum(drafted))
         for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
             if proposed:
                 row.add(proposed, stood)

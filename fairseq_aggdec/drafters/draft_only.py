@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.board import Shape
+from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.device_loop import DeviceLoop
+from fairseq_aggdec.decoding.device_loop import DeviceLoop, Emitted
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.decoding.largest import first_largest
@@ -39,11 +39,7 @@ class DraftOnlyLoop(DeviceLoop):
     def _keep_rows(self, rows: Sequence[int]) -> None:
         self.drafter.keep_rows(rows)
 
-    def _step(self, shape: Shape) -> Tensor:
-        board = self.board
-        assert board is not None
-        owners = board.owners[: shape.rows]
-        rows = board.rows(owners)
+    def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
         slots = torch.arange(shape.width - 1, device=owners.device)
         # (R, k); behind the last place of the board nothing counts any more
         outputs = (rows.base.unsqueeze(1) + slots).clamp_(max=board.room[1] - 1)
@@ -58,12 +54,9 @@ class DraftOnlyLoop(DeviceLoop):
         self._apply_rules(board, owners, rows, logits, outputs, shown)
         emitted = first_largest(logits).view_as(outputs)
         ends = (emitted == self.rules.eos).long()
-        kept = (ends.cumsum(1) == ends) & ~rows.ended.unsqueeze(1)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
         drafted = torch.full_like(rows.base, shape.width - 1)
-        ended = (kept & (ends != 0)).any(1)
-        board.commit(owners, rows, emitted, kept, scores, (drafted, drafted), ended)
-        return board.flags
+        return emitted, ends.cumsum(1) == ends, scores, (drafted, drafted)
 
 
 class DraftOnlyGenerator(DraftAndVerifyGenerator):

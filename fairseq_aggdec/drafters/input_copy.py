@@ -227,8 +227,9 @@ class CopyDrafter:
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         self.draft_length.learn(drafted, accepted)
 
-    def iteration_ended(self, rows: int, slots: int) -> None:
-        self.draft_length.iteration_ended(rows, slots)
+    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
+        if measured := self.draft_length.measured:
+            measured.add(rows, slots, seconds)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:

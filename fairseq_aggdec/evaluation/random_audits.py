@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -145,16 +146,19 @@ def against_stock(session: CaseSession) -> Named:
     size, limit = session.case.batch_size, session.case.sentences
     margin, tolerance = equality.TIE_MARGIN["fp32"], equality.SCORE_TOLERANCE["fp32"]
     expected = equality.decode_all(session, "stock", size, limit)
+
+    @functools.cache
+    def wider() -> float:
+        return max(tolerance, ROUNDINGS * rounding(session, expected))
+
     for name, wanted, found in decoded(session, expected):
         result = equality.audit(session, list(wanted), wanted, found, margin, tolerance)
         if result.score_errors:
-            tolerance = max(tolerance, ROUNDINGS * rounding(session, expected))
-            result = equality.audit(session, list(wanted), wanted, found, margin, tolerance)
+            result = equality.audit(session, list(wanted), wanted, found, margin, wider())
         yield name, result
     for name, result in beams(session, "stock", margin, tolerance):
-        if result.score_errors and tolerance == equality.SCORE_TOLERANCE["fp32"]:
-            tolerance = max(tolerance, ROUNDINGS * rounding(session, expected))
-            result = dict(beams(session, "stock", margin, tolerance))[name]
+        if result.score_errors:
+            result = dict(beams(session, "stock", margin, wider()))[name]
         yield name, result
 
 

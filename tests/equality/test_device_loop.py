@@ -29,6 +29,16 @@ FOLLOWED = [
     and not any(word in case.name for word in SEEN)
 ]
 # Drafts decide what is written: a draft that differs is seen.
+# Its last block goes on behind the last place of the board.
+FOLLOWED.append(
+    Case(
+        "nar, as long as the board",
+        "nar",
+        drafter=("nar_drafter", {"block_size": 6}),
+        generation={"min_len": 60, "max_len_b": 61, "no_repeat_ngram_size": 3},
+        stock=False,
+    )
+)
 RELAXED = [
     replace(case, name=f"{case.name}, relaxed", task=case.task | {"acceptance": "top-beta"})
     for case in FOLLOWED

@@ -60,6 +60,19 @@ def test_scores_may_be_off_by_what_rounding_does(monkeypatch: pytest.MonkeyPatch
         assert any(audit.score_errors for audit in found.values()) == bugs
 
 
+def test_every_kind_of_beam_is_given_what_rounding_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_cases, "SENTENCES", FEW)
+    session = random_audits.RandomSession(Case.of(1))
+    monkeypatch.setattr(random_audits, "decoded", lambda *_: iter(()))
+    monkeypatch.setattr(random_audits, "rounding", lambda *_: 1.0)
+    monkeypatch.setitem(random_audits.equality.SCORE_TOLERANCE, "fp32", 1e-12)
+    narrow = dict(random_audits.beams(session, "stock", 1e-4, 1e-12))
+    assert all(audit.score_errors for audit in narrow.values()) and len(narrow) > 1
+    found = dict(random_audits.against_stock(session))
+    assert found.keys() == narrow.keys()
+    assert not any(audit.score_errors for audit in found.values())
+
+
 def record(case: Case, verdict: str = "") -> dict:
     differences = [Difference(3, 2, "a", "b", 2e-5, verdict)] if verdict else []
     audit = Audit(10, equal=10 - len(differences), differences=differences)
