@@ -39,9 +39,9 @@ from fairseq_aggdec.decoding.window_graphs import (
     grid_rows,
 )
 
-# What each position emits (R, W), what of that counts in a row that goes on, their scores; what was checked of a draft,
-# see :meth:`Board.commit`.
-Emitted = tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor] | None]
+# What each position emits (R, W); what of that counts in a row that goes on, None for all; its scores; what was checked
+# of a draft, see :meth:`Board.commit`.
+Emitted = tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]
 
 AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
 
@@ -202,7 +202,8 @@ class DeviceLoop:
         owners = board.owners[: shape.rows]
         rows = board.rows(owners)
         emitted, kept, scores, checked = self._emitted(board, owners, rows, shape)
-        kept = kept & ~rows.ended.unsqueeze(1)
+        goes_on = ~rows.ended.unsqueeze(1)
+        kept = goes_on if kept is None else kept & goes_on
         ended = (kept & (emitted == self.rules.eos)).any(1)
         board.commit(owners, rows, emitted, kept, scores, checked, ended)
         return board.flags
@@ -216,7 +217,7 @@ class DeviceLoop:
         self._apply_rules(board, owners, rows, logits, outputs, shown)
         if shape.width == 1:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
-            checked, kept = None, torch.ones_like(emitted, dtype=torch.bool)
+            checked = kept = None
         else:
             emitted, stood, kept = self._judged(logits, shown, length)
             checked = length, stood
