@@ -6,11 +6,9 @@ Rollback needs no call: a row's next window starts at the first position that wa
 there. Architectures with other layers are for :mod:`~fairseq_aggdec.decoding.prefix_decoder`.
 """
 
-import functools
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,98 +17,24 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows, with_kernels
 from fairseq_aggdec.decoding.compiled import Embedding, causal, compile_layers
+from fairseq_aggdec.decoding.decoder_layer import DecoderLayer
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.heads import FastHeads
-from fairseq_aggdec.decoding.int8 import Int8Linear, attend_alone, linear
-from fairseq_aggdec.decoding.linear import FastFeedForward, FastLinear, FastNorm, some_outputs
+from fairseq_aggdec.decoding.int8 import Int8Linear, linear
+from fairseq_aggdec.decoding.linear import (
+    FastLinear,
+    FastNorm,
+    carry_biases,
+    some_outputs,
+)
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.decoding.window_graphs import Kept, WindowGraphs
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
-
-
-class _Layer:
-    """One decoder layer over the N tokens of a window."""
-
-    def __init__(self, layer: Any, pack: bool, int8: bool):
-        own, cross = layer.self_attn, layer.encoder_attn
-        product = functools.partial(linear, pack=pack, int8=int8)
-        self.own, self.pack, self.int8 = own, pack, int8
-        self.heads = own.num_heads
-        self.pre_norm = bool(layer.normalize_before)
-        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
-        self.own_out = product([own.out_proj])
-        self.own_norm = FastNorm(layer.self_attn_layer_norm)
-        self.cross_q = product([cross.q_proj])
-        self.cross_kv = product([cross.k_proj, cross.v_proj])
-        self.cross_out = product([cross.out_proj])
-        self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
-        self.feed_forward = FastFeedForward(layer, product)
-
-    @functools.cached_property
-    def own_value(self) -> FastLinear:
-        """Self-attention of a position that sees itself only: the output projection of its own value."""
-        value, out = self.own.v_proj, self.own.out_proj
-        both = nn.Linear(value.in_features, out.out_features, device="meta")
-        weight = out.weight.detach() @ value.weight.detach()
-        both.weight = nn.Parameter(weight, requires_grad=False)
-        both.bias = nn.Parameter(out(value.bias).detach(), requires_grad=False)
-        return FastLinear([both], pack=self.pack)
-
-    def split(self, kv: Tensor) -> Tensor:
-        """Keys and values (B, L, 2C) -> (2, B, H, L, D), a view."""
-        rows, length, _ = kv.shape
-        return kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-
-    def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
-        """Queries (N, C) of a window over keys and values (2, B, H, L, D) -> (N, C)."""
-        k, v = kv.unbind(0)
-        # (N, C) -> (B, H, W, D)
-        grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
-        if self.int8:
-            attended = attend_alone(grid, k, v, mask)
-        else:
-            attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
-        return window.from_grid(attended.transpose(1, 2))
-
-    def __call__(
-        self,
-        x: Tensor,
-        window: Window,
-        cache: Tensor,
-        own_mask: Tensor | None,
-        memory: Tensor,
-        memory_mask: Tensor | None,
-    ) -> Tensor:
-        """x (N, C), cache (B, capacity, 2C) written in place, memory (2, B, H, S, D) -> (N, C)."""
-        own = self.own_norm(x) if self.pre_norm else x
-        if window.alone:
-            x = x + self.own_value(own)
-        else:
-            qkv = self.qkv(own)
-            width = qkv.size(-1) // 3
-            _write(cache, qkv[:, width:], window)
-            seen = self.split(cache[:, : window.end])
-            x = x + self.own_out(self.attend(qkv[:, :width], seen, own_mask, window))
-        if not self.pre_norm:
-            x = self.own_norm(x)
-        q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
-        x = x + self.cross_out(self.attend(q, memory, memory_mask, window))
-        if not self.pre_norm:
-            x = self.cross_norm(x)
-        return self.feed_forward(x)
-
-
-def _write(cache: Tensor, kv: Tensor, window: Window) -> None:
-    """Stores the window's keys and values (N, 2C) at their positions of the cache (B, capacity, 2C)."""
-    if window.level and window.dense:
-        cache[:, window.starts[0] : window.end] = kv.view(window.rows, window.width, -1)
-    else:
-        cache[window.row_of, window.positions] = kv
 
 
 class CachedDecoder:
@@ -132,10 +56,15 @@ class CachedDecoder:
         graphs: bool = False,
     ):
         self.decoder, self.pack, self.int8 = decoder, pack, int8
-        self.layers = [_Layer(layer, pack, int8) for layer in decoder.layers]
+        self.layers = [DecoderLayer(layer, pack, int8) for layer in decoder.layers]
+        device = decoder.embed_tokens.weight.device
         self.project_in = _optional_linear(decoder.project_in_dim, pack, int8)
         self.project_out = _optional_linear(decoder.project_out_dim, pack, int8)
+        self.scale = float(decoder.embed_scale)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
+        self.opening: Tensor | None = None  # (C,), what is added to embeddings
+        if device.type == "cuda" and not any(layer.pre_norm for layer in self.layers):
+            self._carry_biases()
         self.norm = _optional_norm(decoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._embedding())
         self.project_vocabulary = linear([decoder.output_projection], pack=pack, int8=int8)
@@ -148,10 +77,18 @@ class CachedDecoder:
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
         self.spare: Tensor | None = None  # flat: the memory of the cache, kept from batch to batch
-        device = decoder.embed_tokens.weight.device
         self.graphs = None
         if graphs and device.type == "cuda":
             self.graphs = WindowGraphs(self._run_on_grid, device)
+
+    def _carry_biases(self) -> None:
+        if self.embed_norm is not None:
+            self.embed_norm.bias = carry_biases(self.embed_norm.bias, self.layers)
+        elif self._embeds_alike and self.decoder.embed_positions is not None:
+            nothing = self.decoder.embed_tokens.weight.new_zeros(self.decoder.embed_dim)
+            self.opening = carry_biases(nothing, self.layers)
+        else:
+            carry_biases(None, self.layers)
 
     def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
         """Forgets all rows and takes up a new batch.
@@ -230,8 +167,8 @@ class CachedDecoder:
             if self.decoder.embed_positions is not None:
                 self._position_table(window.reach)
             # What a method embeds in its own way is no part of the graph.
-            own = type(self)._embed is not CachedDecoder._embed
-            given = (lambda: self._embed(window)) if own else (lambda: window.tokens)
+            alike = self._embeds_alike
+            given = (lambda: window.tokens) if alike else (lambda: self._embed(window))
             if (x := self.graphs.step(window, given)) is not None:
                 return x
         if not window.alone:
@@ -354,22 +291,29 @@ class CachedDecoder:
         self.cache, flat, self.memory_mask = kept
         self.memory = self._split(flat)
 
+    @property
+    def _embeds_alike(self) -> bool:
+        """Whether all positions are embedded as a stock decoder embeds them."""
+        return type(self)._embed is CachedDecoder._embed
+
     def _embedding(self) -> Embedding | None:
         """What :meth:`_embed` does, for the compiled library; None where that cannot."""
         weight = self.decoder.embed_tokens.weight
-        own = type(self)._embed is not CachedDecoder._embed
-        if own or self.project_in is not None or not weight.is_contiguous():
+        if not self._embeds_alike or self.project_in is not None or not weight.is_contiguous():
             return None
-        return Embedding(weight, float(self.decoder.embed_scale), self.embed_norm)
+        return Embedding(weight, self.scale, self.embed_norm)
 
     def _embed(self, window: Window) -> Tensor:
-        x = F.embedding(window.tokens, self.decoder.embed_tokens.weight)
-        if self.decoder.embed_scale != 1.0:
-            x = x * self.decoder.embed_scale
+        x, scale = F.embedding(window.tokens, self.decoder.embed_tokens.weight), self.scale
+        positions = self.decoder.embed_positions is not None
+        # On a GPU in one launch; on a CPU that would round by where a number stands in memory.
+        at_once = positions and self.project_in is None and x.device.type != "cpu"
+        if scale != 1.0 and not at_once:
+            x, scale = x * scale, 1.0
         if self.project_in is not None:
             x = self.project_in(x)
-        if self.decoder.embed_positions is not None:
-            x = window.add_positions(x, self._position_table(window.reach))
+        if positions:
+            x = window.add_positions(x, self._position_table(window.reach), scale)
         return x if self.embed_norm is None else self.embed_norm(x)
 
     def _position_table(self, positions: int) -> Tensor:
@@ -381,7 +325,8 @@ class CachedDecoder:
             dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
             if self.graphs is not None:
                 self.graphs.forget()  # they read the one that is given up
-            self.position_table = table = self.decoder.embed_positions(dummy)[0].detach()
+            table = self.decoder.embed_positions(dummy)[0].detach()
+            self.position_table = table = table if self.opening is None else table + self.opening
         return table
 
 

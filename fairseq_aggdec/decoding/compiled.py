@@ -151,6 +151,7 @@ class Embedding:
 
 
 def _norm(module: FastNorm) -> NormStruct:
+    assert module.bias is not None
     return NormStruct(module.weight.data_ptr(), module.bias.data_ptr(), module.eps)
 
 

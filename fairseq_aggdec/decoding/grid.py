@@ -63,8 +63,8 @@ class GridWindow(Window):
     def positions(self) -> Tensor:
         return self.at
 
-    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + table[self.at]
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.at], x, alpha=scale)
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         """Additive mask (R, 1, W, ``capacity``)."""
@@ -96,8 +96,8 @@ class GridTree(GridWindow):
         super().__init__(tokens, places, shape)
         self.depths, self.seen = depths, seen
 
-    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + table[self.depths]
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.depths], x, alpha=scale)
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         bits = torch.arange(WORD, device=self.seen.device)

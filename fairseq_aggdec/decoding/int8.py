@@ -78,6 +78,8 @@ class Int8Linear:
         kernel: the product in the compiled library, None where there is none.
     """
 
+    carried = False  # its bias is its own
+
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False):
         weight, bias = joined([module.weight for module in modules]), joined_bias(modules)
         bias = None if bias is None else bias.detach().float()
@@ -89,6 +91,9 @@ class Int8Linear:
         if self.dtype is torch.float32:
             return self.product(x)
         return self.product(x.float()).to(x.dtype)
+
+    def add_to(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self(y)
 
     def fill_up(self, x: Tensor) -> Tensor:
         return x

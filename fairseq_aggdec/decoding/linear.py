@@ -91,6 +91,7 @@ class FastLinear:
 
     Attributes:
         kernel: the product in the compiled library, None where that does not do it.
+        carried: what the result is added to has the bias already (:func:`carry`).
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
@@ -98,6 +99,7 @@ class FastLinear:
         self.outputs = weight.size(0)
         self.bias = joined_bias(modules)
         self.relu = relu
+        self.carried = False
         self.packed: Tensor | None = None
         self.kernel: Product | None = None
         if (
@@ -131,10 +133,15 @@ class FastLinear:
             y = self.packed_product(x, self.packed, self.bias, self.post, [], "")
             return y if x.size(-2) == rows else y[..., :rows, :]
         if len(self.parts) == 1:
-            y = _product(x, *self.parts[0])
-        else:
-            y = torch.cat([_product(x, *part) for part in self.parts], -1)
-        return y.relu_() if self.relu else y
+            return _product(x, *self.parts[0], self.relu)
+        return torch.cat([_product(x, *part, self.relu) for part in self.parts], -1)
+
+    def add_to(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of y (N or more, C_in), the first N results added to x (N, C_out), which they may be written to."""
+        if not self.carried:
+            return x + self(y)[..., : x.size(-2), :]
+        ((transposed, _),) = self.parts
+        return x.addmm_(y, transposed)
 
     def fill_up(self, x: Tensor) -> Tensor:
         """(..., N, C_in) with rows of zeros behind, as many as make a number of rows that is multiplied fast."""
@@ -177,11 +184,13 @@ def in_huge_pages(packed: Tensor) -> Tensor:
     return packed
 
 
-def _product(x: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
+def _product(x: Tensor, transposed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """(..., C_in) -> (..., C_out): ``F.linear`` without the two calls that it makes before its product."""
     if bias is None or x.dim() != 2:
-        return F.linear(x, transposed.t(), bias)
-    return torch.addmm(bias, x, transposed)
+        y = F.linear(x, transposed.t(), bias)
+        return y.relu_() if relu else y
+    # With ReLU one launch on a GPU.
+    return (torch._addmm_activation if relu else torch.addmm)(bias, x, transposed)
 
 
 def joined(parameters: Sequence[Tensor]) -> Tensor:
@@ -206,10 +215,45 @@ class FastNorm:
 
     def __init__(self, module: nn.LayerNorm):
         self.shape = tuple(module.normalized_shape)
-        self.weight, self.bias, self.eps = module.weight, module.bias, module.eps
+        self.weight, self.eps = module.weight, module.eps
+        self.bias: Tensor | None = module.bias
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:
+    """The bias of what a residual connection begins at, with that of the product whose result is added to it.
+
+    For GPUs, where each operator is a launch: the product is then added in place, and nothing is left to add. What
+    reads on the way where the connection begins, ``reader``, takes the bias off again, in its own.
+    """
+    weight, own = reader.parts[0]
+    if bias is None or own is None or product.bias is None:
+        return bias
+    shift = product.bias.detach()
+    # In fp32, also in half precision: rounded once.
+    own = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
+    reader.parts = [(weight, own)]
+    product.carried = True
+    return bias.detach() + shift
+
+
+def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
+    """:func:`carry` in all decoder layers, whose norms follow; ``bias`` is of what the first reads."""
+    first = layers[0]
+    bias = carry(bias, first.qkv, first.own_out)
+    for layer, following in zip(layers, [*layers[1:], None], strict=True):
+        block = layer.feed_forward
+        connections = [
+            (layer.own_norm, layer.cross_q, layer.cross_out),
+            (layer.cross_norm, block.expand, block.contract),
+        ]
+        if following is not None:
+            connections.append((block.norm, following.qkv, following.own_out))
+        for norm, reader, product in connections:
+            norm.bias = carry(norm.bias, reader, product)
+    return bias
 
 
 def _is_identity(activation: Any) -> bool:
@@ -240,12 +284,11 @@ class FastFeedForward:
         self.pre_norm = bool(layer.normalize_before)
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows = x.size(-2)
         # Once for both products: the wide result between them is not copied.
         hidden = self.expand(self.expand.fill_up(self.norm(x) if self.pre_norm else x))
         if self.activation is not None:
             hidden = self.activation(hidden)
-        x = x + self.contract(hidden)[..., :rows, :]
+        x = self.contract.add_to(x, hidden)
         return x if self.pre_norm else self.norm(x)
 
 

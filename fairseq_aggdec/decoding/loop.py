@@ -42,8 +42,8 @@ def draft_and_verify(
             window = state.window(draft)
             logits = verifier.logits(window)
         with counters.clock("other"):
-            with rules.applied(logits, window, state):
-                verification = judge(accept, logits, draft, window, rules.eos)
+            with rules.applied(logits, window, state) as ruled:
+                verification = judge(accept, ruled, draft, window, rules.eos)
             commit(verification, rules, logits, state)
             drafter.observe(verification, state)
             verifier.settle(verification)
@@ -138,6 +138,8 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
     if window.rows == 1 and verification.paths is None:
         count = len(emitted[0])
         scores = rules.scores(logits[:count], verification.tokens[:count])
+    elif window.width == 1:
+        scores = rules.scores(logits, verification.tokens)
     else:
         places = verification.places()
         tokens = [token for row in emitted for token in row]

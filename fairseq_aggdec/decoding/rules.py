@@ -5,6 +5,7 @@ forced at the maximum length, prefix tokens are forced before it, else ``</s>`` 
 and repeated n-grams are banned last.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,35 +40,41 @@ class Rules:
     free_end: bool = False
 
     @contextmanager
-    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[None]:
-        """While this holds, what a position must not emit has the logit -inf; (N, V) as before afterwards.
+    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[Tensor]:
+        """Logits (N, V) to choose from, -inf for what a position must not emit; those given are as before afterwards.
 
         Where the output is forced, nothing but the forced token is left. So choices and relaxed acceptance keep the
-        rules without knowing them.
+        rules without knowing them. On a CPU these are the given logits, changed for as long as this holds; on a GPU,
+        where each change is a launch and memory is fast, others.
         """
         forced, banned = self._forced(window, state), self._banned(window, state)
+        in_place = logits.device.type == "cpu"
+        ruled = (
+            logits
+            if in_place
+            else logits + _hidden(self.pad, logits.size(-1), logits.dtype, logits.device)
+        )
         kept = []
 
         # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
         def hide(where: Any, value: float | Tensor = -torch.inf) -> None:
-            kept.append((where, logits[where].clone()))
-            logits[where] = value
+            if in_place:
+                kept.append((where, logits[where].clone()))
+            ruled[where] = value
 
-        of_pad = logits[:, self.pad]
-        pads = of_pad.clone()
-        of_pad.fill_(-torch.inf)
+        if in_place:
+            hide((slice(None), self.pad))
         if self.unk_penalty:
-            hide((slice(None), self.unk), logits[:, self.unk] - self.unk_penalty)
+            hide((slice(None), self.unk), ruled[:, self.unk] - self.unk_penalty)
         if banned:
             hide(to_device(banned, logits.device).unbind(1), logits.new_full((), -torch.inf))
         if forced:
             at, tokens = to_device(forced, logits.device).unbind(1)
             hide(at, logits.new_full((), -torch.inf))
-            logits[at, tokens] = logits.new_zeros(())
-        yield
+            ruled[at, tokens] = logits.new_zeros(())
+        yield ruled
         for where, values in reversed(kept):
             logits[where] = values
-        of_pad.copy_(pads)
 
     def apply_on_device(
         self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor
@@ -187,6 +194,14 @@ class Rules:
                     found.append((first + slots[index - start], token))
             first += width
         return found
+
+
+@functools.cache
+def _hidden(token: int, types: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(V,) what hides one of V types in logits that it is added to: -inf for it, 0 for the others."""
+    added = torch.zeros(types, dtype=dtype, device=device)
+    added[token : token + 1].fill_(-torch.inf)
+    return added
 
 
 def repeats(

@@ -117,12 +117,14 @@ class Window:
         placed = torch.stack([row_of * self.width + offset, row_of, starts[row_of] + offset])
         return sent(placed, self.tokens.device).unbind(0)
 
-    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        """Adds each token's row of a position table (>= ``end``, C) to its embedding (N, C)."""
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        """Adds each token's row of a position table (>= ``end``, C) to its embedding (N, C) times ``scale``."""
         if self.level and self.dense:
-            grid = x.view(self.rows, self.width, -1) + table[self.starts[0] : self.end]
+            grid = torch.add(
+                table[self.starts[0] : self.end], x.view(self.rows, self.width, -1), alpha=scale
+            )
             return grid.view(-1, x.size(-1))
-        return x + table[self.positions]
+        return torch.add(table[self.positions], x, alpha=scale)
 
     def to_grid(self, x: Tensor) -> Tensor:
         """(N, C) -> (B, W, C), holes filled with zeros."""
@@ -189,8 +191,8 @@ class NodeWindow(Window):
         super().__init__(tokens, [0] * len(widths), widths)
         self.node_positions, self.end, self.reach = positions, end, end
 
-    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + table[self.node_positions]
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.node_positions], x, alpha=scale)
 
 
 class TreeWindow(Window):
@@ -224,8 +226,8 @@ class TreeWindow(Window):
         super().__init__(tokens, starts, widths)
         self.depths, self.reach, self.seen = depths, deepest + 1, seen
 
-    def add_positions(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + table[self.depths]
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.depths], x, alpha=scale)
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         """Additive mask (B, 1, W, ``end``); holes of the grid see the root."""

@@ -112,8 +112,8 @@ def draft_only(
         with counters.clock("other"):
             # Padding, which is in no output, for what is not known: it repeats no n-gram.
             unknown = torch.full((len(state.rows), block_size), rules.pad, device=logits.device)
-            with rules.applied(logits, _window(state, unknown), state):
-                choices = first_largest(logits)
+            with rules.applied(logits, _window(state, unknown), state) as ruled:
+                choices = first_largest(ruled)
             blocks = choices.view(-1, block_size)
             emitted = [_until_end(block, rules.eos) for block in blocks.tolist()]
             verification = Verification(

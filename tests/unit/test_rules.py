@@ -27,8 +27,8 @@ def choose(
 ) -> list[int]:
     state = DecodeState(rows, EOS, torch.device("cpu"))
     before = logits.clone()
-    with rules.applied(logits, state.window(Draft(drafts)), state):
-        choices = logits.argmax(-1).tolist()
+    with rules.applied(logits, state.window(Draft(drafts)), state) as ruled:
+        choices = ruled.argmax(-1).tolist()
     assert torch.equal(logits, before)
     return choices
 
