@@ -7,7 +7,8 @@ own, bound to the same cores, its threads asleep while others run; they decode t
 speed: sentences that differ from stock with the same beam, and BLEU or F0.5. A rival that is not installed is left out
 with a word below the table. All processes are in memory at once (half a GiB and a model each): --systems takes fewer.
 
-With --drafter-path GAD takes part, with --heads blockwise decoding.
+With --drafter-path GAD takes part, with --heads blockwise decoding, with --assistant the speculative decoding of
+transformers.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.evaluation import benchmark, gec_score, machine, quality, rivals, systems
+from fairseq_aggdec.evaluation.engines import ASSISTED
 from fairseq_aggdec.evaluation.results import check_counts, check_place, named, refusals, write_text
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.timing import Measurement, measure
@@ -42,6 +44,11 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repeats", type=int, default=1, help="times each batch is decoded")
     group.add_argument(
         "--heads", metavar="FILE", help="checkpoint with block heads on the same model"
+    )
+    group.add_argument(
+        "--assistant",
+        metavar="FILE",
+        help="checkpoint of a smaller Transformer of the same dictionary, which drafts for transformers (batch size 1)",
     )
     group.add_argument(
         "--gec",
@@ -81,7 +88,8 @@ class Contest:
             if given
             for ending in ("", *systems.PRECISIONS)
         ]
-        return [*rivals.DEFAULT, *drafted]
+        assisted = [ASSISTED] if self.args.assistant else []
+        return [*rivals.DEFAULT, *assisted, *drafted]
 
     def run(self) -> None:
         rows: list[benchmark.Line] = []
@@ -89,6 +97,8 @@ class Contest:
             running = self.start(threads)
             for size in self.args.batch_sizes:
                 entered = [rival for rival in running if rivals.entered(rival.name, size)]
+                if not entered:
+                    continue
                 batches = self.session.batches(size, self.args.limit)
                 measured = measure(entered, batches, repeats=self.args.repeats)
                 rows += self.lines(measured, size, threads)
@@ -104,10 +114,11 @@ class Contest:
         """The processes of all that can be measured here."""
         running = []
         for name in self.names:
-            more = ["--path", self.args.heads] if name.startswith("blockwise") else []
-            if more == ["--path", None]:
-                self.absent[name] = "it needs --heads"
+            wanted, option, given = self.models_of_its_own(name)
+            if wanted and not given:
+                self.absent[name] = f"it needs {wanted}"
                 continue
+            more = [option, given] if wanted else []
             try:
                 running.append(rivals.Rival(name, [*self.arguments, *more], threads))
             except rivals.AbsentError as absent:
@@ -115,6 +126,14 @@ class Contest:
         if not running:
             raise SystemExit(f"error: nothing can be measured: {'; '.join(self.absent.values())}")
         return running
+
+    def models_of_its_own(self, name: str) -> tuple[str, str, str]:
+        """Of a system: our option for its own model, that of its process, and the file; empty where it has none."""
+        if name.startswith("blockwise"):
+            return "--heads", "--path", self.args.heads or ""
+        if name == ASSISTED:
+            return "--assistant", "--drafter-path", self.args.assistant or ""
+        return "", "", ""
 
     def lines(self, measured: list[Measurement], size: int, threads: int) -> list[benchmark.Line]:
         found = benchmark.lines(measured, size, threads)

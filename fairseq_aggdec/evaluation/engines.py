@@ -13,6 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
+from fairseq_aggdec.drafters.loading import load_writer
 from fairseq_aggdec.evaluation import hugging_face
 from fairseq_aggdec.evaluation.session import Session
 from fairseq_aggdec.evaluation.timing import System
@@ -32,7 +33,8 @@ CTRANSLATE2 = {
     f"ct2-{kind}{ending}": CTranslate2(kind, *how)
     for kind, (ending, how) in itertools.product(("float32", "bfloat16", "int8"), ENDINGS.items())
 }
-HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5}  # beam
+ASSISTED = "hf-assistant"
+HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5, ASSISTED: 1}  # beam
 LABELS = {
     **{
         name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
@@ -42,6 +44,7 @@ LABELS = {
     "hf": "Hugging Face transformers, greedy",
     "hf-bf16": "Hugging Face transformers, greedy, bf16",
     "hf-beam5": "Hugging Face transformers, beam 5",
+    ASSISTED: "Hugging Face transformers, greedy, with an assistant",
 }
 
 
@@ -114,10 +117,17 @@ def ctranslate2_system(
 
 
 def hugging_face_system(name: str, session: Session) -> System:
-    """The search of Hugging Face transformers on the same weights."""
+    """The search of Hugging Face transformers on the same weights.
+
+    The assistant, whose drafts it verifies, is the session's ``--drafter-path``: a smaller model, same dictionary.
+    """
     (model,) = one_model(session, "Hugging Face transformers decodes")
+    task, assistant = session.task, None
     try:
-        made = hugging_face.exported(model.float().cpu(), session.task.target_dictionary)
+        made = hugging_face.exported(model.float().cpu(), task.target_dictionary)
+        if name == ASSISTED:
+            smaller = load_writer(task.cfg.drafter_path, task, "--assistant")
+            assistant = hugging_face.exported(smaller.float(), task.target_dictionary)
     except ImportError as error:
         raise SystemExit(f"error: {name} needs transformers: {hugging_face.INSTALL}") from error
     if name.endswith("-bf16"):
@@ -129,7 +139,7 @@ def hugging_face_system(name: str, session: Session) -> System:
         limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
         limit = min(limit, model.max_decoder_positions() - 1)
         beam = HUGGING_FACE[name]
-        return hugging_face.translate(made, tokens, limit, generation.min_len, beam)
+        return hugging_face.translate(made, tokens, limit, generation.min_len, beam, assistant)
 
     return System(name, decode)
 

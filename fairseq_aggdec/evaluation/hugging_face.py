@@ -159,7 +159,7 @@ def save(model: Any, source: Dictionary, target: Dictionary, folder: Path) -> No
 
 @torch.inference_mode()
 def translate(
-    made: Any, tokens: Tensor, limit: int, least: int = 1, beam: int = 1
+    made: Any, tokens: Tensor, limit: int, least: int = 1, beam: int = 1, assistant: Any = None
 ) -> list[list[int]]:
     """The best hypothesis of each sentence, ``</s>`` at its end.
 
@@ -167,8 +167,9 @@ def translate(
         made: from :func:`exported`.
         tokens: (B, S) as fairseq collates sources, padded on either side; Marian counts positions from the left edge.
         limit: tokens of the longest output without ``</s>``.
-        least: tokens of the shortest.
+        least: tokens of the shortest; with an assistant there is no such limit.
         beam: of the search, which ends, as stock's does, when it has as many hypotheses; 1 is greedy decoding.
+        assistant: a model of the same dictionary whose drafts are verified (speculative decoding); one sentence only.
     """
     config = made.config
     ranked = {"num_beams": beam, "length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}
@@ -178,7 +179,8 @@ def translate(
         tokens,
         attention_mask=tokens.ne(pad).long(),
         max_new_tokens=limit + 1,
-        min_new_tokens=least,
+        min_new_tokens=None if assistant is not None else least,
+        assistant_model=assistant,
         **ranked,
     )
     eos = config.eos_token_id

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.evaluation import systems
-from fairseq_aggdec.evaluation.engines import CTRANSLATE2, LABELS
+from fairseq_aggdec.evaluation.engines import ASSISTED, CTRANSLATE2, LABELS
 from fairseq_aggdec.evaluation.session import Session, generation_parser
 from fairseq_aggdec.evaluation.timing import System
 
@@ -25,7 +25,7 @@ DEFAULT = (
     "beam5",
     "beam1",
     *(f"{name}{precision}" for name in OURS for precision in ("", *systems.PRECISIONS)),
-    *LABELS,
+    *(name for name in LABELS if name != ASSISTED),
 )
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
@@ -139,5 +139,8 @@ def loaded(name: str, arguments: Sequence[str]) -> tuple[Session, System]:
 
 
 def entered(name: str, batch_size: int) -> bool:
-    """Whether a system has a row for this batch size: batches of an engine's own are smaller ones."""
+    """Whether a system has a row for this batch size: batches of an engine's own are smaller ones, and drafts of an
+    assistant are for one sentence at a time."""
+    if name == ASSISTED:
+        return batch_size == 1
     return name not in CTRANSLATE2 or CTRANSLATE2[name].rows < batch_size

@@ -124,6 +124,30 @@ def test_other_engines_give_what_stock_gives(
     assert other.said[1][1] == stock.said[1][1]
 
 
+def test_an_assistant_of_transformers_changes_nothing(
+    arguments: list[str], bound: list[Any]
+) -> None:
+    pytest.importorskip("transformers")
+    contest = command.Contest([*arguments, "--assistant", "a.pt"])
+    assert "hf-assistant" in contest.names and "--assistant" not in contest.arguments
+    assert contest.models_of_its_own("hf-assistant") == ("--assistant", "--drafter-path", "a.pt")
+    checkpoint = arguments[arguments.index("--path") + 1]
+    plain, assisted = Place([0], [3]), Place([0], [3])
+    arguments = [*arguments, "--min-len", "0"]  # with an assistant there is no shortest output
+    rivals.serve(plain, "hf", arguments, threads=1)  # type: ignore[arg-type]
+    given = [*arguments, "--drafter-path", checkpoint]
+    rivals.serve(assisted, "hf-assistant", given, threads=1)  # type: ignore[arg-type]
+    assert assisted.said[0] is None
+    assert [answer[1] for answer in assisted.said[1:]] == [x[1] for x in plain.said[1:]]
+
+
+def test_a_system_that_lacks_its_own_model_is_named(arguments: list[str], tmp_path: Path) -> None:
+    asked = ["--systems", "beam1", "hf-assistant", "--batch-sizes", "1"]
+    contest = command.Contest([*arguments, *asked, "--output", str(tmp_path / "rivals")])
+    contest.run()
+    assert contest.absent == {"hf-assistant": "it needs --assistant"}
+
+
 def test_gec_scores_take_the_place_of_bleu(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,3 +192,4 @@ def test_names_of_systems() -> None:
     assert beams == {"search5-int8": 5, "ct2-int8-beam5": 5, "hf": 1}
     assert not rivals.entered("ct2-int8-own", engines.OWN_BATCH)
     assert rivals.entered("ct2-int8-own", 128) and rivals.entered("ct2-int8", 8)
+    assert rivals.entered("hf-assistant", 1) and not rivals.entered("hf-assistant", 8)

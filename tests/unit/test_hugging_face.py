@@ -96,3 +96,14 @@ def test_a_saved_model_is_read_back(kind: str, tmp_path: Path) -> None:
     assert hugging_face.translate(read.eval(), tokens, limit=20) == expected
     assert torch.is_tensor(read.get_input_embeddings().weight)
     assert '"w0": 4' in (tmp_path / "vocab-tgt.json").read_text()
+
+
+def test_an_assistant_changes_no_output() -> None:
+    """Drafts of another model stand where this one agrees; what is written is this one's."""
+    model, other = made({}, 1), made({"decoder_layers": 1}, 2)
+    dictionary = make_dictionary()
+    exported, assistant = (hugging_face.exported(one, dictionary) for one in (model, other))
+    for seed in range(6):
+        tokens = make_batch(random_sources(seed, 1))["net_input"]["src_tokens"]
+        expected = hugging_face.translate(exported, tokens, 20, least=0)
+        assert hugging_face.translate(exported, tokens, 20, assistant=assistant) == expected
