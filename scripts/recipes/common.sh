@@ -18,13 +18,14 @@ die() { printf 'error: %s\n' "$*" >&2; exit 2; }
 # Variables that say where and on what a stage runs, not what comes out.
 NO_SETTINGS=' OUT WORK ROOT PYTHON BIN USER_DIR DEVICE_FLAGS PRECISION_FLAGS GPUS BF16 WORKERS '
 
-# called COMMAND: the text of a function and of those that it calls, each once.
+# called COMMAND: the text of a function and of those that it calls, each once, without the programs in other languages that they
+# hold (between <<'PYTHON' and PYTHON), whose words are no commands.
 called() {
     local -A seen=()
     local waiting=("$1") name body other
     while [ "${#waiting[@]}" -gt 0 ]; do
         name=${waiting[0]} waiting=("${waiting[@]:1}")
-        [ -z "${seen[$name]:-}" ] && body=$(declare -f "$name") || continue
+        [ -z "${seen[$name]:-}" ] && body=$(declare -f "$name" | sed "/<<'PYTHON'/,/^PYTHON\$/{/<<'PYTHON'/!d}") || continue
         seen[$name]=1
         printf '%s\n' "$body"
         while read -r other; do

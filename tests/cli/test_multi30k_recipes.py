@@ -41,6 +41,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work
 
 
+def test_the_same_command_again_makes_nothing_anew(made: Path, tmp_path: Path) -> None:
+    """Nor does the other direction make again what both share."""
+    work = shutil.copytree(made, tmp_path / "work")
+    files = {"WORK": str(work), "FILES": (made.parent / "public").as_uri()}
+    result = recipe("multi30k", **files, **SETTINGS)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stderr.count("done already, kept") == 5
+    other = recipe("multi30k", SOURCE="en", TARGET="de", **files, **SETTINGS)
+    assert other.returncode == 0, other.stderr[-2000:]
+    assert other.stderr.count("done already, kept") == 2
+    assert not list(work.glob("*.before-*"))
+
+
 def run(made: Path, folder: Path, name: str, **settings: str) -> dict[str, dict[str, Any]]:
     """Rows of the table that a recipe makes, by system."""
     work = shutil.copytree(made, folder / "work")
