@@ -100,8 +100,8 @@ def sentences() -> list[str]:
     nbest = result("equality-beam-multi30k-de-en-test")["results"].values()
     lists, equal = (sum(each[key] for each in nbest) for key in ("sentences", "equal"))
     assert lists == equal  # "without a difference"
-    rounded = result("int8-quality")
-    lost = 100 * (rounded["scores"]["iad"]["f"] - rounded["scores"]["iad-int8"]["f"])
+    rounded = result("int8-quality-ua_gec-test")
+    moved = 100 * (rounded["scores"]["beam5-int8"]["f"] - rounded["scores"]["beam5"]["f"])
     tested = {
         row["sentences"] for task, _ in ROWS.values() for row in result(f"beam-{task}")["results"]
     }
@@ -109,8 +109,8 @@ def sentences() -> list[str]:
     return [
         f"[{ratio('beam-replay_base', ('beam5',), 'search5', 1)} times](docs/results/beam-replay_base.md)",
         f"[{lists:,} n-best lists](docs/results/equality-beam-multi30k-de-en-test.md)",
-        f"[{rounded['differ']} of {rounded['sentences']} sentences](docs/results/int8-quality.md)",
-        f"{lost:.1f} points\nof F0.5 worse",
+        f"[{rounded['differ']['beam5']} of {rounded['sentences']:,} sentences](docs/results/int8-quality-ua_gec-test.md)",
+        f"F0.5 moved by {abs(moved):.1f} points",
         f"{count} test\nsentences",
     ]
 
