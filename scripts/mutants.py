@@ -75,8 +75,8 @@ MUTANTS = [
     ),
     Mutant(
         *("positions of a tree by place, not by depth", "decoding/window.py"),
-        "        return x + table[self.depths]",
-        "        return x + table[self.positions]",
+        "return torch.add(table[self.depths]",
+        "return torch.add(table[self.positions]",
         ("tests/unit/test_window.py", BEAM),
     ),
     Mutant(
@@ -147,9 +147,15 @@ MUTANTS = [
     ),
     Mutant(
         *("the penalty of <unk> is a reward", "decoding/rules.py"),
-        "logits[:, self.unk] - self.unk_penalty",
-        "logits[:, self.unk] + self.unk_penalty",
+        "ruled[:, self.unk] - self.unk_penalty",
+        "ruled[:, self.unk] + self.unk_penalty",
         (RULES, OPTIONS),
+    ),
+    Mutant(
+        *("a bias that a norm carries is read as if it were not there", "decoding/linear.py"),
+        "reader.parts = [(weight, own)]",
+        "pass",
+        ("tests/unit/test_linear.py",),
     ),
     Mutant(
         *("the first n-gram may be repeated", "decoding/rules.py"),

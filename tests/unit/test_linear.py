@@ -18,6 +18,7 @@ from fairseq_aggdec.decoding.linear import (
     FastLinear,
     FastNorm,
     ParameterWatch,
+    carry,
     multiplies_bfloat16,
 )
 
@@ -141,6 +142,24 @@ def test_feed_forward(pack: bool, normalize_before: bool, activation: str) -> No
     expected = x + layer.fc2(layer.activation_fn(layer.fc1(hidden)))
     expected = expected if normalize_before else layer.final_layer_norm(expected)
     assert_close(FastFeedForward(layer, functools.partial(FastLinear, pack=pack))(x), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_carried_bias_changes_nothing(bias: bool) -> None:
+    """It is part of the norm, and what is added is written to what it is added to; no bias, nothing to do."""
+    norm, first = nn.LayerNorm(16), nn.Linear(16, 24)
+    last = nn.Linear(24, 16, bias=bias)
+    norm.bias.copy_(torch.randn(16))
+    x = torch.randn(6, 16)
+    begun = norm(x)
+    expected = begun + last(first(begun).relu())
+    fast, reader = FastNorm(norm), FastLinear([first], relu=True, pack=False)
+    product = FastLinear([last], pack=False)
+    fast.bias = carry(fast.bias, reader, product)
+    begun = fast(x)
+    found = product.add_to(begun, reader(begun))
+    assert_close(found, expected)
+    assert (found is begun) == product.carried == bias
 
 
 def test_watch_sees_nothing_when_nothing_happens() -> None:
