@@ -63,7 +63,8 @@ class CachedDecoder:
         self.scale = float(decoder.embed_scale)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.opening: Tensor | None = None  # (C,), what is added to embeddings
-        if device.type == "cuda" and not any(layer.pre_norm for layer in self.layers):
+        post_norm = not any(layer.pre_norm for layer in self.layers)
+        if device.type == "cuda" and self.layers and post_norm:
             self._carry_biases()
         self.norm = _optional_norm(decoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._embedding())

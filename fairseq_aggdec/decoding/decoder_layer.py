@@ -36,9 +36,8 @@ class DecoderLayer:
         both = nn.Linear(value.in_features, out.out_features, device="meta")
         weight = out.weight.detach() @ value.weight.detach()
         bias = out(value.bias).detach()
-        if (
-            self.own_out.carried
-        ):  # what is read has it already, and so has what the result is added to
+        if self.own_out.carried:
+            # What is read has that bias already, and so has what the result is added to.
             bias = bias - out.bias.detach() - weight @ out.bias.detach()
         both.weight = nn.Parameter(weight, requires_grad=False)
         both.bias = nn.Parameter(bias, requires_grad=False)
