@@ -122,7 +122,7 @@ def hugging_face_system(name: str, session: Session) -> System:
     The assistant, whose drafts it verifies, is the session's ``--drafter-path``: a smaller model, same dictionary.
     """
     (model,) = one_model(session, "Hugging Face transformers decodes")
-    task, assistant = session.task, None
+    task, assistant, smaller = session.task, None, None
     try:
         made = hugging_face.exported(model.float().cpu(), task.target_dictionary)
         if name == ASSISTED:
@@ -132,12 +132,13 @@ def hugging_face_system(name: str, session: Session) -> System:
         raise SystemExit(f"error: {name} needs transformers: {hugging_face.INSTALL}") from error
     if name.endswith("-bf16"):
         made.bfloat16()
+    longest = min(one.max_decoder_positions() for one in (model, smaller) if one is not None)
     generation = session.cfg.generation
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         tokens = sample["net_input"]["src_tokens"]
         limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
-        limit = min(limit, model.max_decoder_positions() - 1)
+        limit = min(limit, longest - 1)
         beam = HUGGING_FACE[name]
         return hugging_face.translate(made, tokens, limit, generation.min_len, beam, assistant)
 

@@ -114,7 +114,7 @@ def serve(place: Connection, name: str, arguments: list[str], threads: int) -> N
     torch.set_num_threads(threads)
     try:
         session, system = loaded(name, arguments)
-    except (SystemExit, ImportError, ValueError, RuntimeError) as error:
+    except (SystemExit, ImportError, ValueError, RuntimeError, OSError) as error:
         place.send(" ".join(str(error).removeprefix("error: ").split()).rstrip("."))
         return
     place.send(None)
