@@ -211,7 +211,7 @@ def joined_bias(modules: Sequence[Any]) -> Tensor | None:
 
 
 class FastNorm:
-    """Layer norm over the last dimension with a fairseq ``LayerNorm``'s parameters (shared, but for what they carry)."""
+    """Layer norm over the last dimension: the parameters of a fairseq ``LayerNorm``, and biases that it carries."""
 
     def __init__(self, module: nn.LayerNorm):
         self.shape = tuple(module.normalized_shape)
