@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         *("a bias that a norm carries is read as if it were not there", "decoding/linear.py"),
-        "reader.parts = [(weight, own)]",
+        "reader.bias, reader.parts = own, [(weight, own)]",
         "pass",
         ("tests/unit/test_linear.py",),
     ),

@@ -234,7 +234,7 @@ def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tenso
     shift = product.bias.detach()
     # In fp32, also in half precision: rounded once.
     own = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
-    reader.parts = [(weight, own)]
+    reader.bias, reader.parts = own, [(weight, own)]
     product.carried = True
     return bias.detach() + shift
 

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_aggdec.drafters import from_text
 from fairseq_aggdec.evaluation.random_models import (
@@ -262,26 +262,15 @@ def random_models(case: Case, sizes: Options) -> tuple[list[Any], Any]:
     """The verifiers of a case and its drafter (or None), on the CPU."""
     task = make_task()
     models = [
-        _biased(make_model(task, 5 + i, case.arch, **(sizes | case.model)))
-        for i in range(case.models)
+        make_model(task, 5 + i, case.arch, **(sizes | case.model)) for i in range(case.models)
     ]
     if case.drafter is None:
         return models, None
     arch, options = case.drafter
-    drafter = _biased(make_model(task, 3, arch, **(sizes | options)))
+    drafter = make_model(task, 3, arch, **(sizes | options))
     if getattr(drafter, "shares_encoder", False):
         drafter.encoder.load_state_dict(models[0].encoder.state_dict())
     return models, drafter
-
-
-def _biased(model: Any) -> Any:
-    """The model with biases as training leaves them; fairseq's begin at 0, where none can be in a wrong place."""
-    own = torch.Generator().manual_seed(7)
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
-            noise = torch.randn(module.bias.shape, generator=own)
-            module.bias.data.add_(noise, alpha=0.2)
-    return model
 
 
 @contextmanager

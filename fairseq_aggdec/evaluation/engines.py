@@ -117,32 +117,50 @@ def ctranslate2_system(
 
 
 def hugging_face_system(name: str, session: Session) -> System:
-    """The search of Hugging Face transformers on the same weights.
-
-    The assistant, whose drafts it verifies, is the session's ``--drafter-path``: a smaller model, same dictionary.
-    """
+    """The search of Hugging Face transformers on the same weights."""
     (model,) = one_model(session, "Hugging Face transformers decodes")
-    task, assistant, smaller = session.task, None, None
+    smaller = assistant_of(session, model) if name == ASSISTED else None
+    dictionary, assistant = session.task.target_dictionary, None
     try:
-        made = hugging_face.exported(model.float().cpu(), task.target_dictionary)
-        if name == ASSISTED:
-            smaller = load_writer(task.cfg.drafter_path, task, "--assistant")
-            assistant = hugging_face.exported(smaller.float(), task.target_dictionary)
+        made = hugging_face.exported(model.float().cpu(), dictionary)
+        if smaller is not None:
+            assistant = hugging_face.exported(smaller.float(), dictionary)
     except ImportError as error:
         raise SystemExit(f"error: {name} needs transformers: {hugging_face.INSTALL}") from error
     if name.endswith("-bf16"):
         made.bfloat16()
-    longest = min(one.max_decoder_positions() for one in (model, smaller) if one is not None)
     generation = session.cfg.generation
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         tokens = sample["net_input"]["src_tokens"]
         limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
-        limit = min(limit, longest - 1)
+        limit = min(limit, model.max_decoder_positions() - 1)
+        if assistant is not None and len(tokens) > 1:
+            raise SystemExit(f"error: {name} takes one sentence at a time: --batch-sizes 1")
         beam = HUGGING_FACE[name]
         return hugging_face.translate(made, tokens, limit, generation.min_len, beam, assistant)
 
     return System(name, decode)
+
+
+def assistant_of(session: Session, model: Any) -> Any:
+    """The model whose drafts transformers verifies: ``--assistant`` of the rivals, the session's ``--drafter-path``.
+
+    Raises:
+        SystemExit: it is not given, or reads fewer positions than ``model``.
+        FileNotFoundError, CheckpointError: no file, or a model of other data.
+    """
+    path = session.task.cfg.drafter_path
+    if not path:
+        raise SystemExit(f"error: {ASSISTED} needs --assistant FILE of scripts/rivals.sh")
+    smaller = load_writer(path, session.task, "--assistant")
+    theirs, ours = smaller.max_positions(), model.max_positions()
+    if any(fewer < more for fewer, more in zip(theirs, ours, strict=True)):
+        raise SystemExit(
+            f"error: --assistant {path} reads {theirs[0]} source and {theirs[1]} target positions, the model {ours[0]} "
+            f"and {ours[1]}"
+        )
+    return smaller
 
 
 def one_model(session: Session, engine: str) -> list[Any]:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fairseq_aggdec.cli import rivals as command
+from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.evaluation import engines, replay, rivals, systems
 from fairseq_aggdec.evaluation.recording import Record
 
@@ -139,6 +141,25 @@ def test_an_assistant_of_transformers_changes_nothing(
     rivals.serve(assisted, "hf-assistant", given, threads=1)  # type: ignore[arg-type]
     assert assisted.said[0] is None
     assert [answer[1] for answer in assisted.said[1:]] == [x[1] for x in plain.said[1:]]
+
+
+def test_an_assistant_that_cannot_be_is_named(
+    arguments: list[str], bound: list[Any], tmp_path: Path
+) -> None:
+    """Before transformers is asked for; the other rivals go on."""
+    checkpoint = arguments[arguments.index("--path") + 1]
+    state = load_checkpoint(checkpoint)
+    options = OmegaConf.to_container(state["cfg"])
+    options["model"].max_target_positions = 16
+    torch.save({**state, "cfg": options}, tmp_path / "short.pt")
+    for given, words in (
+        ([], "--assistant FILE"),
+        (["--drafter-path", str(tmp_path / "absent.pt")], "absent.pt"),
+        (["--drafter-path", str(tmp_path / "short.pt")], "16 target positions"),
+    ):
+        place = Place()
+        rivals.serve(place, "hf-assistant", [*arguments, *given], threads=1)  # type: ignore[arg-type]
+        assert words in place.said[0], place.said
 
 
 def test_a_system_that_lacks_its_own_model_is_named(arguments: list[str], tmp_path: Path) -> None:

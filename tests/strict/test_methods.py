@@ -15,15 +15,22 @@ from fairseq_aggdec.evaluation.equality import SCORE_TOLERANCE
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2}
 CHAIN = device_cases.HEADS | {"head_layout": "per-head", "slot_chain": True}
-UNCOUNTED = [  # they go the ways of cases that are counted
-    Case(name, "blockwise", "blockwise_transformer", CHAIN, task=task)
-    for name, task in (
-        ("blockwise, chain", {}),
-        ("blockwise, trees, chain", {"draft_nodes": "7"}),
-        ("blockwise, chain, a copy first", {"draft_from": "source"}),
-    )
-]
 BY_NAME = {case.name: case for case in CASES}
+EAGER = {"no_graphs": True}
+UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or two
+    Case("greedy, a norm behind the embeddings", "greedy", model={"layernorm_embedding": True}),
+    Case("greedy, no positions", "greedy", model={"no_token_positional_embeddings": True}),
+    Case("unknown words, no graphs", "iad", task=EAGER, generation={"unkpen": -4.0, "min_len": 5}),
+    Case("prefix, no graphs", "iad", task=EAGER, prefix=BY_NAME["prefix, gad"].prefix),
+    *[
+        Case(name, "blockwise", "blockwise_transformer", CHAIN, task=task)
+        for name, task in (
+            ("blockwise, chain", {}),
+            ("blockwise, trees, chain", {"draft_nodes": "7"}),
+            ("blockwise, chain, a copy first", {"draft_from": "source"}),
+        )
+    ],
+]
 # One of each way through the code that the precision could take.
 IN_HALF = [
     "greedy",
