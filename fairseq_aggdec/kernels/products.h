@@ -23,7 +23,13 @@ struct Product {
 namespace {
 
 constexpr int PANEL = 64;  // outputs that are laid out side by side
-constexpr int ROWS = 6;  // that are in registers together
+// Rows that are in registers together, in fp32 and in 8 bits.
+constexpr int ROWS = 6;
+#if defined(AGGDEC_AVX2)
+constexpr int ROWS_INT8 = 5;
+#else
+constexpr int ROWS_INT8 = 6;
+#endif
 // ... with so many vectors of outputs.
 constexpr int tile(int rows) {
 #if defined(AGGDEC_AVX512)
@@ -98,10 +104,11 @@ void panel_fp32(const Product& p, int64_t panel, const float* x, int64_t row, co
 
 // The rows of x in 8 bits: level = round(x / scale) + zero, 0 to 255; 0 is a level.
 struct Levels {
-    uint8_t* levels;  // (N, padded K)
+    uint8_t* levels;  // (N, groups, 4), as store_levels has them
     float* scales;
-    int32_t* zeros;
-    int64_t stride;
+    int32_t* zeros;  // less LEVEL_SHIFT, as the levels
+    int64_t groups;
+    int64_t stride() const { return groups * 4 * LEVEL_BYTES; }
 };
 
 constexpr float SMALLEST_RANGE = 1e-12f;
@@ -124,37 +131,32 @@ void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int
         const int count = static_cast<int>(std::min<int64_t>(LANES, inputs - k));
         const Floats part = count == LANES ? load(x + k) : load(x + k, count);
         const Floats level = whole(part * same(inverse)) + shift;
-        store_bytes(levels + k, smaller(larger(level, same(0.0f)), same(255.0f)), count);
+        // What fills up the last group is met by weights of zero.
+        store_levels(levels + k * LEVEL_BYTES, smaller(larger(level, same(0.0f)), same(255.0f)),
+                     (count + 3) / 4);
     }
-    for (k = inputs; k % 4; ++k) levels[k] = 0;  // met by weights of zero
     float first[LANES];
     store(first, shift);
     *scale = range * (1.0f / 255.0f);
-    *zero = static_cast<int32_t>(first[0]);
-}
-
-inline Ints four_levels(const uint8_t* levels) {
-    int32_t together;
-    std::memcpy(&together, levels, 4);
-    return all(together);
+    *zero = static_cast<int32_t>(first[0]) - LEVEL_SHIFT;
 }
 
 template <int R>
 void panel_int8(const Product& p, int64_t panel, const Levels& x, int64_t row, const Output& out) {
     constexpr int TILE = tile(R);
-    const int64_t groups = x.stride / 4;
+    const int64_t groups = x.groups, stride = x.stride();
     for (int part = 0; part < PANEL / LANES; part += TILE) {
         const int8_t* weight =
             static_cast<const int8_t*>(p.weight) + panel * groups * PANEL * 4 + part * LANES * 4;
         Ints a[R][TILE];
         for (auto& of_row : a)
             for (auto& sum : of_row) sum = zeros();
-        const uint8_t* levels = x.levels + row * x.stride;
+        const uint8_t* levels = x.levels + row * stride;
         for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
             Ints w[TILE];
             for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
             for (int r = 0; r < R; ++r) {
-                const Ints four = four_levels(levels + r * x.stride + 4 * g);
+                const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
                 for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
             }
         }
@@ -169,11 +171,11 @@ void panel_int8(const Product& p, int64_t panel, const Levels& x, int64_t row, c
     }
 }
 
-// Rows of one panel, as many at a time as fit into registers.
-template <class F>
+// Rows of one panel, up to so many at a time.
+template <int MOST, class F>
 void by_rows(int64_t rows, const F& f) {
     int64_t row = 0;
-    for (; row + ROWS <= rows; row += ROWS) f(std::integral_constant<int, ROWS>{}, row);
+    for (; row + MOST <= rows; row += MOST) f(std::integral_constant<int, MOST>{}, row);
     switch (rows - row) {
         case 1: f(std::integral_constant<int, 1>{}, row); break;
         case 2: f(std::integral_constant<int, 2>{}, row); break;
@@ -192,23 +194,23 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
             for (int64_t panel = begin; panel < end; ++panel)
-                by_rows(rows, [&](auto count, int64_t row) {
+                by_rows<ROWS>(rows, [&](auto count, int64_t row) {
                     panel_fp32<decltype(count)::value>(p, panel, x, row, out);
                 });
         });
         return;
     }
-    const int64_t stride = (p.inputs + 3) / 4 * 4;
-    const Levels levels{scratch<uint8_t, 0>(rows * stride), scratch<float, 1>(rows),
-                        scratch<int32_t, 2>(rows), stride};
+    const int64_t groups = (p.inputs + 3) / 4;
+    const Levels levels{scratch<uint8_t, 0>(rows * groups * 4 * LEVEL_BYTES),
+                        scratch<float, 1>(rows), scratch<int32_t, 2>(rows), groups};
     share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row)
-            quantise(x + row * p.inputs, p.inputs, levels.levels + row * stride,
+            quantise(x + row * p.inputs, p.inputs, levels.levels + row * levels.stride(),
                      levels.scales + row, levels.zeros + row);
     });
     share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel)
-            by_rows(rows, [&](auto count, int64_t row) {
+            by_rows<ROWS_INT8>(rows, [&](auto count, int64_t row) {
                 panel_int8<decltype(count)::value>(p, panel, levels, row, out);
             });
     });

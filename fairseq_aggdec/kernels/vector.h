@@ -65,12 +65,20 @@ inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Ints operator-(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline Ints operator*(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 inline Floats floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
-// 0 to 255 as bytes.
-inline void store_bytes(uint8_t* p, Floats a, int count) {
-    _mm512_mask_cvtusepi32_storeu_epi8(p, first(count), _mm512_cvtps_epi32(a.v));
+// Levels 0 to 255, `groups` times four of them, as add_products reads them: less LEVEL_SHIFT, in LEVEL_BYTES each.
+constexpr int LEVEL_BYTES = 1, LEVEL_SHIFT = 0;
+inline void store_levels(uint8_t* p, Floats levels, int groups) {
+    _mm512_mask_cvtusepi32_storeu_epi8(p, first(4 * groups), _mm512_cvtps_epi32(levels.v));
 }
-// Adds to each of 16 outputs its four products of unsigned inputs and signed weights.
-inline Ints add_products(Ints sums, Ints inputs, Ints weights) {
+// Four levels that lie side by side, for each of 16 outputs.
+using Inputs = Ints;
+inline Inputs four_levels(const uint8_t* p) {
+    int32_t together;
+    std::memcpy(&together, p, 4);
+    return all(together);
+}
+// Adds to each of 16 outputs the products of four levels with its weights.
+inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
     // Not the intrinsic: GCC 12 copies every sum around it, and runs out of registers.
     asm("vpdpbusd %2, %1, %0" : "+v"(sums.v) : "v"(inputs.v), "v"(weights.v));
     return sums;
@@ -127,18 +135,16 @@ inline float total(Floats x) {
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 inline float largest(Floats x) {
-    alignas(32) float copy[LANES];
-    store(copy, x);
-    float most = copy[0];
-    for (int i = 1; i < LANES; ++i) most = copy[i] > most ? copy[i] : most;
-    return most;
+    const __m256 s = _mm256_max_ps(x.a, x.b);
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 inline float smallest(Floats x) {
-    alignas(32) float copy[LANES];
-    store(copy, x);
-    float least = copy[0];
-    for (int i = 1; i < LANES; ++i) least = copy[i] < least ? copy[i] : least;
-    return least;
+    const __m256 s = _mm256_min_ps(x.a, x.b);
+    __m128 h = _mm_min_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_min_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_min_ss(h, _mm_shuffle_ps(h, h, 1)));
 }
 inline Floats whole(Floats x) {
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -180,22 +186,42 @@ inline Ints operator*(Ints x, Ints y) {
     return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)};
 }
 inline Floats floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-inline void store_bytes(uint8_t* p, Floats x, int count) {
-    alignas(32) int32_t copy[LANES];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(copy), _mm256_cvtps_epi32(x.a));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(copy + 8), _mm256_cvtps_epi32(x.b));
-    for (int i = 0; i < count; ++i) p[i] = static_cast<uint8_t>(copy[i]);
+// AVX2 adds two products of bytes in 16 bits. Two of a level up to 255 do not fit. Two of a level of -128 to 127 do, if
+// its magnitude is multiplied and its sign goes to the weights: 2 * 128 * 127 < 2^15. So four levels are stored as their
+// signed bytes, then their magnitudes.
+constexpr int LEVEL_BYTES = 2, LEVEL_SHIFT = 128;
+inline void store_levels(uint8_t* p, Floats levels, int groups) {
+    const __m256i shift = _mm256_set1_epi32(LEVEL_SHIFT);
+    const __m256i a = _mm256_sub_epi32(_mm256_cvtps_epi32(levels.a), shift);
+    const __m256i b = _mm256_sub_epi32(_mm256_cvtps_epi32(levels.b), shift);
+    // Packing goes by halves of a register: groups 0, 2 | 1, 3 then.
+    const __m256i words = _mm256_packs_epi32(a, b);
+    const __m256i mixed = _mm256_packs_epi16(words, words);
+    const __m128i low = _mm256_castsi256_si128(mixed), high = _mm256_extracti128_si256(mixed, 1);
+    const __m128i bytes = _mm_unpacklo_epi32(low, high), magnitudes = _mm_abs_epi8(bytes);
+    __m128i parts[2] = {_mm_unpacklo_epi32(bytes, magnitudes), _mm_unpackhi_epi32(bytes, magnitudes)};
+    std::memcpy(p, parts, 8 * static_cast<size_t>(groups));
 }
-// Two products of 8 bits do not fit into the 16 bits that AVX2 adds them up in: one in each pair is left out.
-inline __m256i eight_products(__m256i sums, __m256i inputs, __m256i w) {
-    const __m256i even = _mm256_set1_epi16(0x00FF), ones = _mm256_set1_epi16(1);
-    const __m256i low = _mm256_maddubs_epi16(_mm256_and_si256(inputs, even), w);
-    const __m256i high = _mm256_maddubs_epi16(_mm256_andnot_si256(even, inputs), w);
-    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(low, ones));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(high, ones));
+struct Inputs {
+    __m256i levels, magnitudes;
+};
+inline Inputs four_levels(const uint8_t* p) {
+    int32_t levels, magnitudes;
+    std::memcpy(&levels, p, 4);
+    std::memcpy(&magnitudes, p + 4, 4);
+    return {_mm256_set1_epi32(levels), _mm256_set1_epi32(magnitudes)};
 }
-inline Ints add_products(Ints sums, Ints inputs, Ints weights) {
-    return {eight_products(sums.a, inputs.a, weights.a), eight_products(sums.b, inputs.b, weights.b)};
+inline __m256i eight_products(__m256i sums, Inputs inputs, __m256i w) {
+    // Not the intrinsics, as above.
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i pairs;
+    asm("vpsignb %3, %2, %1\n\tvpmaddubsw %1, %4, %1\n\tvpmaddwd %5, %1, %1\n\tvpaddd %1, %0, %0"
+        : "+x"(sums), "=&x"(pairs)
+        : "x"(w), "x"(inputs.levels), "x"(inputs.magnitudes), "xm"(ones));
+    return sums;
+}
+inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
+    return {eight_products(sums.a, inputs, weights.a), eight_products(sums.b, inputs, weights.b)};
 }
 inline Ints load_bytes(const int8_t* p) { return load(reinterpret_cast<const int32_t*>(p)); }
 
@@ -292,13 +318,14 @@ inline Ints operator*(Ints a, Ints b) {
 inline Floats floats(Ints a) {
     return each<Floats>([&](int i) { return static_cast<float>(a.v[i]); });
 }
-inline void store_bytes(uint8_t* p, Floats a, int count) {
-    for (int i = 0; i < count; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(a.v[i]));
+constexpr int LEVEL_BYTES = 1, LEVEL_SHIFT = 0;
+inline void store_levels(uint8_t* p, Floats levels, int groups) {
+    for (int i = 0; i < 4 * groups; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(levels.v[i]));
 }
-inline Ints add_products(Ints sums, Ints inputs, Ints weights) {
-    uint8_t x[4];
+using Inputs = const uint8_t*;
+inline Inputs four_levels(const uint8_t* p) { return p; }
+inline Ints add_products(Ints sums, Inputs x, Ints weights) {
     int8_t w[4 * LANES];
-    std::memcpy(x, inputs.v, sizeof x);
     std::memcpy(w, weights.v, sizeof w);
     return each<Ints>([&](int i) {
         const int8_t* of = w + 4 * i;

@@ -1,0 +1,151 @@
+"""Grow a trained Transformer to twice its width, hidden units, heads and layers: where to begin training a larger one.
+
+    python scripts/grow.py small.pt large.pt
+
+Every unit is there twice, and what read it reads half of each copy, in uneven halves so that the copies part in training;
+behind every layer stands one that adds nothing yet (Net2Net: Chen et al. 2016, sections 2.2 and 2.3). With norms before
+the layers (--encoder-normalize-before, --decoder-normalize-before) and learned positions the large model computes what
+the small one computes; with fairseq's other defaults nearly so: norms are not undone, and sinusoids of the double width
+lie between those of the single one. Train it on with --finetune-from-model.
+"""
+
+import argparse
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_aggdec.cli.average_checkpoints import plain
+from fairseq_aggdec.compat import load_checkpoint
+
+UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it
+SIZES = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")  # of encoder and decoder
+NORM = r"(?:self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|layernorm_embedding|layer_norm)"
+ATTENTION = r"(?:self_attn|encoder_attn)"
+
+
+class Growth:
+    """Tensors of the small model -> those of the large one.
+
+    Args:
+        head: channels D of an attention head.
+        scaled: embeddings are multiplied by the root of the width, which is larger now.
+        tied: the output projection is the embedding.
+    """
+
+    def __init__(self, head: int, scaled: bool, tied: bool, seed: int):
+        self.head, self.tied = head, tied
+        self.embedding = math.sqrt(0.5) if scaled else 1.0
+        self.random = torch.Generator().manual_seed(seed)
+
+    def twice(self, x: Tensor, dim: int, block: int = 1) -> Tensor:
+        """Every block of so many neighbours in dimension `dim`, twice."""
+        return x.unflatten(dim, (-1, block)).repeat_interleave(2, dim).flatten(dim, dim + 1)
+
+    def halved(self, weight: Tensor, block: int = 1) -> Tensor:
+        """A weight (O, K) that reads every block of inputs twice (O, 2 K): the two shares of a weight add up to it."""
+        parts = weight.unflatten(1, (-1, 1, block))  # (O, K / block, 1, block)
+        apart = (torch.rand(parts.shape, generator=self.random) * 2 - 1) * UNEVEN
+        return torch.cat((parts * (0.5 + apart), parts * (0.5 - apart)), 2).flatten(1)
+
+    def grown(self, name: str, x: Tensor) -> Tensor:
+        """
+        Raises:
+            SystemExit: a parameter that stock fairseq's Transformer does not have.
+        """
+        inputs, outputs = 1, 1  # blocks that units of both sides come in
+        if re.search(r"embed_tokens\.weight$", name):
+            return self.twice(x, 1) * self.embedding
+        if re.search(r"embed_positions\.weight$", name):
+            return self.twice(x, 1)
+        if name.endswith("output_projection.weight"):
+            return self.twice(x, 1) * self.embedding if self.tied else self.halved(x)
+        if re.search(rf"{ATTENTION}\.[qkv]_proj\.(weight|bias)$", name):
+            outputs = self.head
+        elif re.search(rf"{ATTENTION}\.out_proj\.weight$", name):
+            inputs = self.head
+        elif not re.search(rf"({ATTENTION}\.out_proj|fc[12]|{NORM})\.(weight|bias)$", name):
+            raise SystemExit(
+                f"error: {name} is not a parameter of a stock Transformer that can be grown"
+            )
+        return self.twice(x if x.dim() == 1 else self.halved(x, inputs), 0, outputs)
+
+    def logits_scale(self) -> float:
+        """What the last norm is multiplied by, so that a tied projection of twice as many channels gives the same."""
+        return 0.5 / self.embedding if self.tied else 1.0
+
+
+def silent(layer: dict[str, Tensor], pre_norm: bool) -> dict[str, Tensor]:
+    """A layer that adds nothing to what a layer with these parameters wrote, ready to learn."""
+    made = {name: value.clone() for name, value in layer.items()}
+    for name in made:
+        if re.search(r"(out_proj|fc2)\.", name):
+            made[name].zero_()
+        elif not pre_norm and (norm := re.search(r"_norm\.(weight|bias)$", name)):
+            made[name] = layer[f"final_layer_norm.{norm.group(1)}"].clone()
+    return made
+
+
+def grow(model: dict[str, Tensor], options: dict[str, Any], seed: int = 1) -> dict[str, Tensor]:
+    """The parameters of the large model; `options`, those of the small one's architecture, become the large one's."""
+    head = options["encoder_embed_dim"] // options["encoder_attention_heads"]
+    if head != options["decoder_embed_dim"] // options["decoder_attention_heads"]:
+        raise SystemExit("error: attention heads of encoder and decoder differ in size")
+    tied = options["share_all_embeddings"] or options["share_decoder_input_output_embed"]
+    growth = Growth(head, not options["no_scale_embedding"], tied, seed)
+    made: dict[str, Tensor] = {}
+    layers: dict[tuple[str, int], dict[str, Tensor]] = {}
+    for name, value in model.items():
+        if found := re.match(r"(encoder|decoder)\.layers\.(\d+)\.(.+)", name):
+            side, number, rest = found.groups()
+            layers.setdefault((side, int(number)), {})[rest] = growth.grown(name, value)
+        elif name.endswith(("version", "_float_tensor")):
+            made[name] = value
+        else:
+            made[name] = growth.grown(name, value)
+    for (side, number), layer in layers.items():
+        second = silent(layer, bool(options[f"{side}_normalize_before"]))
+        for place, of in ((2 * number, layer), (2 * number + 1, second)):
+            made |= {f"{side}.layers.{place}.{name}": value for name, value in of.items()}
+    for name in tuple(options):
+        if name in {f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES}:
+            options[name] *= 2
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        options[name] = options["decoder_embed_dim"]
+    last = "decoder.layer_norm"
+    if f"{last}.weight" not in made:
+        last = f"decoder.layers.{options['decoder_layers'] - 1}.final_layer_norm"
+    for part in ("weight", "bias"):
+        made[f"{last}.{part}"] = made[f"{last}.{part}"] * growth.logits_scale()
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("small", type=Path, help="checkpoint of fairseq's transformer")
+    parser.add_argument("large", type=Path, help="where to write the larger one")
+    parser.add_argument("--seed", type=int, default=1, help="of the uneven halves")
+    args = parser.parse_args()
+    state = load_checkpoint(str(args.small))
+    options = plain(OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True))
+    architecture = dict(options["model"]) if isinstance(options["model"], dict) else {}
+    if architecture.get("arch", architecture.get("_name")) is None:
+        raise SystemExit(f"error: {args.small} holds no Transformer of stock fairseq")
+    model = grow(state["model"], architecture, args.seed)
+    options["model"] = architecture
+    kept = {"cfg": options, "args": None, "model": model}
+    kept |= {"optimizer_history": state["optimizer_history"], "last_optimizer_state": None}
+    kept["extra_state"] = {"train_iterator": state["extra_state"]["train_iterator"]}
+    partial = args.large.with_suffix(".partial")
+    torch.save(kept, partial)
+    partial.replace(args.large)
+
+
+if __name__ == "__main__":
+    main()
