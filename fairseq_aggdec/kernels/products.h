@@ -38,8 +38,6 @@ constexpr int tile(int rows) {
     return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 #endif
 }
-constexpr int64_t DEPTH = 512;  // inputs after which fp32 sums are put aside: their panel stays in the cache
-
 struct Output {
     float* y;
     int64_t stride;
@@ -64,41 +62,29 @@ inline void finish(const Output& out, int64_t row, int64_t column, int count, Fl
     }
 }
 
+// Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32.
 template <int R>
-void multiply(const float* weight, const float* x, int64_t inputs, int64_t depth,
-              Floats (*sums)[PANEL / LANES], int part) {
+void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row,
+               const Output& out) {
     constexpr int TILE = tile(R);
+    const float* weight =
+        static_cast<const float*>(p.weight) + panel * p.inputs * PANEL + part * LANES;
+    x += row * p.inputs;
     Floats a[R][TILE];
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < TILE; ++t) a[r][t] = sums[r][part + t];
-    weight += part * LANES;
-    for (int64_t k = 0; k < depth; ++k, weight += PANEL) {
+    for (auto& of_row : a)
+        for (auto& sum : of_row) sum = same(0.0f);
+    for (int64_t k = 0; k < p.inputs; ++k, weight += PANEL) {
         Floats w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * LANES);
         for (int r = 0; r < R; ++r) {
-            const Floats one = same(x[r * inputs + k]);
+            const Floats one = same(x[r * p.inputs + k]);
             for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
         }
     }
     for (int r = 0; r < R; ++r)
-        for (int t = 0; t < TILE; ++t) sums[r][part + t] = a[r][t];
-}
-
-// Rows `row` to `row + R` of one panel in fp32.
-template <int R>
-void panel_fp32(const Product& p, int64_t panel, const float* x, int64_t row, const Output& out) {
-    const float* weight = static_cast<const float*>(p.weight) + panel * p.inputs * PANEL;
-    Floats sums[R][PANEL / LANES];
-    for (auto& of_row : sums)
-        for (auto& sum : of_row) sum = same(0.0f);
-    for (int64_t k = 0; k < p.inputs; k += DEPTH)
-        for (int part = 0; part < PANEL / LANES; part += tile(R))
-            multiply<R>(weight + k * PANEL, x + row * p.inputs + k, p.inputs,
-                        std::min(DEPTH, p.inputs - k), sums, part);
-    for (int r = 0; r < R; ++r)
-        for (int j = 0; j < PANEL / LANES; ++j) {
-            const int64_t column = panel * PANEL + j * LANES;
-            finish(out, row + r, column, static_cast<int>(p.outputs - column), sums[r][j]);
+        for (int t = 0; t < TILE; ++t) {
+            const int64_t column = panel * PANEL + (part + t) * LANES;
+            finish(out, row + r, column, static_cast<int>(p.outputs - column), a[r][t]);
         }
 }
 
@@ -141,47 +127,54 @@ void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int
     *zero = static_cast<int32_t>(first[0]) - LEVEL_SHIFT;
 }
 
+// ... in 8 bits.
 template <int R>
-void panel_int8(const Product& p, int64_t panel, const Levels& x, int64_t row, const Output& out) {
+void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64_t row,
+               const Output& out) {
     constexpr int TILE = tile(R);
     const int64_t groups = x.groups, stride = x.stride();
-    for (int part = 0; part < PANEL / LANES; part += TILE) {
-        const int8_t* weight =
-            static_cast<const int8_t*>(p.weight) + panel * groups * PANEL * 4 + part * LANES * 4;
-        Ints a[R][TILE];
-        for (auto& of_row : a)
-            for (auto& sum : of_row) sum = zeros();
-        const uint8_t* levels = x.levels + row * stride;
-        for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
-            Ints w[TILE];
-            for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
-            for (int r = 0; r < R; ++r) {
-                const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
-                for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
-            }
+    const int8_t* weight =
+        static_cast<const int8_t*>(p.weight) + panel * groups * PANEL * 4 + part * LANES * 4;
+    Ints a[R][TILE];
+    for (auto& of_row : a)
+        for (auto& sum : of_row) sum = zeros();
+    const uint8_t* levels = x.levels + row * stride;
+    for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
+        Ints w[TILE];
+        for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
+        for (int r = 0; r < R; ++r) {
+            const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
+            for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
         }
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < TILE; ++t) {
-                const int64_t column = panel * PANEL + (part + t) * LANES;
-                const Ints exact = a[r][t] - all(x.zeros[row + r]) * load(p.sums + column);
-                const Floats y =
-                    floats(exact) * same(x.scales[row + r]) * load(p.scales + column);
-                finish(out, row + r, column, static_cast<int>(p.outputs - column), y);
-            }
     }
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < TILE; ++t) {
+            const int64_t column = panel * PANEL + (part + t) * LANES;
+            const Ints exact = a[r][t] - all(x.zeros[row + r]) * load(p.sums + column);
+            const Floats y = floats(exact) * same(x.scales[row + r]) * load(p.scales + column);
+            finish(out, row + r, column, static_cast<int>(p.outputs - column), y);
+        }
 }
 
-// Rows of one panel, up to so many at a time.
+// f(row, part) for the tiles of R rows in rows `begin` to `end`; a tile's weights serve all rows while they are in the cache.
+template <int R, class F>
+void tiles(int64_t begin, int64_t end, const F& f) {
+    for (int part = 0; part < PANEL / LANES; part += tile(R))
+        for (int64_t row = begin; row < end; row += R)
+            f(std::integral_constant<int, R>{}, row, part);
+}
+
+// The tiles of one panel, up to so many rows in each.
 template <int MOST, class F>
-void by_rows(int64_t rows, const F& f) {
-    int64_t row = 0;
-    for (; row + MOST <= rows; row += MOST) f(std::integral_constant<int, MOST>{}, row);
-    switch (rows - row) {
-        case 1: f(std::integral_constant<int, 1>{}, row); break;
-        case 2: f(std::integral_constant<int, 2>{}, row); break;
-        case 3: f(std::integral_constant<int, 3>{}, row); break;
-        case 4: f(std::integral_constant<int, 4>{}, row); break;
-        case 5: f(std::integral_constant<int, 5>{}, row); break;
+void by_tiles(int64_t rows, const F& f) {
+    const int64_t full = rows / MOST * MOST;
+    tiles<MOST>(0, full, f);
+    switch (rows - full) {
+        case 1: tiles<1>(full, rows, f); break;
+        case 2: tiles<2>(full, rows, f); break;
+        case 3: tiles<3>(full, rows, f); break;
+        case 4: tiles<4>(full, rows, f); break;
+        case 5: tiles<5>(full, rows, f); break;
         default: break;
     }
 }
@@ -194,8 +187,8 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
             for (int64_t panel = begin; panel < end; ++panel)
-                by_rows<ROWS>(rows, [&](auto count, int64_t row) {
-                    panel_fp32<decltype(count)::value>(p, panel, x, row, out);
+                by_tiles<ROWS>(rows, [&](auto count, int64_t row, int part) {
+                    tile_fp32<decltype(count)::value>(p, panel, part, x, row, out);
                 });
         });
         return;
@@ -210,8 +203,8 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     });
     share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel)
-            by_rows<ROWS_INT8>(rows, [&](auto count, int64_t row) {
-                panel_int8<decltype(count)::value>(p, panel, levels, row, out);
+            by_tiles<ROWS_INT8>(rows, [&](auto count, int64_t row, int part) {
+                tile_int8<decltype(count)::value>(p, panel, part, levels, row, out);
             });
     });
 }
