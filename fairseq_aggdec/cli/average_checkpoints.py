@@ -70,6 +70,17 @@ def plain(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def write(path: Path, model: dict[str, Tensor], options: dict[str, Any], trained: Any) -> None:
+    """A checkpoint that can be loaded but not trained further: `trained` is the state of one that was trained."""
+    kept = {"cfg": options, "args": None, "model": model}
+    # Loading looks at these, though only training would use them.
+    kept |= {"optimizer_history": trained["optimizer_history"], "last_optimizer_state": None}
+    kept["extra_state"] = {"train_iterator": trained["extra_state"]["train_iterator"]}
+    partial = path.with_suffix(".partial")
+    torch.save(kept, partial)
+    partial.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -81,13 +92,7 @@ def main() -> None:
     states = [load_checkpoint(str(path)) for path in args.checkpoints]
     model = average([state["model"] for state in states], args.half)
     options: Any = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)
-    kept = {"cfg": plain(options), "args": None, "model": model}
-    # Loading looks at these, though only training would use them.
-    kept |= {"optimizer_history": states[-1]["optimizer_history"], "last_optimizer_state": None}
-    kept["extra_state"] = {"train_iterator": states[-1]["extra_state"]["train_iterator"]}
-    partial = args.output.with_suffix(".partial")
-    torch.save(kept, partial)
-    partial.replace(args.output)
+    write(args.output, model, plain(options), states[-1])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python scripts/grow.py small.pt large.pt
 
-Every unit is there twice, and what read it reads half of each copy, in uneven halves so that the copies part in training;
-behind every layer stands one that adds nothing yet (Net2Net: Chen et al. 2016, sections 2.2 and 2.3). With norms before
-the layers (--encoder-normalize-before, --decoder-normalize-before) and learned positions the large model computes what
-the small one computes; with fairseq's other defaults nearly so: norms are not undone, and sinusoids of the double width
-lie between those of the single one. Train it on with --finetune-from-model.
+Every unit is there twice, and what read it reads half of each copy, in uneven halves so that the copies part in
+training; behind every layer stands one that adds nothing yet (Net2Net: Chen et al. 2016, sections 2.2 and 2.3). With
+norms before the layers (--encoder-normalize-before, --decoder-normalize-before) and learned positions the large model
+computes what the small one computes; with fairseq's other defaults nearly so: norms are not undone, and sinusoids of
+the double width lie between those of the single one. Train it on with --finetune-from-model.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_aggdec.cli.average_checkpoints import plain
+from fairseq_aggdec.cli.average_checkpoints import plain, write
 from fairseq_aggdec.compat import load_checkpoint
 
 UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it
@@ -90,8 +90,17 @@ def silent(layer: dict[str, Tensor], pre_norm: bool) -> dict[str, Tensor]:
     return made
 
 
+def enlarged(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of an architecture at twice the sizes."""
+    doubled = {f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES}
+    larger = {name: 2 * value if name in doubled else value for name, value in options.items()}
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        larger[name] = larger["decoder_embed_dim"]
+    return larger
+
+
 def grow(model: dict[str, Tensor], options: dict[str, Any], seed: int = 1) -> dict[str, Tensor]:
-    """The parameters of the large model; `options`, those of the small one's architecture, become the large one's."""
+    """The parameters of the large model, from those of the small one and the options of its architecture."""
     head = options["encoder_embed_dim"] // options["encoder_attention_heads"]
     if head != options["decoder_embed_dim"] // options["decoder_attention_heads"]:
         raise SystemExit("error: attention heads of encoder and decoder differ in size")
@@ -100,25 +109,20 @@ def grow(model: dict[str, Tensor], options: dict[str, Any], seed: int = 1) -> di
     made: dict[str, Tensor] = {}
     layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, value in model.items():
+        kept = name.endswith(("version", "_float_tensor"))
+        larger = value if kept else growth.grown(name, value)
         if found := re.match(r"(encoder|decoder)\.layers\.(\d+)\.(.+)", name):
             side, number, rest = found.groups()
-            layers.setdefault((side, int(number)), {})[rest] = growth.grown(name, value)
-        elif name.endswith(("version", "_float_tensor")):
-            made[name] = value
+            layers.setdefault((side, int(number)), {})[rest] = larger
         else:
-            made[name] = growth.grown(name, value)
+            made[name] = larger
     for (side, number), layer in layers.items():
         second = silent(layer, bool(options[f"{side}_normalize_before"]))
         for place, of in ((2 * number, layer), (2 * number + 1, second)):
             made |= {f"{side}.layers.{place}.{name}": value for name, value in of.items()}
-    for name in tuple(options):
-        if name in {f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES}:
-            options[name] *= 2
-    for name in ("decoder_input_dim", "decoder_output_dim"):
-        options[name] = options["decoder_embed_dim"]
     last = "decoder.layer_norm"
     if f"{last}.weight" not in made:
-        last = f"decoder.layers.{options['decoder_layers'] - 1}.final_layer_norm"
+        last = f"decoder.layers.{2 * options['decoder_layers'] - 1}.final_layer_norm"
     for part in ("weight", "bias"):
         made[f"{last}.{part}"] = made[f"{last}.{part}"] * growth.logits_scale()
     return made
@@ -133,18 +137,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the uneven halves")
     args = parser.parse_args()
     state = load_checkpoint(str(args.small))
-    options = plain(OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True))
+    saved: Any = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+    options = plain(saved)
     architecture = dict(options["model"]) if isinstance(options["model"], dict) else {}
     if architecture.get("arch", architecture.get("_name")) is None:
         raise SystemExit(f"error: {args.small} holds no Transformer of stock fairseq")
-    model = grow(state["model"], architecture, args.seed)
-    options["model"] = architecture
-    kept = {"cfg": options, "args": None, "model": model}
-    kept |= {"optimizer_history": state["optimizer_history"], "last_optimizer_state": None}
-    kept["extra_state"] = {"train_iterator": state["extra_state"]["train_iterator"]}
-    partial = args.large.with_suffix(".partial")
-    torch.save(kept, partial)
-    partial.replace(args.large)
+    options["model"] = enlarged(architecture)
+    write(args.large, grow(state["model"], architecture, args.seed), options, state)
 
 
 if __name__ == "__main__":

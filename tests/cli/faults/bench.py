@@ -156,6 +156,7 @@ COMMANDS: dict[str, Callable[[], Any]] = {
         "lattice_tables",
         "lattice_recall",
         "average_checkpoints",
+        "grow",
     )
 }
 GENERATING = ("fairseq-generate", "fairseq-interactive")

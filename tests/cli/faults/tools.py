@@ -256,6 +256,7 @@ def tool_cases() -> list[Case]:
         tool("lattice_recall", "--output {tmp}/x --tables {tmp}/none", "none"),
         tool("lattice_recall", "--output {model}/x --tables {tables}", "--output"),
         tool("average_checkpoints", "DATA= --output {tmp}/new.pt {tmp}/none.pt", "none.pt"),
+        tool("grow", "DATA= {tmp}/none.pt {tmp}/new.pt", "none.pt"),
     ]
 
 
