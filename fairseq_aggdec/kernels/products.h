@@ -62,6 +62,16 @@ inline void finish(const Output& out, int64_t row, int64_t column, int count, Fl
     }
 }
 
+// A tile of a few vectors leaves gaps in its panel. The first tile asks for what is in them, so that a panel which comes
+// from memory comes in order, and once.
+template <int R, class T>
+inline void ask_for_rest(const T* weight, int part) {
+    constexpr int64_t LINE = 64, USED = tile(R) * LANES * sizeof(T), ALL = PANEL * sizeof(T);
+    if (USED == ALL || part) return;
+    for (int64_t at = USED; at < ALL; at += LINE)
+        __builtin_prefetch(reinterpret_cast<const char*>(weight) + at);
+}
+
 // Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32.
 template <int R>
 void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row,
@@ -76,6 +86,7 @@ void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_
     for (int64_t k = 0; k < p.inputs; ++k, weight += PANEL) {
         Floats w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * LANES);
+        ask_for_rest<R>(weight, part);
         for (int r = 0; r < R; ++r) {
             const Floats one = same(x[r * p.inputs + k]);
             for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
@@ -142,6 +153,7 @@ void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64
     for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
         Ints w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
+        ask_for_rest<R>(reinterpret_cast<const int32_t*>(weight), part);
         for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
             for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
