@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from fairseq_aggdec.decoding.beam_tables import best_tokens
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.encoder import FastEncoder
+from fairseq_aggdec.decoding.int8 import PlainProduct
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.decoding.rules import Rules
@@ -70,6 +71,20 @@ def test_products(instructions: str, shape: tuple[int, int], bias: bool, relu: b
     for rows in ROWS:  # bit for bit, whatever stands beside it
         assert torch.equal(product(x[:rows]), together[:rows])
         assert torch.equal(product(x[-rows:].clone()), together[-rows:])
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 5, 17, 30, 64, 257])
+def test_the_largest_products_of_8_bits(instructions: str, inputs: int) -> None:
+    """Levels and weights at both ends, beside each other: the sums are exact, however a processor adds them."""
+    signs = torch.tensor([[1.0], [-1.0]]).expand(2, inputs)
+    mixed = torch.randn(3, inputs).sign()
+    weight = torch.cat((signs, mixed, mixed * torch.rand(3, 1)))
+    x = torch.cat(
+        (signs, mixed, mixed.roll(1, 0), signs + 1, torch.zeros(1, inputs), torch.randn(2, inputs))
+    )
+    assert torch.equal(
+        Product(weight, None, int8=True)(x), PlainProduct(weight, None, relu=False)(x)
+    )
 
 
 @pytest.mark.parametrize("int8", [False, True])
