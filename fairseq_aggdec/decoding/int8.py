@@ -65,7 +65,8 @@ class PlainProduct:
 
     def _integers(self, levels: Tensor) -> Tensor:
         """Levels (N, K) of 0 to 255 -> their products with the weights', (N, O) int32."""
-        if _multiplies_integers():
+        # With one input, _int_mm of PyTorch 2.13 gives wrong numbers where there is AVX-512 VNNI.
+        if levels.size(1) > 1 and _multiplies_integers():
             signed = (levels - 128).to(torch.int8)
             return torch._int_mm(signed, self.levels) + 128 * self.sums
         return (levels.double() @ self.levels.double()).int()  # exact below 2**53
