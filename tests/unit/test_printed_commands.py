@@ -54,7 +54,7 @@ def of_fairseq(name: str) -> frozenset[str]:
     wanted = [part for part in parts if part.__module__.startswith("fairseq_aggdec.")]
     wanted += [TASK_REGISTRY["translation"], ARCH_MODEL_REGISTRY["transformer"]]
     wanted += [CRITERION_REGISTRY["label_smoothed_cross_entropy"], OPTIMIZER_REGISTRY["adam"]]
-    wanted += [LR_SCHEDULER_REGISTRY["inverse_sqrt"]]
+    wanted += [LR_SCHEDULER_REGISTRY["inverse_sqrt"], LR_SCHEDULER_REGISTRY["polynomial_decay"]]
     for part in wanted:
         found |= {word for action in options_of(part) for word in action.option_strings}
     found |= {f"--{option.replace('_', '-')}" for option in vars(SentencepieceConfig())}
