@@ -84,7 +84,7 @@ class Bench:
 
     def __init__(self, arguments: list[str], records: list[Record] | None = None):
         self.arguments = arguments
-        self.session = Session(build_parser(), arguments)
+        self.session = Session(build_parser(), arguments, every=False)
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
         self.records = records

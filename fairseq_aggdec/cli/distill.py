@@ -252,7 +252,7 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
             workers.launch(args, "aggdec distill", args.output / SHARDS / "launcher")
             return
         workers.begin(cfg.common.cpu)
-        session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]])
+        session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]], every=False)
         for subset in subsets:
             decode(session, subset)
         if is_merged(args, subsets):

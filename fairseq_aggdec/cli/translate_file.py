@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> None:
     workers.begin(cfg.common.cpu)
     path = places.input_path()
     index = text.make_index(path, args.shard_size)
-    session = Session(build_parser(), arguments, data=False)
+    session = Session(build_parser(), arguments, data=False, every=False)
     translator = make_translator(session)
     job = Job(places.parts, NAME, make_header(session, index, places), args.lease)
     job.begin()

@@ -18,9 +18,17 @@ ALLOWED = 0.015
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
 # slower between drafts than without any, when the weights stay in the processor's cache.
 MARGIN = 0.1
+# Where nothing was drafted before: drafts by which it is known whether they pay, and tokens of greedy decoding that
+# they may cost.
+TRIAL, CREDIT = 24, 25.0
+# What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as so many of them,
+# and the drafter a share of one without a draft.
+STEP, DRAFTER = 5.0, 0.7
 # Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
 # one takes longer than the others.
 REFRESH = 256
+# The variance of sizes from which on there are two of them.
+LEAST_SPREAD = 1e-9
 # The largest tree where its size is learned.
 MOST_NODES = 64
 # Iterations after which measured times of trees are believed.
@@ -154,15 +162,19 @@ class Times:
         self.plain.add(seconds, count)
         self.since = 0
 
+    @property
+    def spread(self) -> float:
+        """The variance of the sizes with a draft."""
+        return self.kk.mean - self.k.mean**2
+
     def estimate(self, size: int) -> float:
         """Seconds of an iteration with ``size`` drafted tokens; its kind has been seen."""
         if size == 0:
             return self.plain.mean
         least = self.plain.mean if self.plain.weight else 0.0
-        spread = self.kk.mean - self.k.mean**2
         slope = least  # until a second size has been seen: as if a drafted token took as long as an iteration
-        if spread > 1e-9:
-            slope = (self.kt.mean - self.k.mean * self.t.mean) / spread
+        if self.spread > LEAST_SPREAD:
+            slope = (self.kt.mean - self.k.mean * self.t.mean) / self.spread
         # A shorter block never takes longer, and none is quicker than no draft, whatever noise makes of the line.
         return max(least, self.t.mean + max(0.0, slope) * (size - self.k.mean))
 
@@ -197,8 +209,11 @@ class LearnedBlockSize:
 
     It is chosen for a batch, anew whenever the sentences that are left are half as many. The chance that the i-th
     drafted token stands and the time of an iteration are running means, the times apart for every power of two of
-    sentences. How long a draft takes where none was seen is guessed in proportion from more sentences, or as if every
-    token took an iteration.
+    sentences. How long a draft takes where none was seen is guessed in proportion from more sentences, or from what
+    tokens cost beside an iteration.
+
+    One sentence at a time, the first goes without drafts and the next ones with: :data:`TRIAL` drafts, as long as these
+    have not cost more than :data:`CREDIT` tokens.
 
     What greedy decoding would have taken is known when a batch has ended. Where drafting is not believed to pay it is
     tried once in a while; these tries, and drafts that were wrongly believed to pay, may lose :data:`ALLOWED` each, so
@@ -224,6 +239,7 @@ class LearnedBlockSize:
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}
         self.account = Account()
+        self.tries = 0  # iterations with a draft
         self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.plan: dict[int, int] = {}  # what was decided for the batch
@@ -279,6 +295,7 @@ class LearnedBlockSize:
         size = self.chosen if any(drafted) else 0
         if size:
             self.drafting = True
+            self.tries += 1
             self._observe_draft(size, accepted, emitted)
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
@@ -300,11 +317,15 @@ class LearnedBlockSize:
             return 0, 0
         gains, seconds = self._gains(), self._seconds(bucket, times)
         sizes = self.sizes
-        if times.k.weight == 1:  # a line needs two points
-            sizes = [sizes[len(sizes) // 2]]
+        if times.k.weight and times.spread < LEAST_SPREAD:  # a line needs two points
+            middle = sizes[len(sizes) // 2]
+            sizes = [sizes[-1] if middle == round(times.k.mean) else middle]
         best = max(sizes, key=lambda size: gains[size] / seconds(size))
         loss = seconds(best) - gains[best] * times.plain.mean
         if loss <= -MARGIN * seconds(best) and self.account.solvent:
+            return best, best
+        trial = len(self.outputs) == 1 and self.tries < TRIAL
+        if trial and self.account.lost + max(0.0, loss) <= CREDIT * times.plain.mean:
             return best, best
         if self.account.affords_a_try(max(0.0, loss)):
             self.account.tried = self.account.greedy
@@ -328,7 +349,9 @@ class LearnedBlockSize:
         # A draft for fewer sentences takes less; one for more may take more than in proportion.
         seen = [b for b, other in self.times.items() if b >= bucket and other.k.weight]
         if not seen:
-            return lambda size: (1 + size) * times.plain.mean
+            # The few that are left of a batch get no cheaper tries: these are best spent on all of it.
+            wider = len(self.outputs) / (STEP + len(self.outputs))
+            return lambda size: (1 + (DRAFTER + wider * size if size else 0)) * times.plain.mean
         near = self.times[min(seen)]
         scale = 1.0 if near is times else times.plain.mean / near.plain.mean
         return lambda size: scale * near.estimate(size)

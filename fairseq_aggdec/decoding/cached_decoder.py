@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows, with_kernels
-from fairseq_aggdec.decoding.compiled import Embedding, causal, compile_layers
+from fairseq_aggdec.decoding.compiled import Embedding, compile_layers, needs_mask
 from fairseq_aggdec.decoding.decoder_layer import DecoderLayer
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
@@ -151,9 +151,10 @@ class CachedDecoder:
         assert self.compiled is not None
         self._reserve(window.end)
         x = own_mask = positions = None
-        if not causal(window, self.span):
+        if needs_mask(window, self.span):
             own_mask = window.mask(self.cache.dtype, self.span)
-        if own_mask is not None or not self.compiled.embeds:
+            x = self._embed(window)
+        elif not self.compiled.embeds:
             x = self._embed(window)
         elif self.decoder.embed_positions is not None:
             positions = self._position_table(window.reach)
@@ -219,24 +220,32 @@ class CachedDecoder:
 
     def draft_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         """What a drafter chooses from: (N, C_out) -> (N, M), the first types of the dictionary or all."""
+        return self.draft_projection(proposing)(features)
+
+    def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:
+        """The layer that does it."""
         self._propose_as(proposing)
-        return (self.project_drafts or self.project_vocabulary)(features)
+        return self.project_drafts or self.project_vocabulary
 
     def propose(
         self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
     ) -> tuple[Tensor, Tensor]:
         """Features (B, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (B, C_out)."""
-        self._propose_as(proposing)
-        assert self.draft_heads is not None
-        others = self.draft_heads.others(features, block_size)  # (B, k - 1, C_out)
+        others = self.proposed_features(features, block_size, proposing)
         logits = self.draft_logits(others.flatten(0, 1), proposing)
         return others, logits.unflatten(0, others.shape[:2])
 
+    def proposed_features(self, features: Tensor, block_size: int, proposing: Proposing) -> Tensor:
+        """Features of :meth:`propose` alone: (B, ``block_size`` - 1, C_out)."""
+        self._propose_as(proposing)
+        assert self.draft_heads is not None
+        return self.draft_heads.others(features, block_size)
+
     @property
     def reads_trees(self) -> bool:
-        """Local attention counts places, which are no positions in a tree. In 8 bits a token has to be read behind the
-        same places in whatever window: sums over keys with others in between round in another way."""
-        return self.span is None and not self.int8
+        """Local attention counts places, which are no positions in a tree. In 8 bits a token's numbers must be the same
+        in whatever window: the compiled library leaves out what is hidden, PyTorch's sums round by what is between."""
+        return self.span is None and (not self.int8 or self.compiled is not None)
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values: (row, from which place of the cache, to which)."""
@@ -299,10 +308,14 @@ class CachedDecoder:
 
     def _embedding(self) -> Embedding | None:
         """What :meth:`_embed` does, for the compiled library; None where that cannot."""
+        return self._stock_embedding() if self._embeds_alike else None
+
+    def _stock_embedding(self, slot: Tensor | None = None) -> Embedding | None:
+        """Of a stock decoder, and of mask slots (C,) if there are any."""
         weight = self.decoder.embed_tokens.weight
-        if not self._embeds_alike or self.project_in is not None or not weight.is_contiguous():
+        if self.project_in is not None or not weight.is_contiguous():
             return None
-        return Embedding(weight, self.scale, self.embed_norm)
+        return Embedding(weight, self.scale, self.embed_norm, slot)
 
     def _embed(self, window: Window) -> Tensor:
         x, scale = F.embedding(window.tokens, self.decoder.embed_tokens.weight), self.scale

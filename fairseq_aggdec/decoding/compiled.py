@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.linear import FastNorm
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.decoding.window import TreeWindow, Window
 from fairseq_aggdec.kernels.library import (
     ACTIVATIONS,
     LayerStruct,
@@ -23,9 +23,10 @@ PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
 
 
-def causal(window: Window, span: int | None) -> bool:
-    """Whether every slot sees its row's positions up to itself and nothing else, which needs no mask."""
-    return type(window) is Window and window.block_starts is None and span is None
+def needs_mask(window: Window, span: int | None) -> bool:
+    """Whether what a window's slots see has to be said by a mask: not where it is the places up to each slot or its
+    row's whole window, nor where it is a tree."""
+    return span is not None or not (type(window) is Window or isinstance(window, TreeWindow))
 
 
 class CompiledLayers:
@@ -62,6 +63,8 @@ class CompiledLayers:
         if embedding is not None:
             self.shape.embeddings = embedding.weight.data_ptr()
             self.shape.scale = embedding.scale
+            if embedding.slot is not None:
+                self.shape.slot = embedding.slot.data_ptr()
             if embedding.norm is not None:
                 self.shape.first_norm = _norm(embedding.norm)
         self.embeds = embedding is not None
@@ -86,16 +89,19 @@ class CompiledLayers:
                 ``embeds`` is true.
             window: says where the tokens stand.
             cache: (layers, B, capacity, 2C), written in place.
-            own_mask: additive, (B or 1, 1, W, end); None: a slot sees what :func:`causal` says, or everything.
+            own_mask: additive, (B or 1, 1, W, end); None: a slot sees what the window says, or everything where
+                :func:`needs_mask` is true of it.
             memory: of each layer keys and values (2, B, H, S, D), all laid out alike, D together.
             memory_mask: additive, (B, 1, 1, S), or None.
         """
         step = self.step
-        step.tokens = step.positions = None
+        step.tokens = step.positions = step.depths = None
         if x is None:
             tokens = window.tokens.contiguous()
             step.tokens = tokens.data_ptr()
             step.positions = None if positions is None else positions.data_ptr()
+            if isinstance(window, TreeWindow):
+                step.depths = window.depths.data_ptr()
             x = cache.new_empty(len(tokens), self.channels)
         else:
             x = x.contiguous()
@@ -105,7 +111,15 @@ class CompiledLayers:
         step.widths = step.starts + 8 * window.rows
         step.cache = cache.data_ptr()
         step.cache_layer, step.cache_row, _, _ = cache.stride()
-        step.mask, step.causal = None, own_mask is None and causal(window, None)
+        step.mask = step.seen = step.blocks = None
+        step.causal = own_mask is None and not needs_mask(window, None)
+        if step.causal and isinstance(window, TreeWindow):
+            seen, step.seen_bytes = window.places()
+            bits = (ctypes.c_char * len(seen)).from_buffer_copy(seen)
+            step.seen = ctypes.addressof(bits)
+        elif step.causal and window.block_starts is not None:
+            blocks = (ctypes.c_int64 * window.rows)(*window.block_starts)
+            step.blocks = ctypes.addressof(blocks)
         if own_mask is not None:
             step.mask = own_mask.data_ptr()
             step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
@@ -143,11 +157,13 @@ class CompiledLayers:
 
 @dataclass
 class Embedding:
-    """How tokens become vectors: ``norm(scale * weight[token] + position)``."""
+    """How tokens become vectors: ``norm(scale * weight[token] + position)``, ``slot`` in place of a row of ``weight``
+    where a token is less than 0."""
 
     weight: Tensor
     scale: float
     norm: FastNorm | None
+    slot: Tensor | None = None
 
 
 def _norm(module: FastNorm) -> NormStruct:

@@ -41,9 +41,10 @@ class DecodingConfig(FairseqDataclass):
     block_size: Optional[str] = field(
         default=None,
         metadata={
-            "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with (default: "
-            "all of them). gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
-            "none where drafting does not"
+            "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
+            "many as that. gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
+            "none where drafting does not (default: all; on CPU, if --draft-nodes is not given either and acceptance "
+            "is exact, --draft-nodes auto --draft-int8)"
         },
     )
     drafter_path: Optional[str] = field(
@@ -59,7 +60,7 @@ class DecodingConfig(FairseqDataclass):
             "help": "gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths through the "
             "block, and verify them at once: more tokens stand for the cost of a wider window, the output is the same. "
             "auto: as many as are worth their cost, from measured times and acceptance so far, none where that "
-            "does not pay (default: the likeliest path only)"
+            "does not pay (default: the likeliest path only; on CPU see --block-size)"
         },
     )
     draft_vocabulary: int = field(

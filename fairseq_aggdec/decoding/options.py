@@ -1,5 +1,6 @@
 """Which generation options a method can honour: everything else is refused before a sentence is decoded."""
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.int8 import int8_available
 from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
+from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 
@@ -267,6 +269,25 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     return choosing(cfg, size)
 
 
+def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
+    """The options of a method whose model drafts, where nothing was said of how much: as much as pays, in 8 bits.
+
+    Only where the output does not depend on it, and where a call is known to cost more the more it reads: fp32 on CPU
+    with the compiled kernels.
+    """
+    said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
+    relaxed = str(cfg.acceptance) != "exact" or cfg.min_block_size > 1
+    if said or relaxed or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
+        return cfg
+    if cfg.no_weight_packing or not int8_available():
+        return cfg
+    if not all(reads(weight.detach()) for model in models for weight in model.parameters()):
+        return cfg
+    chosen = copy.copy(cfg)
+    chosen.draft_nodes, chosen.draft_int8 = "auto", True
+    return chosen
+
+
 def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` what pays, which may be none."""
     if most and cfg.block_size == "auto":
@@ -372,7 +393,7 @@ def announce_int8(cfg: DecodingConfig) -> None:
 
 
 def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:
-    if cfg.block_size is None:
+    if cfg.block_size in (None, "all"):
         return trained
     given = str(cfg.block_size)
     if not given.isdecimal() or not 1 <= int(given) <= trained:

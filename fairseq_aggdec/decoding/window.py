@@ -229,6 +229,12 @@ class TreeWindow(Window):
     def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
         return torch.add(table[self.depths], x, alpha=scale)
 
+    def places(self) -> tuple[bytes, int]:
+        """The places that each new node sees, one node after the other, as bits, lowest first; and how many bytes are a
+        node's."""
+        size = -(-self.end // 8)
+        return b"".join([bits.to_bytes(size, "little") for bits in self.seen]), size
+
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         """Additive mask (B, 1, W, ``end``); holes of the grid see the root."""
         size = -(-self.end // 8)  # bytes for each node

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
 from fairseq_aggdec.decoding.board import Board, Rows, Shape
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.decoding.finite import broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
@@ -23,7 +24,7 @@ from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.trees import TreeGrower
+from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, proposer
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,10 @@ class BlockwiseHeadsDrafter:
         if decoder.chain is not None:
             weight = weight or broken_weight(decoder.chain)
             self.chain = FastChain(decoder, member.pack, self.proposing.int8)
+        self.proposer: Proposer | None = None
+        if self.trees is not None and isinstance(member.decoder, CachedDecoder):
+            vocabulary = member.decoder.draft_projection(self.proposing)
+            self.proposer = proposer(decoder, vocabulary, self.chain)
         self.broken = weight is not None
         if weight is not None:
             logger.warning(
@@ -100,12 +105,20 @@ class BlockwiseHeadsDrafter:
         self._place()
         read = self.features[to_device(self.places, self.features.device)]  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
-        last = to_device([row.tokens[-1] for row in state.rows], state.device)
         if self.trees is None:
+            last = to_device([row.tokens[-1] for row in state.rows], state.device)
             return BlockDraft(self._proposed(read, last, size), room)
+        if self.proposer is not None:
+            slots = self.trees.slots(size)
+            decoder = self.verifier.members[0].decoder
+            assert isinstance(decoder, CachedDecoder)
+            features = decoder.proposed_features(read, slots + 1, self.proposing)
+            before = [row.tokens[-1] for row in state.rows]
+            return self.trees.compiled(self.proposer, features, before, room, state.eos)
         features, logits = self.verifier.propose(read, size + 1, self.proposing)
         if self.chain is None:
             return self.trees.alone(logits, room, state.eos)
+        last = to_device([row.tokens[-1] for row in state.rows], state.device)
         return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
 
     def follows(self, state: DecodeState) -> int | None:

@@ -33,7 +33,7 @@ from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import TreeGrower
+from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, proposer
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 
@@ -183,7 +183,10 @@ class NarDrafter:
         self._begin()
         if not self._is_well():
             return Draft([()] * len(room))
-        features = self._features(state, block_size)
+        features = self._features(state, trees.slots(block_size))
+        if self.proposer is not None:
+            before = [row.tokens[-1] for row in state.rows]
+            return trees.compiled(self.proposer, features, before, room, state.eos)
         logits = self.slots.slot_logits(features, self.proposing)
         if self.chain is None:
             return trees.alone(logits, room, state.eos)
@@ -306,6 +309,10 @@ class NarDrafter:
         self.chain: FastChain | None = None
         if model.decoder.chain is not None:
             self.chain = FastChain(model.decoder, self.pack, self.proposing.int8)
+        self.proposer: Proposer | None = None
+        if self.trees is not None and isinstance(self.slots, CachedSlots):
+            vocabulary = self.slots.draft_projection(self.proposing)
+            self.proposer = proposer(model.decoder, vocabulary, self.chain)
         self.broken = False
         if weight := broken_weight(model):
             self._stop(f"NaN or infinity in its weight {weight}")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.compiled import Embedding
 from fairseq_aggdec.decoding.draft import Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.grid import GridWindow
@@ -84,6 +85,9 @@ class CachedSlots(CachedDecoder):
         super().__init__(model.decoder, pack, int8, graphs)
         self.model = model
         self.decoder: NarDecoder = model.decoder
+        # What stands where a mask slot does.
+        compiled = self.compiled is not None and self.compiled.embeds
+        self.hole = -1 if compiled else model.decoder.padding_idx
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         rows, length = src_tokens.shape
@@ -103,8 +107,8 @@ class CachedSlots(CachedDecoder):
         flat: list[int] = []
         ends: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
-            # Padding where masks stand, which have no row in the table of embeddings.
-            flat += [*opening, *prefix][start:] + [decoder.padding_idx] * masks
+            # Masks have no row in the table of embeddings.
+            flat += [*opening, *prefix][start:] + [self.hole] * masks
             ends.append(len(flat))
         widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
         block_starts = [0] * len(widths)
@@ -167,6 +171,12 @@ class CachedSlots(CachedDecoder):
             order = to_device(rows, self.device)
             self.source_keys = self.source_keys[order]
             self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+
+    def _embedding(self) -> Embedding | None:
+        decoder = self.decoder
+        if decoder.copy_query is not None:
+            return None
+        return self._stock_embedding(decoder.mask_embedding.detach())
 
     def _embed(self, window: Window) -> Tensor:
         decoder = self.decoder

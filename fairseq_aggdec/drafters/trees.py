@@ -7,21 +7,26 @@ likeliest next token and the next likely one in its own place become candidates.
 (SpecInfer, 2024) and Li et al. (EAGLE-2, 2024), but without a call of a network for each of their levels.
 """
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.block_size import NodeBudget
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
+from fairseq_aggdec.kernels.library import Product, ProposerStruct, SlotsStruct, reads
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
+# By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
+FORGET_DEPTH, REMEMBERED = 0.125, 64.0
 
 
 @dataclass
@@ -65,6 +70,14 @@ class Grown:
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
+
+    @property
+    def slots(self) -> list[int]:
+        """Which slot each token fills, from 0."""
+        slots = [-1]
+        for parent in self.parents:
+            slots.append(slots[parent] + 1)
+        return slots[1:]
 
 
 def grow(
@@ -112,6 +125,101 @@ def grow(
     return tree
 
 
+class Proposer:
+    """What :func:`candidates` and :func:`grow` do, in the compiled library and only as far as trees reach.
+
+    Args:
+        vocabulary: the projection by which candidates are found, in the library.
+        projection: the decoder's, which scores candidates behind a chain.
+        chain: of the slots, or None.
+    """
+
+    def __init__(self, vocabulary: Product, projection: nn.Linear, chain: Any = None):
+        weight, bias = projection.weight.detach(), projection.bias
+        self.kept = vocabulary, weight, bias, chain  # what the structure points to
+        self.library = vocabulary.library
+        struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
+        struct.candidates = min(CANDIDATES, vocabulary.outputs)
+        struct.weight = weight.data_ptr()
+        struct.bias = None if bias is None else bias.data_ptr()
+        if chain is not None:
+            struct.read_slot, struct.write = (
+                layer.kernel.struct for layer in (chain.read_slot, chain.write)
+            )
+            struct.heard = chain.heard.data_ptr()
+
+    def grow(
+        self,
+        features: Tensor,
+        last: Sequence[int],
+        room: Sequence[int],
+        scales: Tensor,
+        nodes: int,
+        eos: int,
+        fixed_cost: float,
+    ) -> list[Grown]:
+        """A tree for every row; see :func:`grow`.
+
+        Args:
+            features: (B, k, C) fp32 of the slots.
+            last: the token before the first slot of each row.
+            room: how many slots of each row may be filled.
+            scales: (2, k) fp32, see :meth:`Calibration.numbers`.
+            nodes, eos, fixed_cost: as for :func:`grow`.
+        """
+        rows, slots, _ = features.shape
+        features, scales = features.contiguous(), scales.contiguous()
+        words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))(*last, *room)
+        chances = (ctypes.c_double * (rows * nodes))()
+        at = ctypes.addressof(words)
+        counts, tokens = at + 16 * rows, at + 24 * rows
+        call = SlotsStruct(
+            rows,
+            slots,
+            torch.get_num_threads(),
+            features.data_ptr(),
+            at,
+            at + 8 * rows,
+            scales.data_ptr(),
+            scales.data_ptr() + 4 * slots,
+            nodes,
+            eos,
+            fixed_cost,
+            tokens,
+            tokens + 8 * rows * nodes,
+            ctypes.addressof(chances),
+            counts,
+        )
+        self.library.aggdec_grow(ctypes.addressof(self.struct), ctypes.addressof(call))
+        trees = []
+        for row in range(rows):
+            first = 3 * rows + row * nodes
+            count, parents = words[2 * rows + row], first + rows * nodes
+            trees.append(
+                Grown(
+                    words[first : first + count],
+                    words[parents : parents + count],
+                    chances[row * nodes : row * nodes + count],
+                )
+            )
+        return trees
+
+
+def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:
+    """A :class:`Proposer` for a drafter's decoder or one with heads, None where the library does not represent it.
+
+    Args:
+        decoder: has ``output_projection``.
+        vocabulary: the layer that projects what is drafted.
+        chain: :class:`~fairseq_aggdec.drafters.chain.FastChain` or None.
+    """
+    layers = [vocabulary] if chain is None else [vocabulary, chain.read_slot, chain.write]
+    weight = decoder.output_projection.weight
+    if any(layer.kernel is None for layer in layers) or not reads(weight.detach()):
+        return None
+    return Proposer(vocabulary.kernel, decoder.output_projection, chain)
+
+
 class TreeGrower:
     """Makes trees of what a drafter's slots say, and learns from what became of them.
 
@@ -123,18 +231,23 @@ class TreeGrower:
         self.budget = budget
         self.calibration = Calibration()
         self.trees: list[Grown] = []
+        self.deepest = REMEMBERED  # slots that trees fill, the most of late
+
+    def slots(self, most: int) -> int:
+        """How many of at most so many slots a drafter is to fill: where the size of trees is learned one more than they
+        reach, for what is drafted behind that is not looked at."""
+        return min(most, math.ceil(self.deepest) + 1) if self.budget.learned else most
 
     def draft(self, tokens: Tensor, scores: Tensor, room: Sequence[int], eos: int) -> Draft:
         """Trees of candidates (B, k, M) with logits (B, k, M, M); of each row ``room`` slots may be filled."""
         found = candidates(tokens, scores, self.calibration)
-        guess = STEP_COST_IN_TOKENS.get(tokens.device.type, STEP_COST_IN_TOKENS["cuda"])
-        cost = self.budget.fixed_cost(len(room), guess)
-        self.trees = [
-            grow(found, row, min(most, tokens.size(1)), self.budget.most, eos, cost)
-            for row, most in enumerate(room)
-        ]
-        return TreeDraft(
-            [tree.tokens for tree in self.trees], [tree.parents for tree in self.trees]
+        cost = self._fixed_cost(len(room), tokens.device)
+        slots = tokens.size(1)
+        return self._drafted(
+            [
+                grow(found, row, min(most, slots), self.budget.most, eos, cost)
+                for row, most in enumerate(room)
+            ]
         )
 
     def alone(self, logits: Tensor, room: Sequence[int], eos: int) -> Draft:
@@ -142,6 +255,31 @@ class TreeGrower:
         best = logits.topk(min(CANDIDATES, logits.size(-1)))
         scores = best.values.unsqueeze(2).expand(-1, -1, best.values.size(2), -1)
         return self.draft(best.indices, scores, room, eos)
+
+    def compiled(
+        self,
+        proposer: Proposer,
+        features: Tensor,
+        last: Sequence[int],
+        room: Sequence[int],
+        eos: int,
+    ) -> Draft:
+        """The same from features (B, k, C) of slots and the tokens before the first, in the compiled library."""
+        scales = self.calibration.numbers(features.size(1), features.device)
+        cost = self._fixed_cost(len(room), features.device)
+        return self._drafted(
+            proposer.grow(features, last, room, scales, self.budget.most, eos, cost)
+        )
+
+    def _fixed_cost(self, rows: int, device: torch.device) -> float:
+        guess = STEP_COST_IN_TOKENS.get(device.type, STEP_COST_IN_TOKENS["cuda"])
+        return self.budget.fixed_cost(rows, guess)
+
+    def _drafted(self, trees: list[Grown]) -> Draft:
+        self.trees = trees
+        deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
+        self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
+        return TreeDraft([tree.tokens for tree in trees], [tree.parents for tree in trees])
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before (but measured times)."""
@@ -160,12 +298,9 @@ class TreeGrower:
                 standing = {slot - first for slot in verification.paths[place]}
             first += verification.window.widths[place]
             chances = [0.0, *tree.chances]
-            slots = [-1]
-            for parent in tree.parents:
-                slots.append(slots[parent] + 1)
             self.calibration.observe(
-                (slots[node], chances[node] - chances[parent], node in standing)
-                for node, parent in enumerate(tree.parents, 1)
+                (slot, chances[node] - chances[parent], node in standing)
+                for node, (slot, parent) in enumerate(zip(tree.slots, tree.parents, strict=True), 1)
                 if parent in standing
             )
         self.trees = []

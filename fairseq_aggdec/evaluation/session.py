@@ -33,6 +33,7 @@ class Session:
         parser: from :func:`generation_parser`, with options of the caller's own added.
         arguments: the command line.
         data: load the data set; without it, there is none.
+        every: models that draft do so in every iteration, unless an option says how much; else as much as pays.
 
     Attributes:
         args: parsed arguments. cfg: the same as fairseq's configuration.
@@ -45,6 +46,7 @@ class Session:
         parser: argparse.ArgumentParser,
         arguments: Sequence[str] | None = None,
         data: bool = True,
+        every: bool = True,
     ):
         given = list(arguments) if arguments is not None else None
         self.args = options.parse_args_and_arch(parser, input_args=given)
@@ -53,6 +55,8 @@ class Session:
         self.cfg = convert_namespace_to_omegaconf(self.args)
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
+        if every and self.cfg.task.block_size is None and self.cfg.task.draft_nodes is None:
+            self.cfg.task.block_size = "all"
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
         self.task = tasks.setup_task(self.cfg.task)
         self.models, self.saved = checkpoint_utils.load_model_ensemble(

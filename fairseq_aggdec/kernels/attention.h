@@ -123,4 +123,14 @@ Sight seen(Sight all, const float* mask, int32_t* memory) {
     return all;
 }
 
+// The same of places that are the bits of a number, lowest first.
+Sight of_bits(Sight all, const uint8_t* bits, int32_t* memory) {
+    int64_t left = 0;
+    for (int64_t first = 0; first < all.count; first += 8, ++bits)
+        for (unsigned byte = *bits; byte; byte &= byte - 1)
+            memory[left++] = static_cast<int32_t>(first + __builtin_ctz(byte));
+    all.count = left, all.places = memory;
+    return all;
+}
+
 }  // namespace

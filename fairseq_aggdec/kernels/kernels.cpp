@@ -14,6 +14,8 @@
 
 #include "activations.h"
 #include "attention.h"
+#include "best.h"
+#include "drafts.h"
 #include "products.h"
 #include "vector.h"
 
@@ -29,6 +31,7 @@ struct Shape {
     int64_t layers, channels, heads, pre_norm;
     Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
     const float* embeddings;    // (V, C)
+    const float* slot;          // (C), of tokens below 0, which are a drafter's mask slots
     double scale;               // of embeddings
     int64_t activation;         // of the expanded features
 };
@@ -38,12 +41,17 @@ struct Step {
     int64_t rows, end, threads;
     const int64_t *starts, *widths;
     const int64_t* tokens;   // (N), null: x holds their embeddings
-    const float* positions;  // (end, C) or null: is added to embeddings
+    const float* positions;  // (reach, C) or null: is added to embeddings
+    const int64_t* depths;   // (N), where each token stands among `positions`; null: at its place
     float* cache;  // (layers, B, positions, 2C), the window's keys and values are written
     int64_t cache_layer, cache_row;  // strides
-    // Additive, (B or 1, W, end); null: a token sees the positions up to itself, or, if not `causal`, all up to end.
+    // What a token sees. Additive, (B or 1, W, end); else the bits of places, (N, seen_bytes), lowest first; else the
+    // places up to itself, and from slot `blocks[b]` on its row's whole window; else, if not `causal`, all up to end.
     const float* mask;
-    int64_t mask_row, mask_slot, causal;
+    int64_t mask_row, mask_slot;
+    const uint8_t* seen;
+    int64_t seen_bytes, causal;
+    const int64_t* blocks;  // (B) or null
     float* const* memory;  // of each layer: keys and values (2, B, H, S, D), any strides but of D
     int64_t memory_value, memory_row, memory_head, memory_position, sources;
     const float* memory_mask;  // additive, (B, S) or null
@@ -51,81 +59,6 @@ struct Step {
 };
 
 namespace {
-
-// f(first, how many) for every vector of `size` numbers.
-template <class F>
-inline void each_vector(int64_t size, const F& f) {
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) f(i, LANES);
-    if (i < size) f(i, static_cast<int>(size - i));
-}
-
-// Up to 16 numbers, -inf behind them.
-inline Floats padded(const float* p, int count) {
-    if (count == LANES) return load(p);
-    float copy[LANES];
-    std::fill(copy, copy + LANES, -INFINITY);
-    std::memcpy(copy, p, sizeof(float) * count);
-    return load(copy);
-}
-
-// The largest of the logits x (V) and the logarithm of the sum of their exponentials above it; NaN where x holds NaN or
-// the largest is infinite. maxima: of every 16th number, from each of the first 16.
-struct Normaliser {
-    float best, log_sum;
-    Floats maxima;
-};
-
-inline Normaliser normaliser(const float* x, int64_t size) {
-    Floats most = same(-INFINITY), sum = same(0.0f);
-    unsigned broken = 0;
-    each_vector(size, [&](int64_t i, int width) {
-        const Floats part = padded(x + i, width);
-        most = larger(part, most);
-        broken |= not_numbers(part);
-    });
-    const float best = largest(most);
-    each_vector(size, [&](int64_t i, int width) {
-        sum = sum + exponential(padded(x + i, width) - same(best));
-    });
-    return {best, broken || std::isinf(best) ? NAN : std::log(total(sum)), most};
-}
-
-// The largest numbers of a row, best first, of equal ones the first.
-struct Best {
-    float* values;
-    float* places;
-    int64_t room, count = 0;
-
-    float least() const { return count < room ? -INFINITY : values[room - 1]; }
-
-    void take(float value, int64_t place) {
-        if (count == room) {
-            if (value <= values[room - 1]) return;
-            --count;
-        }
-        int64_t at = count++;
-        for (; at > 0 && values[at - 1] < value; --at) {
-            values[at] = values[at - 1];
-            places[at] = places[at - 1];
-        }
-        values[at] = value;
-        places[at] = static_cast<float>(place);
-    }
-};
-
-// Takes every number of x (V) but that at `pad` which may be among the best. At least as many as there is room for are
-// not below `bound`.
-inline void take_best(const float* x, int64_t size, int64_t pad, float bound, Best& best) {
-    each_vector(size, [&](int64_t i, int width) {
-        unsigned found = at_least(padded(x + i, width), same(std::max(bound, best.least())));
-        if (width < LANES) found &= (1u << width) - 1;
-        for (; found; found &= found - 1) {
-            const int64_t place = i + __builtin_ctz(found);
-            if (place != pad) best.take(x[place], place);
-        }
-    });
-}
 
 struct Token {
     int64_t row, slot;  // of the window
@@ -135,11 +68,13 @@ void embed(const Shape& shape, const Step& step, const std::vector<Token>& windo
     const int64_t channels = shape.channels;
     const Floats scale = same(static_cast<float>(shape.scale));
     for (size_t n = 0; n < window.size(); ++n, x += channels) {
-        const float* embedding = shape.embeddings + step.tokens[n] * channels;
+        const int64_t token = step.tokens[n];
+        const float* embedding = token < 0 ? shape.slot : shape.embeddings + token * channels;
         const float* position = nullptr;
-        if (step.positions)
-            position =
-                step.positions + (step.starts[window[n].row] + window[n].slot) * channels;
+        if (step.positions) {
+            const int64_t place = step.starts[window[n].row] + window[n].slot;
+            position = step.positions + (step.depths ? step.depths[n] : place) * channels;
+        }
         for (int64_t i = 0; i < channels; i += LANES) {
             const int count = static_cast<int>(std::min<int64_t>(LANES, channels - i));
             Floats y = load(embedding + i, count) * scale;
@@ -163,6 +98,14 @@ void feed_forward(const Layer& layer, const Shape& shape, float* x, int64_t toke
     activate(shape.activation, hidden, tokens * layer.expand.outputs, threads);
     product(layer.contract, hidden, tokens, x, x, threads);
     if (!shape.pre_norm) normalise_rows(layer.last_norm, x, tokens, channels, x);
+}
+
+// The last place, and one more, that a token sees of those before it in its row and of its own window.
+int64_t sight_end(const Step& step, const Token& token) {
+    const int64_t start = step.starts[token.row];
+    if (!step.causal) return step.end;
+    if (step.blocks && token.slot >= step.blocks[token.row]) return start + step.widths[token.row];
+    return start + token.slot + 1;
 }
 
 void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
@@ -190,13 +133,13 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
             const float* mask =
                 step.mask ? step.mask + token.row * step.mask_row + token.slot * step.mask_slot
                           : nullptr;
-            const int64_t count =
-                step.causal && !mask ? step.starts[token.row] + token.slot + 1 : step.end;
+            const int64_t count = mask || step.seen ? step.end : sight_end(step, token);
             const float* keys = cache + token.row * step.cache_row;
-            const Sight sight{keys,           keys + channels, 2 * channels, channels / shape.heads,
-                              count,          nullptr,         nullptr};
-            attend(wide + 3 * n * channels, seen(sight, mask, places), channels, shape.heads,
-                   inner + n * channels);
+            Sight sight{keys,  keys + channels, 2 * channels, channels / shape.heads,
+                        count, nullptr,         nullptr};
+            sight = step.seen ? of_bits(sight, step.seen + n * step.seen_bytes, places)
+                              : seen(sight, mask, places);
+            attend(wide + 3 * n * channels, sight, channels, shape.heads, inner + n * channels);
         }
     });
     product(layer.own_out, inner, tokens, x, x, threads);
@@ -252,7 +195,8 @@ int aggdec_supported() {
 
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
-    return sizeof(Product) + 1000 * sizeof(Layer) + 1000000 * (sizeof(Step) + sizeof(Shape)) +
+    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots)) +
+           1000000 * (sizeof(Step) + sizeof(Shape)) +
            1000000000 * static_cast<int64_t>(ACTIVATIONS);
 }
 
@@ -324,6 +268,9 @@ void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t
         }
     });
 }
+
+// Trees of drafted tokens, see drafts.h.
+void aggdec_grow(const Proposer* proposer, const Slots* slots) { grow(*proposer, *slots); }
 
 // The layers of a decoder over the tokens of a window: x (N, C), in place.
 void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {

@@ -57,6 +57,7 @@ class ShapeStruct(ctypes.Structure):
         *((name, _int) for name in ("layers", "channels", "heads", "pre_norm")),
         *((name, NormStruct) for name in ("first_norm", "end_norm")),
         ("embeddings", _pointer),
+        ("slot", _pointer),
         ("scale", ctypes.c_double),
         ("activation", _int),
     )
@@ -65,15 +66,39 @@ class ShapeStruct(ctypes.Structure):
 class StepStruct(ctypes.Structure):
     _fields_ = (
         *((name, _int) for name in ("rows", "end", "threads")),
-        *((name, _pointer) for name in ("starts", "widths", "tokens", "positions", "cache")),
+        *((name, _pointer) for name in ("starts", "widths", "tokens", "positions", "depths")),
+        ("cache", _pointer),
         *((name, _int) for name in ("cache_layer", "cache_row")),
         ("mask", _pointer),
-        *((name, _int) for name in ("mask_row", "mask_slot", "causal")),
+        *((name, _int) for name in ("mask_row", "mask_slot")),
+        ("seen", _pointer),
+        *((name, _int) for name in ("seen_bytes", "causal")),
+        ("blocks", _pointer),
         ("memory", _pointer),
         *((name, _int) for name in ("memory_value", "memory_row", "memory_head")),
         *((name, _int) for name in ("memory_position", "sources")),
         ("memory_mask", _pointer),
         ("memory_mask_row", _int),
+    )
+
+
+class ProposerStruct(ctypes.Structure):
+    _fields_ = (
+        ("vocabulary", ProductStruct),
+        *((name, _pointer) for name in ("weight", "bias")),
+        *((name, ProductStruct) for name in ("read_slot", "write")),
+        ("heard", _pointer),
+        ("candidates", _int),
+    )
+
+
+class SlotsStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, _int) for name in ("rows", "slots", "threads")),
+        *((name, _pointer) for name in ("features", "last", "room", "slopes", "shifts")),
+        *((name, _int) for name in ("nodes", "eos")),
+        ("fixed_cost", ctypes.c_double),
+        *((name, _pointer) for name in ("tokens", "parents", "chances", "counts")),
     )
 
 
@@ -83,7 +108,7 @@ ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
 
 _LAYOUT = (
     ctypes.sizeof(ProductStruct)
-    + 1000 * ctypes.sizeof(LayerStruct)
+    + 1000 * sum(map(ctypes.sizeof, (LayerStruct, ProposerStruct, SlotsStruct)))
     + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
     + 1000000000 * len(ACTIVATIONS)
 )
@@ -116,6 +141,7 @@ def _declare(library: Any) -> None:
         "aggdec_largest": (_pointer, _int, _int, _pointer),
         "aggdec_log_probabilities": (_pointer, _int, _int, _pointer, _pointer),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
+        "aggdec_grow": (_pointer, _pointer),
         "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
         "aggdec_decode": (_pointer, _pointer, _pointer, _pointer),
         "aggdec_encode": (_pointer, _pointer, _pointer, _int, _int, _pointer),

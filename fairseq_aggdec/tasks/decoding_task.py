@@ -46,6 +46,7 @@ from fairseq_aggdec.decoding.options import (
     refuse_unsupported,
     set_greedy_beam,
     strict_width,
+    with_what_pays,
 )
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
@@ -334,8 +335,9 @@ class DecodingTask(FairseqTask):
     def _model_drafter(self, decoding: str, models: Sequence[Any]) -> Drafter:
         if decoding == "gad":
             return self._nar_drafter(decoding, models)
-        size = choosing(self.cfg, blockwise_size(self.cfg, models) - 1)
-        return BlockwiseHeadsDrafter(size, proposing(self.cfg), drafted_nodes(self.cfg))
+        cfg = with_what_pays(self.cfg, models)
+        size = choosing(cfg, blockwise_size(cfg, models) - 1)
+        return BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg))
 
     def _head_tables(self, models: Sequence[Any]) -> HeadTables:
         size, target = (
@@ -355,13 +357,14 @@ class DecodingTask(FairseqTask):
         drafter.to(next(models[0].parameters()))  # device and precision
         if drafter.shares_encoder and len(models) == 1:
             check_shared_encoder(drafter, models[0])
+        cfg = self.cfg if decoding == "nar" else with_what_pays(self.cfg, models)
         return NarDrafter(
             drafter,
-            drafted_size(self.cfg, drafter),
-            not self.cfg.no_weight_packing,
-            proposing(self.cfg),
-            drafted_nodes(self.cfg),
-            graphs=not self.cfg.no_graphs,
+            drafted_size(cfg, drafter),
+            not cfg.no_weight_packing,
+            proposing(cfg),
+            drafted_nodes(cfg),
+            graphs=not cfg.no_graphs,
         )
 
     def _log_summary_at_exit(self) -> None:

@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 
+from fairseq_aggdec.decoding.block_size import CREDIT
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.drafters import blockwise_heads, nar
@@ -41,7 +43,7 @@ class Clock:
         for module in (nar, blockwise_heads):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
         self._slow(monkeypatch, Verifier, "logits", self._window)
-        self._slow(monkeypatch, Verifier, "propose", lambda *_: draft)
+        self._slow(monkeypatch, CachedDecoder, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "block_features", lambda *_: draft)
 
     def _window(self, window: Window, *_: Any) -> float:
@@ -101,10 +103,10 @@ def test_where_drafts_do_not_pay_decoding_is_greedy(
 ) -> None:
     clock = Clock(monkeypatch, node=0.1, draft=2.0)
     spent, greedy, counters = decode(clock, decoding, rows, 6, **options)
-    assert spent <= 1.03 * greedy + 2 * (
-        1.0 + 2.0 + 6.4 * rows
-    )  # the first drafts, one of each kind
-    assert counters.undrafted > 0.8 * BATCHES * rows
+    # The first drafts, one of each kind, and what a trial of one sentence after another may cost.
+    trial = CREDIT if rows == 1 else 0.0
+    assert spent <= 1.03 * greedy + 2 * (1.0 + 2.0 + 6.4 * rows) + trial
+    assert counters.undrafted > (0.8 if rows > 1 else 0.5) * BATCHES * rows
     assert f"{counters.undrafted} of the sentences were decoded without" in counters.summary()
 
 

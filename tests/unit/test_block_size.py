@@ -10,6 +10,8 @@ import pytest
 
 from fairseq_aggdec.decoding.block_size import (
     ALLOWED,
+    DRAFTER,
+    STEP,
     BlockSize,
     FixedBlockSize,
     LearnedBlockSize,
@@ -284,14 +286,13 @@ def test_times_that_were_not_seen_are_guessed_from_more_sentences() -> None:
             chooser.choose(rows)
             chooser.observe([0] * rows, [0] * rows, [1] * rows, plain)
     few, some, many = (chooser.times[rows.bit_length()] for rows in (1, 8, 32))
-    assert (
-        chooser._seconds(4, some)(3) == 8.0
-    )  # nothing is known: as if every token took an iteration
+    tokens = 3 * 32 / (STEP + 32)  # of the batch, where nothing is known
+    assert chooser._seconds(4, some)(3) == pytest.approx(2.0 * (1 + DRAFTER + tokens))
     some.add(1, 3.0)
     some.add(3, 5.0)
     assert chooser._seconds(4, some)(2) == pytest.approx(4.0)
     assert chooser._seconds(1, few)(2) == pytest.approx(2.0)
-    assert chooser._seconds(6, many)(2) == 12.0
+    assert chooser._seconds(6, many)(2) == pytest.approx(4.0 * (1 + DRAFTER + 2 * 32 / (STEP + 32)))
 
 
 def test_greedy_takes_as_long_as_the_longest_sentence() -> None:

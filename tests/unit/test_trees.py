@@ -12,12 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
+from fairseq_aggdec.decoding.int8 import linear
 from fairseq_aggdec.decoding.loop import best_path
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.calibration import Calibration, Scale
+from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.drafters.trees import candidates, grow
+from fairseq_aggdec.drafters.trees import (
+    CANDIDATES,
+    Grown,
+    TreeGrower,
+    candidates,
+    grow,
+    proposer,
+)
+from fairseq_aggdec.kernels.library import kernels
 from tests.equality.test_gad import drafter as small_drafter
+from tests.support import make_model, make_task
 
 EOS = 2
 
@@ -161,3 +172,52 @@ def test_what_drafters_learned_is_forgotten(kind: str) -> None:
     assert not torch.allclose(drafter.trees.calibration.chances(log_probs), before)
     drafter.forget()
     assert torch.equal(drafter.trees.calibration.chances(log_probs), before)
+
+
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("nodes", "fixed_cost"), [(1, math.inf), (12, math.inf), (64, 5.0)])
+def test_compiled_trees_are_the_same(
+    chained: bool, int8: bool, nodes: int, fixed_cost: float
+) -> None:
+    task = make_task()
+    for seed in range(4):
+        sizes = {"decoder_embed_dim": 40, "encoder_embed_dim": 40}
+        tied = {"share_decoder_input_output_embed": seed % 2 == 0}
+        model = make_model(task, seed, "nar_drafter", slot_chain=chained, **sizes, **tied)
+        decoder = model.decoder
+        vocabulary = linear([decoder.output_projection], int8=int8)
+        chain = FastChain(decoder, True, int8) if chained else None
+        compiled = proposer(decoder, vocabulary, chain)
+        assert compiled is not None
+        features, last, room = 0.7 * torch.randn(3, 9, 40), [5, 6, 7], [12, 3, 0]
+        calibration = Calibration()
+        calibration.numbers(9, features.device)
+        calibration.table = torch.stack([torch.linspace(0.5, 1.5, 9), torch.linspace(-1, 1, 9)])
+        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 9))
+        if chain is not None:
+            tokens, scores = chain.pairs(features, logits, torch.tensor(last))
+        else:
+            best = logits.topk(CANDIDATES)
+            tokens = best.indices
+            scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
+        found = candidates(tokens, scores, calibration)
+        scales = calibration.numbers(9, features.device)
+        trees = compiled.grow(features, last, room, scales, nodes, EOS, fixed_cost)
+        for row, tree in enumerate(trees):
+            expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
+            assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
+            assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
+
+
+def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
+    learned, fixed = TreeGrower(NodeBudget(9, learned=True)), TreeGrower(NodeBudget(9))
+    assert learned.slots(10) == fixed.slots(10) == 10  # nothing is known yet
+    for grower in (learned, fixed):
+        grower._drafted([Grown([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0]), Grown([5], [0], [0.0])])
+        for _ in range(600):
+            grower._drafted([Grown([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0])])
+    assert (learned.slots(10), learned.slots(2), fixed.slots(10)) == (3, 2, 10)
+    learned._drafted([Grown([5] * 5, [0, 1, 2, 3, 4], [0.0] * 5)])
+    assert learned.slots(10) == 6

@@ -1,0 +1,90 @@
+// The largest numbers of rows, and what normalises them.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "vector.h"
+
+using namespace aggdec;
+
+namespace {
+
+// f(first, how many) for every vector of `size` numbers.
+template <class F>
+inline void each_vector(int64_t size, const F& f) {
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) f(i, LANES);
+    if (i < size) f(i, static_cast<int>(size - i));
+}
+
+// Up to 16 numbers, -inf behind them.
+inline Floats padded(const float* p, int count) {
+    if (count == LANES) return load(p);
+    float copy[LANES];
+    std::fill(copy, copy + LANES, -INFINITY);
+    std::memcpy(copy, p, sizeof(float) * count);
+    return load(copy);
+}
+
+// The largest of the logits x (V) and the logarithm of the sum of their exponentials above it; NaN where x holds NaN or
+// the largest is infinite. maxima: of every 16th number, from each of the first 16.
+struct Normaliser {
+    float best, log_sum;
+    Floats maxima;
+};
+
+inline Normaliser normaliser(const float* x, int64_t size) {
+    Floats most = same(-INFINITY), sum = same(0.0f);
+    unsigned broken = 0;
+    each_vector(size, [&](int64_t i, int width) {
+        const Floats part = padded(x + i, width);
+        most = larger(part, most);
+        broken |= not_numbers(part);
+    });
+    const float best = largest(most);
+    each_vector(size, [&](int64_t i, int width) {
+        sum = sum + exponential(padded(x + i, width) - same(best));
+    });
+    return {best, broken || std::isinf(best) ? NAN : std::log(total(sum)), most};
+}
+
+// The largest numbers of a row, best first, of equal ones the first.
+struct Best {
+    float* values;
+    float* places;
+    int64_t room, count = 0;
+
+    float least() const { return count < room ? -INFINITY : values[room - 1]; }
+
+    void take(float value, int64_t place) {
+        if (count == room) {
+            if (value <= values[room - 1]) return;
+            --count;
+        }
+        int64_t at = count++;
+        for (; at > 0 && values[at - 1] < value; --at) {
+            values[at] = values[at - 1];
+            places[at] = places[at - 1];
+        }
+        values[at] = value;
+        places[at] = static_cast<float>(place);
+    }
+};
+
+// Takes every number of x (V) but that at `pad` which may be among the best. At least as many as there is room for are
+// not below `bound`.
+inline void take_best(const float* x, int64_t size, int64_t pad, float bound, Best& best) {
+    each_vector(size, [&](int64_t i, int width) {
+        unsigned found = at_least(padded(x + i, width), same(std::max(bound, best.least())));
+        if (width < LANES) found &= (1u << width) - 1;
+        for (; found; found &= found - 1) {
+            const int64_t place = i + __builtin_ctz(found);
+            if (place != pad) best.take(x[place], place);
+        }
+    });
+}
+
+}  // namespace

@@ -1,0 +1,231 @@
+// Trees of drafted tokens, grown from what a drafter's slots, or block heads, say: the likeliest paths, best first.
+//
+// fairseq_aggdec/drafters/trees.py does the same in PyTorch's operators, for all slots and candidates at once. Here only
+// what the tree reaches is worked out: the vocabulary in runs of slots, the chain one candidate at a time.
+
+#pragma once
+
+#include <cmath>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "best.h"
+#include "products.h"
+
+using namespace aggdec;
+
+// How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
+struct Proposer {
+    Product vocabulary;          // to the first types of the dictionary, or all
+    const float *weight, *bias;  // (V, C), and (V) or null: what scores a candidate that was told the one before it
+    Product read_slot, write;    // the chain
+    const float* heard;          // (V, C), what it hears of each token; null: there is no chain
+    int64_t candidates;          // M, at most MOST_CANDIDATES
+};
+
+// A call: features of slots in, a tree of at most `nodes` tokens for every row out.
+struct Slots {
+    int64_t rows, slots, threads;
+    const float* features;          // (R, K, C)
+    const int64_t *last, *room;     // (R): the token before the first slot, how many slots may be filled
+    const float *slopes, *shifts;   // (K): of the logit of a token's chance
+    int64_t nodes, eos;
+    double fixed_cost;              // of an iteration, in nodes
+    int64_t *tokens, *parents;      // (R, nodes), out; parents counted from 1, 0 is the last token
+    double* chances;                // (R, nodes), out: logarithms
+    int64_t* counts;                // (R), out
+};
+
+namespace {
+
+constexpr int64_t MOST_CANDIDATES = 16;
+constexpr int64_t RUN = 4;  // slots whose vocabulary is read together
+
+inline float dot(const float* a, const float* b, int64_t size) {
+    Floats sum = same(0.0f);
+    each_vector(size, [&](int64_t i, int width) {
+        if (width == LANES) sum = multiply_add(load(a + i), load(b + i), sum);
+        else sum = multiply_add(load(a + i, width), load(b + i, width), sum);
+    });
+    return total(sum);
+}
+
+// The candidates of a slot behind one token: places among them, likeliest first, and the logarithms of their chances.
+struct Ranking {
+    bool known = false;
+    int32_t order[MOST_CANDIDATES];
+    double chances[MOST_CANDIDATES];
+};
+
+// One row's slots, worked out as far as its tree reaches.
+class RowSlots {
+  public:
+    RowSlots(const Proposer& proposer, const Slots& call, int64_t row)
+        : proposer_(proposer),
+          call_(call),
+          channels_(proposer.vocabulary.inputs),
+          features_(call.features + row * call.slots * channels_),
+          last_(call.last[row]),
+          rankings_(call.slots * proposer.candidates),
+          tokens_(call.slots * proposer.candidates),
+          logits_(call.slots * proposer.candidates),
+          heard_(proposer.heard ? call.slots * channels_ : 0) {}
+
+    int64_t token(int64_t slot, int64_t place) const {
+        return static_cast<int64_t>(tokens_[slot * proposer_.candidates + place]);
+    }
+
+    // Takes in the logits (count, types) of slots `read()` and on.
+    void take(const float* logits, int64_t count) {
+        const int64_t types = proposer_.vocabulary.outputs, many = proposer_.candidates;
+        for (int64_t slot = read_; slot < read_ + count; ++slot, logits += types) {
+            Best best{&logits_[slot * many], &tokens_[slot * many], many};
+            take_best(logits, types, -1, bound(logits, types, many), best);
+            while (best.count < many) best.take(-INFINITY, 0);  // numbers that are none
+        }
+        if (proposer_.heard)
+            product(proposer_.read_slot, features_ + read_ * channels_, count,
+                    heard_.data() + read_ * channels_, nullptr, 1);
+        read_ += count;
+    }
+
+    int64_t candidates() const { return proposer_.candidates; }
+    const float* features(int64_t slot) const { return features_ + slot * channels_; }
+
+    // What follows candidate `before` of the slot before.
+    const Ranking& ranking(int64_t slot, int64_t before) {
+        const int64_t many = proposer_.candidates;
+        if (slot >= read_) read_on();
+        if (!proposer_.heard || slot == 0) before = 0;
+        Ranking& found = rankings_[slot * many + before];
+        if (!found.known) {
+            float scores[MOST_CANDIDATES];
+            std::copy_n(&logits_[slot * many], many, scores);
+            if (proposer_.heard) tell(slot, slot ? token(slot - 1, before) : last_, scores);
+            rank(slot, scores, found);
+        }
+        return found;
+    }
+
+  private:
+    // At least `many` of the numbers x are not below it.
+    static float bound(const float* x, int64_t size, int64_t many) {
+        if (many > LANES || size < many) return -INFINITY;
+        Floats most = same(-INFINITY);
+        each_vector(size, [&](int64_t i, int width) { most = larger(padded(x + i, width), most); });
+        float maxima[LANES];
+        store(maxima, most);
+        std::nth_element(maxima, maxima + many - 1, maxima + LANES, std::greater<float>());
+        return maxima[many - 1];
+    }
+
+    void read_on() {
+        const int64_t count = std::min(RUN, call_.slots - read_);
+        float* logits = scratch<float, 8>(count * proposer_.vocabulary.outputs);
+        product(proposer_.vocabulary, features(read_), count, logits, nullptr, call_.threads);
+        take(logits, count);
+    }
+
+    // Scores of a slot's candidates when the slot is told the token before it.
+    void tell(int64_t slot, int64_t before, float* scores) {
+        float* heard = scratch<float, 9>(2 * channels_);
+        float* told = heard + channels_;
+        const float *of_slot = heard_.data() + slot * channels_,
+                    *of_token = proposer_.heard + before * channels_;
+        for (int64_t i = 0; i < channels_; ++i) heard[i] = std::max(of_slot[i] + of_token[i], 0.0f);
+        product(proposer_.write, heard, 1, told, features(slot), 1);
+        for (int64_t place = 0; place < proposer_.candidates; ++place) {
+            const int64_t type = token(slot, place);
+            scores[place] = dot(told, proposer_.weight + type * channels_, channels_);
+            if (proposer_.bias) scores[place] += proposer_.bias[type];
+        }
+    }
+
+    void rank(int64_t slot, const float* scores, Ranking& found) const {
+        const int64_t many = proposer_.candidates;
+        const double most = *std::max_element(scores, scores + many);
+        double sum = 0.0;
+        for (int64_t place = 0; place < many; ++place) sum += std::exp(scores[place] - most);
+        for (int64_t place = 0; place < many; ++place) found.order[place] = static_cast<int32_t>(place);
+        std::stable_sort(found.order, found.order + many,
+                         [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+        for (int64_t i = 0; i < many; ++i) {
+            const double chance = scores[found.order[i]] - most - std::log(sum);
+            const double logit = chance - std::log(-std::expm1(std::min(chance, -1e-6)));
+            const double own = call_.slopes[slot] * logit + call_.shifts[slot];
+            found.chances[i] = std::min(own, 0.0) - std::log1p(std::exp(-std::abs(own)));
+        }
+        found.known = true;
+    }
+
+    const Proposer& proposer_;
+    const Slots& call_;
+    const int64_t channels_;
+    const float* features_;
+    const int64_t last_;
+    std::vector<Ranking> rankings_;
+    std::vector<float> tokens_, logits_, heard_;
+    int64_t read_ = 0;
+};
+
+// A token that may be taken next: the smallest comes first.
+struct Open {
+    double cost;  // minus the logarithm of its chance
+    int64_t parent, slot, before, rank;
+    double base;  // that of its parent
+
+    bool operator>(const Open& other) const {
+        return std::tie(cost, parent, slot, before, rank) >
+               std::tie(other.cost, other.parent, other.slot, other.before, other.rank);
+    }
+};
+
+// Nodes are taken as long as they bring more tokens for their cost than those before, see trees.py.
+void grow_row(const Slots& call, int64_t row, RowSlots& slots) {
+    const int64_t room = std::min(call.room[row], call.slots);
+    int64_t* tokens = call.tokens + row * call.nodes;
+    int64_t* parents = call.parents + row * call.nodes;
+    double* chances = call.chances + row * call.nodes;
+    int64_t count = 0;
+    std::priority_queue<Open, std::vector<Open>, std::greater<Open>> open;
+    if (room > 0) open.push({-slots.ranking(0, 0).chances[0], 0, 0, 0, 0, 0.0});
+    double expected = 1.0;
+    while (!open.empty() && count < call.nodes) {
+        const Open best = open.top();
+        open.pop();
+        const double chance = std::exp(-best.cost);
+        if (count && chance * (call.fixed_cost + static_cast<double>(count)) <= expected) break;
+        expected += chance;
+        const Ranking& found = slots.ranking(best.slot, best.before);
+        const int64_t place = found.order[best.rank], token = slots.token(best.slot, place);
+        tokens[count] = token, parents[count] = best.parent, chances[count] = -best.cost;
+        ++count;
+        if (best.rank + 1 < slots.candidates())
+            open.push({best.base - found.chances[best.rank + 1], best.parent, best.slot, best.before,
+                       best.rank + 1, best.base});
+        if (best.slot + 1 < room && token != call.eos)
+            open.push({best.cost - slots.ranking(best.slot + 1, place).chances[0], count,
+                       best.slot + 1, place, 0, best.cost});
+    }
+    call.counts[row] = count;
+}
+
+void grow(const Proposer& proposer, const Slots& call) {
+    const int64_t types = proposer.vocabulary.outputs, channels = proposer.vocabulary.inputs;
+    const int64_t first = std::min(RUN, call.slots);
+    // The first run of all rows at once.
+    float* features = scratch<float, 10>(call.rows * first * channels);
+    for (int64_t row = 0; row < call.rows; ++row)
+        std::copy_n(call.features + row * call.slots * channels, first * channels,
+                    features + row * first * channels);
+    float* logits = scratch<float, 11>(call.rows * first * types);
+    product(proposer.vocabulary, features, call.rows * first, logits, nullptr, call.threads);
+    for (int64_t row = 0; row < call.rows; ++row) {
+        RowSlots slots(proposer, call, row);
+        slots.take(logits + row * first * types, first);
+        grow_row(call, row, slots);
+    }
+}
+
+}  // namespace
