@@ -54,7 +54,8 @@ PYTHON
 
 distil() {
     local options=(--decoding greedy --beam 1)
-    [ "$BF16" = 0 ] || options+=(--bf16)
+    # On a CPU the compiled kernels make fp32 the faster one.
+    [ "$BF16" = 0 ] || [ "$GPUS" = 0 ] || options+=(--bf16)
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$DATA" "$WORK/distilled" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"

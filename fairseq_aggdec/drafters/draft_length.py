@@ -22,7 +22,8 @@ PRIOR_ACCEPTED, PRIOR_REJECTED = 1.95, 0.05
 PRIOR_WEIGHT_OF_ROW = 10.0
 
 # Where drafts hardly ever stand, so many batches in a row are decoded without; then one is drafted for again, with so
-# many tokens at its beginning, in case the text has changed.
+# many tokens at its beginning, in case the text has changed. The very first drafts of a batch on CPU, where every token
+# costs, are as short: nothing is known yet.
 RESTING_BATCHES = 31
 PROBE_LENGTH = 4
 # Draft tokens that are remembered: what was long ago does not count for ever.
@@ -107,6 +108,7 @@ class DraftLength:
     def __init__(self) -> None:
         self.total = Tally(PRIOR_ACCEPTED, PRIOR_REJECTED)
         self.resting, self.probing, self.rested = False, False, 0
+        self.unknown = False  # nothing was ever drafted
         self.measured: StepCost | None = None
 
     def start(self, rows: int, device_type: str) -> None:
@@ -118,6 +120,8 @@ class DraftLength:
             self.measured = self.measured or StepCost(self.step_cost)
             self.measured.start()
             self.step_cost = self.measured.of(rows)
+        unseen = self.total.seen == PRIOR_ACCEPTED + PRIOR_REJECTED
+        self.unknown = unseen and rows > 1 and self.measured is None
         self.rows = [Tally() for _ in range(rows)]
         self.total.forget(MEMORY)
         pointless = best_length(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
@@ -127,7 +131,7 @@ class DraftLength:
 
     def cap(self, row: int, room: int) -> int:
         """The best draft length for a row of the batch, at most ``room``."""
-        if self.probing and not self.rows[row].seen:
+        if (self.probing or self.unknown) and not self.rows[row].seen:
             return min(PROBE_LENGTH, room)
         return best_length(self._stands(row), 1.0 + self.step_cost / len(self.rows), room)
 

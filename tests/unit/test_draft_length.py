@@ -191,3 +191,18 @@ def test_a_gpu_learns_what_a_call_costs(cost: float, monkeypatch: pytest.MonkeyP
     assert known.step_cost == STEP_COST_IN_TOKENS["cuda"]
     known.start(1, "cpu")
     assert known.step_cost == STEP_COST_IN_TOKENS["cpu"]
+
+
+def test_the_first_drafts_of_a_batch_are_short() -> None:
+    """A text that is not copied costs little then; one that is drafts in full from the next iteration on."""
+    lengths = DraftLength()
+    lengths.start(8, "kernels")
+    assert {lengths.cap(row, 30) for row in range(8)} == {PROBE_LENGTH}
+    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8)
+    assert lengths.cap(0, 30) > 2 * PROBE_LENGTH
+    lengths.start(8, "kernels")
+    assert lengths.cap(0, 30) > 2 * PROBE_LENGTH
+    lengths = DraftLength()
+    lengths.start(8, "kernels")
+    lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
+    assert lengths.cap(0, 30) == 0
