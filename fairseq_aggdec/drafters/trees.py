@@ -241,7 +241,7 @@ class TreeGrower:
     def draft(self, tokens: Tensor, scores: Tensor, room: Sequence[int], eos: int) -> Draft:
         """Trees of candidates (B, k, M) with logits (B, k, M, M); of each row ``room`` slots may be filled."""
         found = candidates(tokens, scores, self.calibration)
-        cost = self._fixed_cost(len(room), tokens.device)
+        cost = self._fixed_cost(len(room), tokens.device.type)
         slots = tokens.size(1)
         return self._drafted(
             [
@@ -266,14 +266,16 @@ class TreeGrower:
     ) -> Draft:
         """The same from features (B, k, C) of slots and the tokens before the first, in the compiled library."""
         scales = self.calibration.numbers(features.size(1), features.device)
-        cost = self._fixed_cost(len(room), features.device)
+        cost = self._fixed_cost(len(room), "kernels")
         return self._drafted(
             proposer.grow(features, last, room, scales, self.budget.most, eos, cost)
         )
 
-    def _fixed_cost(self, rows: int, device: torch.device) -> float:
-        guess = STEP_COST_IN_TOKENS.get(device.type, STEP_COST_IN_TOKENS["cuda"])
-        return self.budget.fixed_cost(rows, guess)
+    def _fixed_cost(self, rows: int, by: str) -> float:
+        """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""
+        return self.budget.fixed_cost(
+            rows, STEP_COST_IN_TOKENS.get(by, STEP_COST_IN_TOKENS["cuda"])
+        )
 
     def _drafted(self, trees: list[Grown]) -> Draft:
         self.trees = trees
