@@ -144,7 +144,7 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
         places = verification.places()
         tokens = [token for row in emitted for token in row]
         gained, chosen = to_device([places, tokens], logits.device).unbind(0)
-        scores = rules.scores(logits[gained], chosen)
+        scores = rules.scores(logits, chosen, gained)
     state.commit(emitted, rules.free_forced_ends(scores, emitted, state))
 
 

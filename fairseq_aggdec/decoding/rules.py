@@ -106,15 +106,29 @@ class Rules:
         own = logits.gather(1, forced).masked_fill_(given, 0.0)
         logits.masked_fill_(given, -torch.inf).scatter_(1, forced, own)
 
-    def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """Log-probabilities, in nats, of emitted tokens: logits (M, V), tokens (M,) -> (M,)."""
+    def scores(self, logits: Tensor, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Log-probabilities, in nats, of emitted tokens (M,) -> (M,).
+
+        Args:
+            logits: (M, V), or with ``places`` (M,) int64 more of them, of which these rows count.
+            tokens: (M,) int64.
+        """
         if reads(logits) and (library := kernels()) is not None:
+            count, types = tokens.size(0), logits.size(1)
             tokens = tokens.contiguous()
-            scores = logits.new_empty(tokens.size(0))
+            rows = None if places is None else places.contiguous()
+            scores = logits.new_empty(count)
             library.aggdec_log_probabilities(
-                logits.data_ptr(), *logits.shape, tokens.data_ptr(), scores.data_ptr()
+                logits.data_ptr(),
+                count,
+                types,
+                None if rows is None else rows.data_ptr(),
+                tokens.data_ptr(),
+                scores.data_ptr(),
             )
         else:
+            if places is not None:
+                logits = logits[places]
             scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
         return self._penalised(scores, tokens)
 

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "best.h"
 #include "threads.h"
 #include "vector.h"
 
@@ -54,62 +55,176 @@ struct Sight {
 
 inline int64_t place(const Sight& sight, int64_t j) { return sight.places ? sight.places[j] : j; }
 
-template <int V>  // vectors of a head, 0: any number of channels
-void attend_head(const float* q, const Sight& sight, int64_t offset, int64_t dim, float scale,
-                 float* scores, float* out) {
-    const int64_t vectors = V ? V : (dim + LANES - 1) / LANES;
-    const auto read = [&](const float* p, int64_t v) {
-        if (V) return load(p + v * LANES);
-        return load(p + v * LANES, static_cast<int>(std::min<int64_t>(LANES, dim - v * LANES)));
-    };
-    for (int64_t j = 0; j < sight.count; ++j) {
-        const int64_t at = place(sight, j);
-        const float* key = sight.keys + at * sight.stride + offset;
-        Floats sum = same(0.0f);
-        for (int64_t v = 0; v < vectors; ++v) sum = multiply_add(read(q, v), read(key, v), sum);
-        scores[j] = total(sum) * scale + (sight.bias ? sight.bias[at] : 0.0f);
-    }
-    float most = scores[0];
-    for (int64_t j = 1; j < sight.count; ++j) most = std::max(most, scores[j]);
-    Floats sum = same(0.0f);
+// How many queries of a row are taken together: what they all see is read once. As many as the registers hold.
+#if defined(AGGDEC_AVX512)
+constexpr int QUERIES = 4;
+#else
+constexpr int QUERIES = 1;
+#endif
+
+// Softmax of the scores of what a query sees, but for the normaliser, whose inverse is returned.
+inline Floats exponentials(const Sight& sight, float scale, float* scores) {
+    Floats most = same(-INFINITY), sum = same(0.0f);
     for (int64_t j = 0; j < sight.count; j += LANES) {
         const int count = static_cast<int>(std::min<int64_t>(LANES, sight.count - j));
-        store(scores + j, exponential(load(scores + j, count) - same(most)), count);
+        Floats part = load(scores + j, count) * same(scale);
+        if (sight.bias) {
+            float bias[LANES];
+            for (int i = 0; i < count; ++i) bias[i] = sight.bias[place(sight, j + i)];
+            part = part + load(bias, count);
+        }
+        store(scores + j, part, count);
+        most = larger(padded(scores + j, count), most);
+    }
+    const Floats best = same(largest(most));
+    for (int64_t j = 0; j < sight.count; j += LANES) {
+        const int count = static_cast<int>(std::min<int64_t>(LANES, sight.count - j));
+        store(scores + j, exponential(load(scores + j, count) - best), count);
         sum = sum + load(scores + j, count);
     }
-    const Floats inverse = same(1.0f / total(sum));
-    constexpr int MOST = V ? V : 1;
-    for (int64_t v = 0; v < vectors; v += MOST) {
-        Floats sums[MOST];
-        for (auto& of_part : sums) of_part = same(0.0f);
-        for (int64_t j = 0; j < sight.count; ++j) {
-            const float* value = sight.values + place(sight, j) * sight.stride + offset;
-            const Floats weight = same(scores[j]);
-            for (int i = 0; i < MOST; ++i)
-                sums[i] = multiply_add(weight, read(value, v + i), sums[i]);
+    return same(1.0f / total(sum));
+}
+
+// One head of Q queries `wide` numbers apart, of which the first `shared` keys are the same. V: vectors of a head. What
+// comes of a query does not depend on the others.
+template <int V, int Q>
+void attend_head(const float* q, int64_t wide, const Sight* sights, int64_t shared, int64_t offset,
+                 float scale, float* scores, int64_t room, float* out, int64_t apart) {
+    const auto key = [&](const Sight& sight, int64_t j) {
+        return sight.keys + place(sight, j) * sight.stride + offset;
+    };
+    const auto product_with = [&](int i, int64_t j) {
+        const float* at = key(sights[i], j);
+        Floats sum = same(0.0f);
+        for (int v = 0; v < V; ++v)
+            sum = multiply_add(load(q + i * wide + v * LANES), load(at + v * LANES), sum);
+        return sum;
+    };
+    if (Q > 1)
+        for (int64_t j = 0; j < shared; ++j) {
+            const float* at = key(sights[0], j);
+            Floats sums[4] = {same(0.0f), same(0.0f), same(0.0f), same(0.0f)};
+            for (int v = 0; v < V; ++v) {
+                const Floats part = load(at + v * LANES);
+                for (int i = 0; i < Q; ++i)
+                    sums[i] = multiply_add(load(q + i * wide + v * LANES), part, sums[i]);
+            }
+            float four[4];
+            totals(sums[0], sums[1], sums[2], sums[3], four);
+            for (int i = 0; i < Q; ++i) scores[i * room + j] = four[i];
         }
-        for (int i = 0; i < MOST; ++i) {
-            const Floats y = sums[i] * inverse;
-            if (V) store(out + (v + i) * LANES, y);
-            else store(out + v * LANES, y, static_cast<int>(std::min<int64_t>(LANES, dim - v * LANES)));
+    Floats inverse[Q];
+    for (int i = 0; i < Q; ++i) {
+        const int64_t last = sights[i].count - 1;
+        for (int64_t j = Q > 1 ? shared : 0; j <= last; j += 4)
+            totals(product_with(i, j), product_with(i, std::min(j + 1, last)),
+                   product_with(i, std::min(j + 2, last)), product_with(i, std::min(j + 3, last)),
+                   scores + i * room + j);
+        inverse[i] = exponentials(sights[i], scale, scores + i * room);
+    }
+    Floats sums[Q][V];
+    for (auto& of_query : sums)
+        for (auto& sum : of_query) sum = same(0.0f);
+    const auto value = [&](const Sight& sight, int64_t j) {
+        return sight.values + place(sight, j) * sight.stride + offset;
+    };
+    for (int64_t j = 0; j < shared; ++j) {
+        const float* at = value(sights[0], j);
+        Floats parts[V];
+        for (int v = 0; v < V; ++v) parts[v] = load(at + v * LANES);
+        for (int i = 0; i < Q; ++i) {
+            const Floats weight = same(scores[i * room + j]);
+            for (int v = 0; v < V; ++v) sums[i][v] = multiply_add(weight, parts[v], sums[i][v]);
         }
+    }
+    for (int i = 0; i < Q; ++i) {
+        for (int64_t j = shared; j < sights[i].count; ++j) {
+            const float* at = value(sights[i], j);
+            const Floats weight = same(scores[i * room + j]);
+            for (int v = 0; v < V; ++v)
+                sums[i][v] = multiply_add(weight, load(at + v * LANES), sums[i][v]);
+        }
+        for (int v = 0; v < V; ++v) store(out + i * apart + v * LANES, sums[i][v] * inverse[i]);
     }
 }
 
-// One query (C) over what it sees. A query that sees nothing gets NaN, as in PyTorch.
-void attend(const float* q, const Sight& sight, int64_t channels, int64_t heads, float* out) {
-    if (sight.count == 0) {
-        std::fill(out, out + channels, NAN);
-        return;
+// One head of one query, of any number of channels.
+void attend_head_of(int64_t dim, const float* q, const Sight& sight, int64_t offset, float scale,
+                    float* scores, float* out) {
+    const auto width = [&](int64_t v) { return static_cast<int>(std::min<int64_t>(LANES, dim - v)); };
+    for (int64_t j = 0; j < sight.count; ++j) {
+        const float* key = sight.keys + place(sight, j) * sight.stride + offset;
+        Floats sum = same(0.0f);
+        for (int64_t v = 0; v < dim; v += LANES)
+            sum = multiply_add(load(q + v, width(v)), load(key + v, width(v)), sum);
+        scores[j] = total(sum);
     }
+    const Floats inverse = exponentials(sight, scale, scores);
+    for (int64_t v = 0; v < dim; v += LANES) {
+        Floats sum = same(0.0f);
+        for (int64_t j = 0; j < sight.count; ++j) {
+            const float* value = sight.values + place(sight, j) * sight.stride + offset;
+            sum = multiply_add(same(scores[j]), load(value + v, width(v)), sum);
+        }
+        store(out + v, sum * inverse, width(v));
+    }
+}
+
+// How many places the sights of `count` queries begin with alike.
+int64_t shared_places(const Sight* sights, int count) {
+    int64_t least = sights[0].count;
+    bool alike = true;
+    for (int i = 1; i < count; ++i) {
+        least = std::min(least, sights[i].count);
+        alike = alike && sights[i].places == sights[0].places;
+    }
+    if (alike) return least;
+    for (int64_t j = 0; j < least; ++j)
+        for (int i = 1; i < count; ++i)
+            if (place(sights[i], j) != place(sights[0], j)) return j;
+    return least;
+}
+
+template <int Q>
+void attend_heads(const float* q, int64_t wide, const Sight* sights, int64_t shared, int64_t dim,
+                  int64_t heads, float scale, float* scores, int64_t room, float* out, int64_t apart) {
+    for (int64_t h = 0; h < heads; ++h, q += dim, out += dim) {
+        const int64_t offset = h * sights[0].head;
+        if (dim == 64)
+            attend_head<4, Q>(q, wide, sights, shared, offset, scale, scores, room, out, apart);
+        else
+            attend_head<2, Q>(q, wide, sights, shared, offset, scale, scores, room, out, apart);
+    }
+}
+
+// Up to QUERIES queries of one row, `wide` numbers apart, each over what it sees; out (C) `apart` numbers apart. A query
+// that sees nothing gets NaN, as in PyTorch.
+void attend(const float* q, int64_t wide, const Sight* sights, int count, int64_t channels,
+            int64_t heads, float* out, int64_t apart) {
     const int64_t dim = channels / heads;
     const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-    float* scores = scratch<float, 3>(sight.count);
-    for (int64_t h = 0; h < heads; ++h, q += dim, out += dim) {
-        const int64_t offset = h * sight.head;
-        if (dim == 64) attend_head<4>(q, sight, offset, dim, scale, scores, out);
-        else if (dim == 32) attend_head<2>(q, sight, offset, dim, scale, scores, out);
-        else attend_head<0>(q, sight, offset, dim, scale, scores, out);
+    int64_t longest = 0, least = sights[0].count;
+    for (int i = 0; i < count; ++i) {
+        longest = std::max(longest, sights[i].count);
+        least = std::min(least, sights[i].count);
+    }
+    const int64_t room = longest + 3;
+    float* scores = scratch<float, 3>(QUERIES * room);
+    const bool together = count == QUERIES && least > 0 && (dim == 64 || dim == 32);
+    if (together) {
+        const int64_t shared = QUERIES > 1 ? shared_places(sights, count) : least;
+        attend_heads<QUERIES>(q, wide, sights, shared, dim, heads, scale, scores, room, out, apart);
+        return;
+    }
+    for (int i = 0; i < count; ++i, q += wide, out += apart) {
+        const Sight& sight = sights[i];
+        if (sight.count == 0)
+            std::fill(out, out + channels, NAN);
+        else if (dim == 64 || dim == 32)
+            attend_heads<1>(q, wide, &sight, sight.count, dim, heads, scale, scores, room, out, apart);
+        else
+            for (int64_t h = 0; h < heads; ++h)
+                attend_head_of(dim, q + h * dim, sight, h * sight.head, scale, scores, out + h * dim);
     }
 }
 

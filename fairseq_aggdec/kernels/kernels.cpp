@@ -108,6 +108,31 @@ int64_t sight_end(const Step& step, const Token& token) {
     return start + token.slot + 1;
 }
 
+// What a token, the n-th of its window, sees in the cache of a layer; `places` for as many numbers.
+Sight own_sight(const Step& step, const Shape& shape, const Token& token, int64_t n,
+                const float* cache, int32_t* places) {
+    const int64_t channels = shape.channels;
+    const float* keys = cache + token.row * step.cache_row;
+    Sight sight{keys, keys + channels, 2 * channels, channels / shape.heads, step.end, nullptr, nullptr};
+    if (step.mask)
+        return seen(sight, step.mask + token.row * step.mask_row + token.slot * step.mask_slot, places);
+    if (step.seen) return of_bits(sight, step.seen + n * step.seen_bytes, places);
+    sight.count = sight_end(step, token);
+    return sight;
+}
+
+// f(first, count) for tokens `begin` to `end`, up to QUERIES of one row at a time.
+template <class F>
+void by_rows(const std::vector<Token>& window, int64_t begin, int64_t end, const F& f) {
+    for (int64_t first = begin; first < end;) {
+        int count = 1;
+        while (count < QUERIES && first + count < end && window[first + count].row == window[first].row)
+            ++count;
+        f(first, count);
+        first += count;
+    }
+}
+
 void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
                   const std::vector<Token>& window, float* x, float* cache, const float* memory) {
     const int64_t tokens = static_cast<int64_t>(window.size()), channels = shape.channels;
@@ -126,39 +151,36 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
                     (step.starts[token.row] + token.slot) * 2 * channels;
         std::memcpy(to, wide + (3 * n + 1) * channels, sizeof(float) * 2 * channels);
     }
+    const int64_t most = std::max(step.end, step.sources);  // places that a token may see
     share(tokens, threads, tokens * step.end * channels * 4, [&](int64_t begin, int64_t end) {
-        int32_t* places = scratch<int32_t, 7>(std::max(step.end, step.sources));
-        for (int64_t n = begin; n < end; ++n) {
-            const Token& token = window[n];
-            const float* mask =
-                step.mask ? step.mask + token.row * step.mask_row + token.slot * step.mask_slot
-                          : nullptr;
-            const int64_t count = mask || step.seen ? step.end : sight_end(step, token);
-            const float* keys = cache + token.row * step.cache_row;
-            Sight sight{keys,  keys + channels, 2 * channels, channels / shape.heads,
-                        count, nullptr,         nullptr};
-            sight = step.seen ? of_bits(sight, step.seen + n * step.seen_bytes, places)
-                              : seen(sight, mask, places);
-            attend(wide + 3 * n * channels, sight, channels, shape.heads, inner + n * channels);
-        }
+        int32_t* places = scratch<int32_t, 7>(QUERIES * most);
+        by_rows(window, begin, end, [&](int64_t first, int count) {
+            Sight sights[QUERIES];
+            for (int i = 0; i < count; ++i)
+                sights[i] = own_sight(step, shape, window[first + i], first + i, cache, places + i * most);
+            attend(wide + 3 * first * channels, 3 * channels, sights, count, channels, shape.heads,
+                   inner + first * channels, channels);
+        });
     });
     product(layer.own_out, inner, tokens, x, x, threads);
     if (shape.pre_norm) normalise_rows(layer.cross_norm, x, tokens, channels, inner);
     else normalise_rows(layer.own_norm, x, tokens, channels, x);
     product(layer.cross_q, shape.pre_norm ? inner : x, tokens, wide, nullptr, threads);
     share(tokens, threads, tokens * step.sources * channels * 4, [&](int64_t begin, int64_t end) {
-        int32_t* places = scratch<int32_t, 7>(std::max(step.end, step.sources));
-        for (int64_t n = begin; n < end; ++n) {
-            const int64_t row = window[n].row;
+        int32_t* places = scratch<int32_t, 7>(most);
+        by_rows(window, begin, end, [&](int64_t first, int count) {
+            const int64_t row = window[first].row;
             const float* mask =
                 step.memory_mask ? step.memory_mask + row * step.memory_mask_row : nullptr;
             const float* keys = memory + row * step.memory_row;
-            const Sight sight{keys,         keys + step.memory_value, step.memory_position,
-                              step.memory_head, step.sources,         nullptr,
-                              nullptr};
-            attend(wide + n * channels, seen(sight, mask, places), channels, shape.heads,
-                   inner + n * channels);
-        }
+            const Sight all{keys,         keys + step.memory_value, step.memory_position,
+                            step.memory_head, step.sources,         nullptr,
+                            nullptr};
+            Sight sights[QUERIES];
+            std::fill(sights, sights + count, seen(all, mask, places));
+            attend(wide + first * channels, channels, sights, count, channels, shape.heads,
+                   inner + first * channels, channels);
+        });
     });
     product(layer.cross_out, inner, tokens, x, x, threads);
     if (!shape.pre_norm) normalise_rows(layer.cross_norm, x, tokens, channels, x);
@@ -234,11 +256,11 @@ void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places)
     }
 }
 
-// Log-probabilities of a token in each row of the logits (N, V).
+// Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
 void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
-                              const int64_t* tokens, float* out) {
+                              const int64_t* places, const int64_t* tokens, float* out) {
     for (int64_t n = 0; n < rows; ++n) {
-        const float* x = logits + n * size;
+        const float* x = logits + (places ? places[n] : n) * size;
         const Normaliser norm = normaliser(x, size);
         out[n] = x[tokens[n]] - norm.best - norm.log_sum;
     }
@@ -304,17 +326,21 @@ void aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengt
         product(layer.qkv, shape->pre_norm ? inner : x, tokens, wide, nullptr, threads);
         const int64_t work = tokens * channels * 4 * (tokens / std::max<int64_t>(rows, 1));
         share(tokens, threads, work, [&](int64_t begin, int64_t end) {
-            for (int64_t n = begin; n < end; ++n) {
-                const float* keys = wide + (3 * begins[n] + 1) * channels;
+            for (int64_t first = begin; first < end;) {
+                const int64_t left = std::min<int64_t>({QUERIES, end - first, ends[first] - first});
+                const float* keys = wide + (3 * begins[first] + 1) * channels;
                 const Sight sight{keys,
                                   keys + channels,
                                   3 * channels,
                                   channels / shape->heads,
-                                  ends[n] - begins[n],
+                                  ends[first] - begins[first],
                                   nullptr,
                                   nullptr};
-                attend(wide + 3 * n * channels, sight, channels, shape->heads,
-                       inner + n * channels);
+                Sight sights[QUERIES];
+                std::fill(sights, sights + left, sight);
+                attend(wide + 3 * first * channels, 3 * channels, sights, static_cast<int>(left),
+                       channels, shape->heads, inner + first * channels, channels);
+                first += left;
             }
         });
         product(layer.own_out, inner, tokens, x, x, threads);

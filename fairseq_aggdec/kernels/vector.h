@@ -46,6 +46,15 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
     return {_mm512_fmadd_ps(a.v, b.v, c.v)};
 }
 inline float total(Floats a) { return _mm512_reduce_add_ps(a.v); }
+// The totals of four, each added up in the same order whatever stands beside it.
+inline __m256 folded(Floats a) {
+    return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+}
+inline void totals(Floats a, Floats b, Floats c, Floats d, float* out) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(folded(a), folded(b)),
+                                        _mm256_hadd_ps(folded(c), folded(d)));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a.v); }
 inline float smallest(Floats a) { return _mm512_reduce_min_ps(a.v); }
 inline Floats whole(Floats a) {
@@ -133,6 +142,13 @@ inline float total(Floats x) {
     __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
     h = _mm_add_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+// The totals of four, each added up in the same order whatever stands beside it.
+inline __m256 folded(Floats x) { return _mm256_add_ps(x.a, x.b); }
+inline void totals(Floats a, Floats b, Floats c, Floats d, float* out) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(folded(a), folded(b)),
+                                        _mm256_hadd_ps(folded(c), folded(d)));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 inline float largest(Floats x) {
     const __m256 s = _mm256_max_ps(x.a, x.b);
@@ -271,6 +287,9 @@ inline float total(Floats a) {
     float sum = 0;
     for (float x : a.v) sum += x;
     return sum;
+}
+inline void totals(Floats a, Floats b, Floats c, Floats d, float* out) {
+    out[0] = total(a), out[1] = total(b), out[2] = total(c), out[3] = total(d);
 }
 inline float largest(Floats a) {
     float most = a.v[0];

@@ -154,6 +154,8 @@ def test_log_probabilities(instructions: str) -> None:
         expected = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
         found = Rules(1, 3, 2).scores(logits, tokens)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        places = torch.tensor([8, 0, 3])
+        assert torch.equal(Rules(1, 3, 2).scores(logits, tokens[places], places), found[places])
         logits[2, -1] = torch.nan
         assert Rules(1, 3, 2).scores(logits, tokens).isnan().tolist() == [i == 2 for i in range(9)]
 
