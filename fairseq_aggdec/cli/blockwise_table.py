@@ -29,7 +29,7 @@ from tqdm import tqdm
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.options import blockwise_size
+from fairseq_aggdec.decoding.draft_options import blockwise_size
 from fairseq_aggdec.evaluation import machine, systems
 from fairseq_aggdec.evaluation.blockwise_results import EXACT, STOCK, Results, Score, Speed
 from fairseq_aggdec.evaluation.quality import bleu

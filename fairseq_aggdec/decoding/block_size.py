@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Protocol
 
 from fairseq_aggdec.decoding.draft import Verification
+from fairseq_aggdec.decoding.times import LEAST_SPREAD, OUTLIER, Decayed, Times
 
-# Weight of everything seen, per new observation: some fifty iterations count.
-FORGET = 0.98
 # What a draft token's chance is believed to be before any was seen.
 PRIOR = 0.5
-# An iteration counts as this many times longer than usual at most: the machine did something else.
-OUTLIER = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
 ALLOWED = 0.015
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
@@ -27,8 +24,6 @@ STEP, DRAFTER = 5.0, 0.7
 # Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
 # one takes longer than the others.
 REFRESH = 256
-# The variance of sizes from which on there are two of them.
-LEAST_SPREAD = 1e-9
 # The largest tree where its size is learned.
 MOST_NODES = 64
 # Iterations after which measured times of trees are believed.
@@ -67,7 +62,7 @@ class BlockSize(Protocol):
 
         Args:
             drafted, accepted, emitted: tokens of each sentence that is left.
-            seconds: wall clock of the iteration.
+            seconds: the time of the iteration, on CPU that of the thread that decodes.
             once: the part of it that only the first draft of a batch takes.
         """
 
@@ -98,85 +93,6 @@ class FixedBlockSize:
 
     def observe(self, *_: object, once: float = 0.0) -> None:
         pass
-
-
-class Decayed:
-    """A mean in which old values fade."""
-
-    def __init__(self) -> None:
-        self.sum = self.weight = 0.0
-
-    def fade(self, times: float = 1.0) -> None:
-        left = FORGET**times
-        self.sum *= left
-        self.weight *= left
-
-    def add(self, total: float, count: float = 1.0) -> None:
-        """Adds ``count`` observations, made at once, their sum being ``total``."""
-        self.fade()
-        self.sum += total
-        self.weight += count
-
-    @property
-    def mean(self) -> float:
-        return self.sum / self.weight
-
-    def mean_with(self, prior: float) -> float:
-        """The mean when ``prior`` is one observation more."""
-        return (self.sum + prior) / (self.weight + 1.0)
-
-
-class Times:
-    """Seconds of an iteration without a draft, and of one with k drafted tokens as a line a + b k.
-
-    Attributes:
-        since: iterations with a draft since the last one without.
-    """
-
-    def __init__(self) -> None:
-        self.plain = Decayed()
-        self.k, self.kk, self.t, self.kt = (Decayed() for _ in range(4))
-        self.since = 0
-
-    def add(self, size: int, seconds: float) -> float:
-        """Remembers an iteration; returns ``seconds``, less where the machine did something else."""
-        if (self.k if size else self.plain).weight:
-            seconds = min(seconds, OUTLIER * self.estimate(size))
-        if size == 0:
-            self.add_plain(seconds, 1)
-            return seconds
-        self.plain.fade()  # what was measured long ago gives way to what is measured next
-        self.since += 1
-        for mean, value in (
-            (self.k, size),
-            (self.kk, size * size),
-            (self.t, seconds),
-            (self.kt, size * seconds),
-        ):
-            mean.add(value)
-        return seconds
-
-    def add_plain(self, seconds: float, count: int) -> None:
-        """Remembers so many iterations without a draft, ``seconds`` in all."""
-        self.plain.fade(count - 1)
-        self.plain.add(seconds, count)
-        self.since = 0
-
-    @property
-    def spread(self) -> float:
-        """The variance of the sizes with a draft."""
-        return self.kk.mean - self.k.mean**2
-
-    def estimate(self, size: int) -> float:
-        """Seconds of an iteration with ``size`` drafted tokens; its kind has been seen."""
-        if size == 0:
-            return self.plain.mean
-        least = self.plain.mean if self.plain.weight else 0.0
-        slope = least  # until a second size has been seen: as if a drafted token took as long as an iteration
-        if self.spread > LEAST_SPREAD:
-            slope = (self.kt.mean - self.k.mean * self.t.mean) / self.spread
-        # A shorter block never takes longer, and none is quicker than no draft, whatever noise makes of the line.
-        return max(least, self.t.mean + max(0.0, slope) * (size - self.k.mean))
 
 
 class Account:

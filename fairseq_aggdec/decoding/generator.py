@@ -6,7 +6,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding
@@ -31,6 +31,8 @@ Hypothesis = dict[str, Any]
 
 # Room for the first cache beyond the source length, in target positions; it grows when an output is longer.
 SPARE_POSITIONS = 16
+# What a drafter whose times are learned from decodes before its first batch.
+WARM_UP_TOKENS = 12
 
 
 def no_more(sample: dict[str, Any]) -> list[Tensor]:
@@ -162,17 +164,29 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def prepare(self) -> None:
         """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
         self.verifier.prepare()
-        if self.verifier.warm_up():
-            device = next(self.model.parameters()).device
-            state = DecodeState([Row(0, [self.eos], end=1, floor=0)], self.eos, device)
-            with suppress(NonFiniteError):  # said with the first sentence that needs what is broken
-                draft_and_verify(
-                    self.verifier, EmptyDrafter(), self.accept, self.rules, state, Counters()
-                )
-                self._hypotheses(state)
+        net_input = self.verifier.warm_up()
+        if net_input is not None:
+            self._warm_up(EmptyDrafter(), end=1)
         prepare = getattr(self.drafter, "prepare", None)
         if prepare is not None:
             prepare(self.verifier)
+        if net_input is not None and getattr(self.drafter, "learns_times", False):
+            # Those of the first drafts are to be like those of the others.
+            with cast(Any, self.drafter).always():
+                end = min(WARM_UP_TOKENS, net_input["src_tokens"].size(1) - 1)
+                self._warm_up(self.drafter, end, {"net_input": net_input})
+            self.forget()
+
+    def _warm_up(self, drafter: Drafter, end: int, sample: dict[str, Any] | None = None) -> None:
+        """Decodes the sentence that the verifier has taken up, so many tokens of it."""
+        device = next(self.model.parameters()).device
+        state = DecodeState([Row(0, [self.eos], end=end, floor=end)], self.eos, device)
+        with suppress(NonFiniteError):  # said with the first sentence that needs what is broken
+            if sample is not None:
+                with torch.inference_mode():
+                    drafter.start(sample, self.verifier, state)
+            draft_and_verify(self.verifier, drafter, self.accept, self.rules, state, Counters())
+            self._hypotheses(state)
 
     def forget(self) -> None:
         forget = getattr(self.drafter, "forget", None)

@@ -143,24 +143,25 @@ class Verifier:
             for member in self.members:
                 member.refresh()
 
-    def warm_up(self) -> bool:
+    def warm_up(self) -> dict[str, Tensor] | None:
         """Runs the fast forms once on a sentence: what PyTorch sets up when first used is then there.
 
         Returns:
-            whether there are fast forms; a batch of one sentence is then taken up.
+            the batch of one sentence that is then taken up; None where there are no fast forms.
         """
         if not all(isinstance(member.decoder, CachedDecoder) for member in self.members):
-            return False
+            return None
         model = self.members[0].model
         most = min(min(model.max_positions()), self.strict or WARM_UP)
         device = next(model.parameters()).device
         with torch.inference_mode():
             source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
             lengths = torch.full((1,), most, device=device)
-            self.start({"src_tokens": source, "src_lengths": lengths}, most)
+            net_input = {"src_tokens": source, "src_lengths": lengths}
+            self.start(net_input, most)
             for width in (1, most):
                 self.logits(Window(source[0, :width], [0], [width])).log_softmax(-1)
-        return True
+        return net_input
 
     @property
     def watches(self) -> list[ParameterWatch]:

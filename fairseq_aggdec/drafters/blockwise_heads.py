@@ -24,12 +24,12 @@ from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, proposer
+from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, Warmed, proposer
 
 logger = logging.getLogger(__name__)
 
 
-class BlockwiseHeadsDrafter:
+class BlockwiseHeadsDrafter(Warmed):
     """Drafts the proposals of heads 2 to k; nothing in the first iteration, which has no features yet.
 
     Args:
@@ -65,6 +65,8 @@ class BlockwiseHeadsDrafter:
         self.verifier = verifier
         self.block_size.start([row.tokens for row in state.rows])
         self.timed = self.block_size.learned and state.device.type == "cuda"
+        # As in nar.py.
+        self.clock = time.thread_time if state.device.type == "cpu" else time.perf_counter
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -95,7 +97,7 @@ class BlockwiseHeadsDrafter:
     def draft(self, state: DecodeState) -> Draft:
         if self.timed:
             torch.cuda.synchronize()
-        self.began = time.perf_counter()
+        self.began = self.clock()
         nothing = Draft([()] * len(state.rows))
         if self.features is None or self.broken:
             return nothing
@@ -146,7 +148,7 @@ class BlockwiseHeadsDrafter:
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         if self.began is not None:
-            seconds = time.perf_counter() - self.began  # tokens have reached the host
+            seconds = self.clock() - self.began  # tokens have reached the host
             self._learn(verification, seconds)
         self.features, self.last = self.verifier.features[0], verification
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairseq_aggdec.decoding.block_size import Decayed
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.times import Decayed
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters.input_copy import CopyDrafter, common_prefix
 

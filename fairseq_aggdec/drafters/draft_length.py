@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_aggdec.decoding.block_size import Times
+from fairseq_aggdec.decoding.times import Times
 
 # What a window step costs beyond its tokens (reading the weights, host work), in tokens' worth of arithmetic: the
 # intercept over the slope of step time against window width. CPU: as `scripts/benchmark.py --step-cost` measured it

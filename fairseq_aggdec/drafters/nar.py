@@ -33,14 +33,14 @@ from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, proposer
+from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, Warmed, proposer
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 
 logger = logging.getLogger(__name__)
 
 
-class NarDrafter:
+class NarDrafter(Warmed):
     """Proposes what the slots of a drafter say, up to ``</s>`` and to the row's end.
 
     Args:
@@ -53,7 +53,7 @@ class NarDrafter:
 
     Attributes:
         broken: its numbers are not finite: it drafts nothing until its parameters change.
-        encoder_seconds: wall clock of encoding for the drafter, summed over batches.
+        encoder_seconds: the time of encoding for the drafter, summed over batches.
         wait: called before a draft and behind encoding, so that the time in between is that of what was done in it,
             see :class:`~fairseq_aggdec.decoding.counters.Counters`; None but on a GPU where times are learned from.
     """
@@ -96,6 +96,8 @@ class NarDrafter:
         # Not when it is made: training moves the models after that.
         timed = self.block_size.learned and state.device.type == "cuda"
         self.wait = torch.cuda.synchronize if timed else None
+        # On CPU not the wall clock: what other processes take of a core says nothing about drafts.
+        self.clock = time.thread_time if state.device.type == "cpu" else time.perf_counter
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         if state.device.type == "cuda" and self.starts_beside and self.readable:
@@ -109,7 +111,7 @@ class NarDrafter:
     def draft(self, state: DecodeState) -> Draft:
         if self.wait is not None:
             self.wait()
-        self.began, self.once = time.perf_counter(), self.encoder_seconds
+        self.began, self.once = self.clock(), self.encoder_seconds
         block_size = self.block_size.choose(len(state.rows))
         if block_size == 0:
             return Draft([()] * len(state.rows))
@@ -257,7 +259,7 @@ class NarDrafter:
         if self.began is None:
             return
         # the device is idle: emitted tokens have reached the host
-        seconds = time.perf_counter() - self.began
+        seconds = self.clock() - self.began
         if self.block_size.resting:
             self.block_size.rest(seconds)
             return
@@ -287,11 +289,11 @@ class NarDrafter:
             return
         net_input, self.sample = self.sample["net_input"], None
         self._refresh()
-        began = time.perf_counter()
+        began = self.clock()
         encoder_out = self._encode(net_input)
         if self.wait is not None:
             self.wait()
-        self.encoder_seconds += time.perf_counter() - began
+        self.encoder_seconds += self.clock() - began
         self.slots.begin(net_input["src_tokens"], encoder_out)
         if len(self.rows) < len(net_input["src_tokens"]):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted

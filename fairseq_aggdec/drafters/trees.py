@@ -9,7 +9,8 @@ likeliest next token and the next likely one in its own place become candidates.
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -17,7 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.block_size import NodeBudget
+from fairseq_aggdec.decoding.block_size import (
+    BlockSize,
+    FixedBlockSize,
+    LearnedBlockSize,
+    NodeBudget,
+)
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
@@ -27,6 +33,7 @@ from fairseq_aggdec.kernels.library import Product, ProposerStruct, SlotsStruct,
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 64.0
+WARM_UP_NODES = 6
 
 
 @dataclass
@@ -306,3 +313,28 @@ class TreeGrower:
                 if parent in standing
             )
         self.trees = []
+
+
+class Warmed:
+    """Mixed into a drafter that chooses how much to draft."""
+
+    block_size: BlockSize
+    trees: TreeGrower | None
+
+    @property
+    def learns_times(self) -> bool:
+        """Whether it chooses by how long iterations take."""
+        return self.block_size.learned or (self.trees is not None and self.trees.budget.learned)
+
+    @contextmanager
+    def always(self) -> Iterator[None]:
+        """Drafts in every iteration meanwhile, and learns nothing."""
+        kept = self.block_size, self.trees
+        if isinstance(self.block_size, LearnedBlockSize):
+            self.block_size = FixedBlockSize(self.block_size.sizes[-1])
+        if self.trees is not None:
+            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES))
+        try:
+            yield
+        finally:
+            self.block_size, self.trees = kept

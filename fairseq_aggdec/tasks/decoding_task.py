@@ -16,6 +16,16 @@ from fairseq.utils import split_paths
 
 from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft_options import (
+    blockwise_size,
+    choosing,
+    copied_length,
+    copies_first,
+    drafted_nodes,
+    drafted_size,
+    proposing,
+    with_what_pays,
+)
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.decoding.finite import (
     BROKEN,
@@ -34,19 +44,11 @@ from fairseq_aggdec.decoding.options import (
     announce_ngram_blocking,
     announce_unused,
     beam_gap,
-    blockwise_size,
-    choosing,
-    copied_length,
-    copies_first,
-    drafted_nodes,
-    drafted_size,
-    proposing,
     refusal,
     refuse_slots,
     refuse_unsupported,
     set_greedy_beam,
     strict_width,
-    with_what_pays,
 )
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst

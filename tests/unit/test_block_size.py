@@ -15,8 +15,8 @@ from fairseq_aggdec.decoding.block_size import (
     BlockSize,
     FixedBlockSize,
     LearnedBlockSize,
-    Times,
 )
+from fairseq_aggdec.decoding.times import Times
 
 LARGEST = 12
 Machine = Callable[[int, int], float]  # rows, drafted tokens -> seconds of an iteration

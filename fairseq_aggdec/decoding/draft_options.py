@@ -1,0 +1,172 @@
+"""How much is drafted, of what and how: what the options say, checked against the models."""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairseq_aggdec.decoding.block_size import (
+    MOST_NODES,
+    BlockSize,
+    FixedBlockSize,
+    LearnedBlockSize,
+    NodeBudget,
+)
+from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.decoding.options import refusal
+from fairseq_aggdec.decoding.support import decoder_gap
+from fairseq_aggdec.drafters.draft_length import DraftLength, FixedDraftLength
+from fairseq_aggdec.kernels.library import reads
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+
+logger = logging.getLogger(__name__)
+
+
+def blockwise_size(
+    cfg: DecodingConfig, models: Sequence[Any], option: str = "--decoding blockwise"
+) -> int:
+    """The block size of what ``option`` asks for, checked against the model.
+
+    Raises:
+        ValueError: no model with block heads, several models, or a block that is larger than the trained one.
+    """
+    if len(models) > 1:
+        raise ValueError(f"{option} drafts with the heads of one model, --path names several")
+    decoder = models[0].decoder
+    if not isinstance(decoder, HeadedDecoder):
+        raise ValueError(
+            f"{option} needs a model with block heads (--arch blockwise_transformer); that of --path has none"
+        )
+    if gap := decoder_gap(decoder):
+        raise ValueError(f"{option} needs the decoder of a stock Transformer, not {gap}")
+    trained = int(decoder.heads.block_size)
+    if cfg.block_size == "auto":
+        return trained
+    size = _size(cfg, trained, "the model was trained with {} heads")
+    _check_least(cfg, size)
+    return size
+
+
+def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
+    """How many tokens a non-autoregressive drafter drafts at once.
+
+    Raises:
+        ValueError: ``--block-size`` is no number and not (``--decoding gad``) ``auto``, or larger than the trained one.
+    """
+    size = trained = int(drafter.decoder.block_size)
+    if cfg.block_size != "auto" or str(cfg.decoding) == "nar":
+        size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
+        _check_least(cfg, size + 1)
+    return choosing(cfg, size)
+
+
+def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
+    """The options of a method whose model drafts, where nothing was said of how much: as much as pays, in 8 bits.
+
+    Only where the output does not depend on it, and where a call is known to cost more the more it reads: fp32 on CPU
+    with the compiled kernels.
+    """
+    said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
+    relaxed = str(cfg.acceptance) != "exact" or cfg.min_block_size > 1
+    if said or relaxed or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
+        return cfg
+    if cfg.no_weight_packing or not int8_available():
+        return cfg
+    if not all(reads(weight.detach()) for model in models for weight in model.parameters()):
+        return cfg
+    logger.info("drafts of as many tokens as pay: --draft-nodes auto --draft-int8")
+    chosen = copy.copy(cfg)
+    chosen.draft_nodes, chosen.draft_int8 = "auto", True
+    return chosen
+
+
+def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
+    """How many of at most so many tokens are drafted: all, or with an option ``auto`` what pays, which may be none."""
+    if most and cfg.block_size == "auto":
+        return LearnedBlockSize(most)
+    if most and cfg.draft_nodes == "auto":
+        return LearnedBlockSize(most, whole=True)
+    return FixedBlockSize(most)
+
+
+def _check_least(cfg: DecodingConfig, most: int) -> None:
+    """``--min-block-size`` cannot ask for more tokens than an iteration yields at most."""
+    if cfg.min_block_size > most:
+        raise ValueError(
+            f"--min-block-size {cfg.min_block_size}: an iteration yields at most {most} tokens"
+        )
+
+
+def copies_first(cfg: DecodingConfig) -> bool:
+    """Whether a method whose model drafts is to copy a text where that goes further.
+
+    Raises:
+        ValueError: a text that a second model would have to write.
+    """
+    kind = str(cfg.draft_from)
+    if kind in ("interleaved", "lattice") or (kind == "heads" and str(cfg.decoding) == "gad"):
+        reason = "its drafts are the model's own; source and file go with it"
+        raise ValueError(refusal(f"--draft-from {kind}", str(cfg.decoding), reason))
+    return kind in ("source", "file") or bool(cfg.draft_file)
+
+
+def proposing(cfg: DecodingConfig) -> Proposing:
+    """How a model computes its drafts.
+
+    Raises:
+        ValueError: a negative number, or a method whose drafts are its output.
+    """
+    types, int8 = int(cfg.draft_vocabulary), bool(cfg.draft_int8)
+    if types < 0:
+        raise ValueError(f"--draft-vocabulary {types}: it must be at least 0")
+    if (types or int8) and str(cfg.decoding) == "nar":
+        option = "--draft-vocabulary" if types else "--draft-int8"
+        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
+    if int8 and not int8_available():
+        logger.warning("--draft-int8 has no effect without the compiled kernels")
+        int8 = False
+    return Proposing(types, int8 or bool(cfg.int8))
+
+
+def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
+    """How many tokens the tree of a draft has, None where drafts do not branch.
+
+    Raises:
+        ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
+    """
+    if cfg.draft_nodes is None:
+        return None
+    given = str(cfg.draft_nodes)
+    if str(cfg.decoding) == "nar":
+        raise ValueError("--draft-nodes needs a verifier, --decoding nar has none: use gad")
+    if given == "auto":
+        return NodeBudget(MOST_NODES, learned=True)
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(f"--draft-nodes {given}: it must be at least 1, or auto")
+    return NodeBudget(int(given))
+
+
+def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength]:
+    """Makes what says how long drafts of ``--decoding iad`` are.
+
+    Raises:
+        ValueError: ``--iad-draft-length`` is no positive number, not ``all`` and not ``auto``.
+    """
+    given = str(cfg.iad_draft_length)
+    if given == "auto":
+        return DraftLength
+    if given != "all" and (not given.isdecimal() or int(given) < 1):
+        raise ValueError(f"--iad-draft-length {given}: it must be at least 1, or all, or auto")
+    limit = None if given == "all" else int(given)
+    return lambda: FixedDraftLength(limit)
+
+
+def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:
+    if cfg.block_size in (None, "all"):
+        return trained
+    given = str(cfg.block_size)
+    if not given.isdecimal() or not 1 <= int(given) <= trained:
+        raise ValueError(f"--block-size {given}: {reason.format(trained)}, choose 1 to {trained}")
+    return int(given)
