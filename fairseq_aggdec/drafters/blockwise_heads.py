@@ -55,6 +55,7 @@ class BlockwiseHeadsDrafter(Warmed):
         self.block_size, self.proposing = block_size, proposing
         self.checked: Any = None
         self.began: float | None = None  # the last iteration, where it is learned from
+        self.clock = time.perf_counter
         self.broken = False
 
     def prepare(self, verifier: Verifier) -> None:

@@ -78,6 +78,7 @@ class NarDrafter(Warmed):
         self.finite: Told | None = None
         self.wait: Callable[[], object] | None = None
         self.began: float | None = None  # the last iteration, where it is learned from
+        self.clock = time.perf_counter
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.reads_features = self.ragged = False
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
