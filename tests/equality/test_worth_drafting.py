@@ -41,7 +41,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, node: float, draft: float):
         self.now, self.node = 0.0, node
         for module in (nar, blockwise_heads):
-            monkeypatch.setattr(module, "time", SimpleNamespace(thread_time=lambda: self.now))
+            clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
+            monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
         self._slow(monkeypatch, Verifier, "logits", self._window)
         self._slow(monkeypatch, CachedDecoder, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "block_features", lambda *_: draft)
