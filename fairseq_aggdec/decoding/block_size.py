@@ -21,9 +21,6 @@ TRIAL, CREDIT = 24, 25.0
 # What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as so many of them,
 # and the drafter a share of one without a draft.
 STEP, DRAFTER = 5.0, 0.7
-# Iterations with a draft after which the time without one is measured again, on a whole batch: the first iteration of
-# one takes longer than the others.
-REFRESH = 256
 # The largest tree where its size is learned.
 MOST_NODES = 64
 # Iterations after which measured times of trees are believed.
@@ -229,7 +226,7 @@ class LearnedBlockSize:
 
     def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
         """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
-        if times.since >= REFRESH:
+        if times.grows_stale():  # measured on a whole batch: the first iteration of one takes longer than the others
             return 0, 0
         gains, seconds = self._gains(), self._seconds(bucket, times)
         sizes = self.sizes

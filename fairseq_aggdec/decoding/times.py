@@ -4,6 +4,9 @@
 FORGET = 0.98
 # An iteration counts as this many times longer than usual at most: the machine did something else.
 OUTLIER = 2.0
+# Iterations with a draft after which the time without one is measured again, at first and later: what was measured
+# first may have been measured on a cold machine.
+FIRST_PATIENCE, PATIENCE = 16, 256
 # The variance of sizes from which on there are two of them.
 LEAST_SPREAD = 1e-9
 
@@ -39,9 +42,11 @@ class Times:
 
     Attributes:
         since: iterations with a draft since the last one without.
+        patience: so many of these are enough until the time without one is measured again.
     """
 
     def __init__(self) -> None:
+        self.patience = FIRST_PATIENCE
         self.plain = Decayed()
         self.k, self.kk, self.t, self.kt = (Decayed() for _ in range(4))
         self.since = 0
@@ -69,6 +74,13 @@ class Times:
         self.plain.fade(count - 1)
         self.plain.add(seconds, count)
         self.since = 0
+
+    def grows_stale(self) -> bool:
+        """Whether the time without a draft is to be measured again; then later is soon enough the next time."""
+        if self.since < self.patience:
+            return False
+        self.patience = min(2 * self.patience, PATIENCE)
+        return True
 
     @property
     def spread(self) -> float:
