@@ -1,4 +1,4 @@
-"""The chart of README, docs/speed.svg, from the result files of beam search: how many times as fast as stock fairseq.
+"""The chart of README, docs/speed.svg, from the result files of rivals: how many times as fast as stock fairseq.
 
 python scripts/readme_chart.py
 
@@ -17,16 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 CHART = ROOT / "docs" / "speed.svg"
 
-TASKS = {"ua_gec": "Error correction", "multi30k-de-en": "Translation"}
+TASKS = {"ua_gec": "Error correction", "multi30k": "Translation"}
 BATCHES = (1, 32)
-# label, ending of the result file's name, its system, class of the bar
+# label, system of the result file, class of the bar
 SYSTEMS = (
-    ("CTranslate2, float32", "-ct2-float32", "ct2-float32-beam5", "other"),
-    ("ours, fp32", "", "search5", "ours"),
-    ("CTranslate2, int8", "-ct2-int8", "ct2-int8-beam5", "other"),
-    ("ours, --int8", "-int8", "search5", "ours"),
+    ("CTranslate2, float32", "ct2-float32-beam5", "other"),
+    ("ours, fp32", "search5", "ours"),
+    ("CTranslate2, int8", "ct2-int8-beam5", "other"),
+    ("ours, --int8", "search5-int8", "ours"),
 )
-STOCK = ("", "beam5")
+STOCK = "beam5"
 
 # Pixels.
 PANEL, LABELS, BARS = 400, 140, 205
@@ -46,13 +46,13 @@ STYLE = """
 """
 
 
-def milliseconds(task: str, ending: str, system: str, batch: int) -> float:
+def milliseconds(task: str, system: str, batch: int) -> float:
     """Per sentence, from the result file of a task; one thread.
 
     Raises:
         ValueError: the file has no such row, or several.
     """
-    path = RESULTS / f"beam-{task}{ending}.json"
+    path = RESULTS / f"rivals-{task}.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["results"]
     (row,) = (
         row
@@ -64,11 +64,8 @@ def milliseconds(task: str, ending: str, system: str, batch: int) -> float:
 
 def speedups(task: str, batch: int) -> dict[str, float]:
     """Label of a system -> how many times as fast as stock, same beam and batch."""
-    stock = milliseconds(task, *STOCK, batch)
-    return {
-        label: stock / milliseconds(task, ending, system, batch)
-        for label, ending, system, _ in SYSTEMS
-    }
+    stock = milliseconds(task, STOCK, batch)
+    return {label: stock / milliseconds(task, system, batch) for label, system, _ in SYSTEMS}
 
 
 def panel(task: str, batch: int, left: int, top: int, scale: float) -> Iterator[str]:
@@ -76,7 +73,7 @@ def panel(task: str, batch: int, left: int, top: int, scale: float) -> Iterator[
     start = left + LABELS
     yield f'<text class="title" x="{left}" y="{top + 13}">{TASKS[task]}, batch {batch}</text>'
     for number, (label, speedup) in enumerate(speedups(task, batch).items()):
-        y, kind = top + HEAD + number * ROW, SYSTEMS[number][3]
+        y, kind = top + HEAD + number * ROW, SYSTEMS[number][2]
         yield f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{label}</text>'
         width = speedup * scale
         yield f'<rect class="{kind}" x="{start}" y="{y}" width="{width:.1f}" height="{BAR}"/>'

@@ -111,19 +111,7 @@ class CompiledLayers:
         step.widths = step.starts + 8 * window.rows
         step.cache = cache.data_ptr()
         step.cache_layer, step.cache_row, _, _ = cache.stride()
-        step.mask = step.seen = step.blocks = None
-        step.causal = own_mask is None and not needs_mask(window, None)
-        if step.causal and isinstance(window, TreeWindow):
-            seen, step.seen_bytes = window.places()
-            bits = (ctypes.c_char * len(seen)).from_buffer_copy(seen)
-            step.seen = ctypes.addressof(bits)
-        elif step.causal and window.block_starts is not None:
-            blocks = (ctypes.c_int64 * window.rows)(*window.block_starts)
-            step.blocks = ctypes.addressof(blocks)
-        if own_mask is not None:
-            step.mask = own_mask.data_ptr()
-            step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
-            step.mask_slot = own_mask.stride(2)
+        kept = self._say_what_is_seen(window, own_mask)  # until the call is over
         if memory is not self.memory:
             self._remember(memory)
         step.memory_mask = None
@@ -131,7 +119,27 @@ class CompiledLayers:
             step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
+        del kept
         return x
+
+    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> Any:
+        """Writes into the step what each slot sees; returns what that points to, besides the mask."""
+        step = self.step
+        kept: Any = None
+        step.mask = step.seen = step.blocks = None
+        step.causal = own_mask is None and not needs_mask(window, None)
+        if own_mask is not None:
+            step.mask = own_mask.data_ptr()
+            step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
+            step.mask_slot = own_mask.stride(2)
+        elif step.causal and isinstance(window, TreeWindow):
+            seen, step.seen_bytes = window.places()
+            kept = (ctypes.c_char * len(seen)).from_buffer_copy(seen)
+            step.seen = ctypes.addressof(kept)
+        elif step.causal and window.block_starts is not None:
+            kept = (ctypes.c_int64 * window.rows)(*window.block_starts)
+            step.blocks = ctypes.addressof(kept)
+        return kept
 
     def _remember(self, memory: Sequence[Tensor]) -> None:
         self.memory = memory

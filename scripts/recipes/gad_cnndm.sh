@@ -200,7 +200,7 @@ system baseline "no distillation, beam 5" --path "$WORK/baseline/checkpoint_best
 system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system nar "drafter alone" "${GAD[@]}" --decoding nar
-system gad "GAD" "${GAD[@]}" --decoding gad
+system gad "GAD" "${GAD[@]}" --decoding gad --block-size all
 system gad-quality "GAD++ ($HIGH_QUALITY)" "${GAD[@]}" "${QUALITY[@]}"
 system gad-efficiency "GAD++ ($HIGH_EFFICIENCY)" "${GAD[@]}" "${EFFICIENCY[@]}"
 

@@ -73,7 +73,7 @@ system "${OF_SIZE}beam1" "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --
 system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
 system "${OF_SIZE}greedy" "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system "${OF_SIZE}nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
-system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad
+system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad --block-size all
 system "${OF_SIZE}gad-quality$OWN" "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
 system "${OF_SIZE}gad-efficiency$OWN" "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
 report "Generalized aggressive decoding, $SET, $DIRECTION, $SIZE size" --oracle "decode-$DIRECTION-${OF_SIZE}beam1"

@@ -129,7 +129,7 @@ def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyP
 
 def test_beam_1_is_blockwise_decoding() -> None:
     sample, model = make_batch(random_sources(29, 4)), headed()
-    task = make_task("beam", draft_from="heads")
+    task = make_task("beam", draft_from="heads", block_size="all")
     found = generate(task, [model], sample, beam=1)
     assert_same(found, generate(make_task("blockwise"), [model], sample))
     assert task.counters.drafted > 0
