@@ -226,9 +226,8 @@ class LearnedBlockSize:
 
     def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
         """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
-        if (
-            times.grows_stale()
-        ):  # measured on a whole batch: the first iteration of one takes longer than the others
+        if times.grows_stale():
+            # Measured on a whole batch: the first iteration of one takes longer than the others.
             return 0, 0
         gains, seconds = self._gains(), self._seconds(bucket, times)
         sizes = self.sizes
