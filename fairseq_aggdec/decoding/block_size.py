@@ -11,10 +11,14 @@ from fairseq_aggdec.decoding.times import LEAST_SPREAD, OUTLIER, Decayed, Times
 # What a draft token's chance is believed to be before any was seen.
 PRIOR = 0.5
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
-ALLOWED = 0.015
+ALLOWED = 0.01
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
 # slower between drafts than without any, when the weights stay in the processor's cache.
 MARGIN = 0.1
+# Iterations of a rest whose time is measured: not the first ones, which find the caches full of something else.
+TIMED_RESTS = range(3, 7)
+# Of its time: what a try is believed to lose at least. The weights that a draft reads drive others from the caches.
+LEAST_LOSS = 0.5
 # Where nothing was drafted before: drafts by which it is known whether they pay, and tokens of greedy decoding that
 # they may cost.
 TRIAL, CREDIT = 24, 25.0
@@ -33,10 +37,12 @@ class BlockSize(Protocol):
     Attributes:
         learned: from the times it is told, which must be those of all the work of an iteration then.
         resting: no draft is chosen as long as so many sentences are left: of an iteration only its time is asked for.
+        timing: that, too, is asked for.
     """
 
     learned: bool
     resting: bool
+    timing: bool
 
     def start(self, outputs: Sequence[Sized]) -> None:
         """Takes up a batch: the tokens of each sentence, its start symbol now, which grow while it is decoded."""
@@ -45,7 +51,7 @@ class BlockSize(Protocol):
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
 
     def rest(self, seconds: float) -> None:
-        """An iteration without a draft, while ``resting``, took so long."""
+        """An iteration without a draft, while ``resting``, took so long, which counts while ``timing`` only."""
 
     def observe(
         self,
@@ -74,7 +80,7 @@ def learn(size: BlockSize, verification: Verification, seconds: float, once: flo
 class FixedBlockSize:
     """Always the same k."""
 
-    learned = resting = False
+    learned, resting, timing = False, False, True
 
     def __init__(self, size: int):
         self.size = size
@@ -114,7 +120,11 @@ class Account:
 
     def affords_a_try(self, loss: float) -> bool:
         """Whether a draft may be tried that is believed to lose so many seconds: earned since the last one."""
-        return self.solvent and loss <= ALLOWED * (self.greedy - self.tried)
+        return self.greedy >= self.try_at(loss)
+
+    def try_at(self, loss: float) -> float:
+        """From which ``greedy`` on it may be tried."""
+        return max(self.lost / ALLOWED, self.tried + loss / ALLOWED)
 
 
 class LearnedBlockSize:
@@ -156,9 +166,14 @@ class LearnedBlockSize:
         self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.plan: dict[int, int] = {}  # what was decided for the batch
-        self.chosen, self.resting = 0, False
-        # Iterations while ``resting``, remembered together: each takes little longer than one of greedy decoding.
-        self.rests, self.rested, self.longest_rest = 0, 0.0, math.inf
+        self.again: dict[
+            int, float
+        ] = {}  # what ``account.greedy`` must be before a draft is thought of
+        self.chosen, self.resting, self.timing = 0, False, True
+        # Iterations while ``resting``, remembered together: each takes little longer than one of greedy decoding, and
+        # looking at the clock is part of that.
+        self.rests = 0
+        self.rested: list[float] = []
 
     def start(self, outputs: Sequence[Sized]) -> None:
         self._end_rest()
@@ -170,32 +185,41 @@ class LearnedBlockSize:
 
     def choose(self, rows: int) -> int:
         bucket = rows.bit_length()
-        if bucket in self.plan:
-            if not self.resting:
-                self.chosen = self.plan[bucket]
-                self.resting = self.chosen == 0
-                self.longest_rest = OUTLIER * self.now.plain.mean
-            return self.chosen
-        self._end_rest()
-        self._count(rows)
-        if self.now.plain.weight:
-            self.chosen, self.plan[bucket] = self._decide(bucket, self.now)
+        if bucket not in self.plan:
+            self._end_rest()
+            self._count(rows)
+            if not self.now.plain.weight:
+                return 0
+            if self.account.greedy >= self.again.get(bucket, 0.0):
+                self.chosen, self.plan[bucket] = self._decide(bucket, self.now)
+                return self.chosen
+            self.plan[bucket] = 0
+        if not self.resting:
+            self.chosen = self.plan[bucket]
+            self.resting = self.chosen == 0
+            self.timing = not self.resting
         return self.chosen
 
     def _count(self, rows: int) -> None:
         """So many sentences are left; nothing is drafted for them yet."""
-        self.now = self.times.setdefault(rows.bit_length(), Times())
+        bucket = rows.bit_length()
+        if bucket not in self.times:
+            self.times[bucket] = Times()
+        self.now = self.times[bucket]
         self.chosen, self.resting = 0, False
 
     def rest(self, seconds: float) -> None:
+        if self.timing:
+            self.rested.append(min(seconds, OUTLIER * self.now.plain.mean))
         self.rests += 1
-        self.rested += min(seconds, self.longest_rest)
+        self.timing = self.rests in TIMED_RESTS
 
     def _end_rest(self) -> None:
-        if self.rests:
-            self.now.add_plain(self.rested, self.rests)
-            self.spent += self.rested
-            self.rests, self.rested = 0, 0.0
+        self.timing = True
+        if self.rested:
+            self.now.add_plain(sum(self.rested), len(self.rested))
+        self.spent += self.rests * self.now.plain.mean if self.rests else 0.0
+        self.rests, self.rested = 0, []
 
     def observe(
         self,
@@ -241,9 +265,11 @@ class LearnedBlockSize:
         trial = len(self.outputs) == 1 and self.tries < TRIAL
         if trial and self.account.lost + max(0.0, loss) <= CREDIT * times.plain.mean:
             return best, best
-        if self.account.affords_a_try(max(0.0, loss)):
+        loss = max(loss, LEAST_LOSS * seconds(best))
+        if self.account.affords_a_try(loss):
             self.account.tried = self.account.greedy
             return best, 0
+        self.again[bucket] = self.account.try_at(loss)
         return 0, 0
 
     def _gains(self) -> list[float]:

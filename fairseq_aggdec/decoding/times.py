@@ -1,4 +1,8 @@
-"""Running means of what iterations took, by how many tokens were drafted."""
+"""How long iterations take: the clock of a drafter, and running means by how many tokens were drafted."""
+
+import time
+
+import torch
 
 # Weight of everything seen, per new observation: some fifty iterations count.
 FORGET = 0.98
@@ -97,3 +101,38 @@ class Times:
             slope = (self.kt.mean - self.k.mean * self.t.mean) / self.spread
         # A shorter block never takes longer, and none is quicker than no draft, whatever noise makes of the line.
         return max(least, self.t.mean + max(0.0, slope) * (size - self.k.mean))
+
+
+class IterationClock:
+    """The time of a drafter's iterations, from the end of one to the end of the next: what follows a draft belongs to
+    it (the keys of a tree's path are put in place).
+
+    Attributes:
+        read: seconds; on CPU of the thread: what other processes take of a core says nothing about drafts.
+        anew: an iteration begins with its draft, where the device is waited for.
+        last: when the iteration before ended; None where nobody asked: the next begins with its draft.
+    """
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self.start(torch.device("cpu"))
+
+    def start(self, device: torch.device, anew: bool = False) -> None:
+        """A batch begins: what lies before its first draft is no iteration."""
+        self.read = time.thread_time if device.type == "cpu" else time.perf_counter
+        self.anew, self.last, self.counts = anew, None, True
+
+    def begin(self) -> None:
+        """A draft is asked for."""
+        if self.last is None or self.anew:
+            self.last = self.read()
+
+    def pass_over(self) -> None:
+        """The iteration is not one of this drafter."""
+        self.counts = False
+
+    def end(self) -> float | None:
+        """Tokens have reached the host: seconds since the iteration before, None where this one was passed over."""
+        before, counts = self.last, self.counts
+        self.last, self.counts = self.read(), True
+        return self.last - before if counts and before is not None else None

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -85,10 +86,20 @@ def _check_int8(model: nn.Module) -> None:
 
 def follow(drafter: nn.Module, verifier: "Verifier") -> None:
     """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
-    own, wanted = (next(model.parameters()) for model in (drafter, verifier.members[0].model))
+    own, wanted = map(_first_parameter, (drafter, verifier.members[0].model))
     if own.device != wanted.device or own.dtype is not wanted.dtype:
         with torch.inference_mode(False):  # parameters with versions, which ParameterWatch reads
             drafter.to(wanted)
+
+
+# Looking for it takes longer than decoding a token does; parameters are moved, not replaced.
+_FIRST: WeakKeyDictionary[nn.Module, nn.Parameter] = WeakKeyDictionary()
+
+
+def _first_parameter(model: nn.Module) -> nn.Parameter:
+    if model not in _FIRST:
+        _FIRST[model] = next(model.parameters())
+    return _FIRST[model]
 
 
 class Verifier:

@@ -6,7 +6,6 @@ call. With a chain (``--slot-chain``) those of their likely tokens are drafted t
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Propos
 from fairseq_aggdec.decoding.finite import broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.times import IterationClock
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
@@ -54,8 +54,7 @@ class BlockwiseHeadsDrafter(Warmed):
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size, self.proposing = block_size, proposing
         self.checked: Any = None
-        self.began: float | None = None  # the last iteration, where it is learned from
-        self.clock = time.perf_counter
+        self.clock = IterationClock()
         self.broken = False
 
     def prepare(self, verifier: Verifier) -> None:
@@ -66,8 +65,7 @@ class BlockwiseHeadsDrafter(Warmed):
         self.verifier = verifier
         self.block_size.start([row.tokens for row in state.rows])
         self.timed = self.block_size.learned and state.device.type == "cuda"
-        # As in nar.py.
-        self.clock = time.thread_time if state.device.type == "cpu" else time.perf_counter
+        self.clock.start(state.device, anew=self.timed)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -98,12 +96,12 @@ class BlockwiseHeadsDrafter(Warmed):
     def draft(self, state: DecodeState) -> Draft:
         if self.timed:
             torch.cuda.synchronize()
-        self.began = self.clock()
         nothing = Draft([()] * len(state.rows))
-        if self.features is None or self.broken:
-            return nothing
-        size = self.block_size.choose(len(state.rows))
-        if size == 0:
+        idle = self.features is None or self.broken
+        size = 0 if idle else self.block_size.choose(len(state.rows))
+        if self.block_size.timing:
+            self.clock.begin()
+        if self.features is None or size == 0:
             return nothing
         self._place()
         read = self.features[to_device(self.places, self.features.device)]  # (B, C)
@@ -148,8 +146,10 @@ class BlockwiseHeadsDrafter(Warmed):
         return first_largest(logits.flatten(0, 1)).view(-1, size)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        if self.began is not None:
-            seconds = self.clock() - self.began  # tokens have reached the host
+        if not self.block_size.timing:
+            self.clock.last = None
+            self.block_size.rest(0.0)
+        elif (seconds := self.clock.end()) is not None:
             self._learn(verification, seconds)
         self.features, self.last = self.verifier.features[0], verification
 
@@ -168,7 +168,7 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def pass_over(self) -> None:
         """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
-        self.began = None
+        self.clock.pass_over()
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

@@ -26,6 +26,11 @@ PRIOR_WEIGHT_OF_ROW = 10.0
 # costs, are as short: nothing is known yet.
 RESTING_BATCHES = 31
 PROBE_LENGTH = 4
+# How many more tokens per cost than none a draft must promise: drafting has costs that are not in the line (finding and
+# judging drafts), and no method may be slower than greedy decoding.
+MARGIN = 0.1
+# Whether to draft in a batch at all is asked for drafts as long as this.
+LONG = 64
 # Draft tokens that are remembered: what was long ago does not count for ever.
 MEMORY = 1000.0
 
@@ -101,6 +106,7 @@ class DraftLength:
         fixed, most: whether the length is not learned, and tokens of any draft.
         resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
             batch is decoded without.
+        idle: with as many rows as are left of the batch no draft is worth its cost: tokens cost what they bring.
     """
 
     fixed, most = False, sys.maxsize
@@ -124,16 +130,25 @@ class DraftLength:
         self.unknown = unseen and rows > 1 and self.measured is None
         self.rows = [Tally() for _ in range(rows)]
         self.total.forget(MEMORY)
-        pointless = best_length(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
+        pointless = worthwhile(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
         self.probing = pointless and not self.resting
         self.rested = self.rested + 1 if self.resting else 0
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Whether to draft for as many rows as there are now, by what all sentences showed."""
+        rows, stands = len(self.rows), self.total.accepted / self.total.seen
+        several = rows > 1 and not self.probing
+        self.idle = several and worthwhile(stands, 1.0 + self.step_cost / rows, LONG) == 0
 
     def cap(self, row: int, room: int) -> int:
         """The best draft length for a row of the batch, at most ``room``."""
+        if self.idle:
+            return 0
         if (self.probing or self.unknown) and not self.rows[row].seen:
             return min(PROBE_LENGTH, room)
-        return best_length(self._stands(row), 1.0 + self.step_cost / len(self.rows), room)
+        return worthwhile(self._stands(row), 1.0 + self.step_cost / len(self.rows), room)
 
     def hope(self, row: int, length: int) -> float:
         """How many tokens of a draft of so many are expected to stand."""
@@ -161,6 +176,7 @@ class DraftLength:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
+        self._weigh()
 
 
 class FixedDraftLength(DraftLength):
@@ -180,8 +196,18 @@ class FixedDraftLength(DraftLength):
         super().start(rows, device_type)
         self.resting = self.probing = False
 
+    def _weigh(self) -> None:
+        self.idle = False
+
     def cap(self, row: int, room: int) -> int:
         return min(self.most, room)
+
+
+def worthwhile(stands: float, fixed_cost: float, room: int) -> int:
+    """:func:`best_length`, 0 where that promises not as much more than none as :data:`MARGIN` asks for."""
+    length = best_length(stands, fixed_cost, room)
+    expected = sum(stands**place for place in range(length + 1))
+    return length if expected * fixed_cost >= (1 + MARGIN) * (fixed_cost + length) else 0
 
 
 def best_length(stands: float, fixed_cost: float, room: int) -> int:

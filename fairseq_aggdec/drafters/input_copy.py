@@ -178,7 +178,7 @@ class CopyDrafter:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
 
     def draft(self, state: DecodeState) -> Draft:
-        if self.resting:
+        if self.resting or self.draft_length.idle:
             return Draft([()] * len(state.rows))
         drafts = []
         for index, (row, text) in enumerate(zip(state.rows, self.texts, strict=True)):

@@ -6,7 +6,6 @@ slots (with slots that predict the token after them, the last committed token is
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.support import can_read, decoder_gap
+from fairseq_aggdec.decoding.times import IterationClock
 from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import Memory
@@ -77,8 +77,7 @@ class NarDrafter(Warmed):
         self.broken, self.doubt = False, Doubt()
         self.finite: Told | None = None
         self.wait: Callable[[], object] | None = None
-        self.began: float | None = None  # the last iteration, where it is learned from
-        self.clock = time.perf_counter
+        self.clock = IterationClock()
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.reads_features = self.ragged = False
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
@@ -97,8 +96,7 @@ class NarDrafter(Warmed):
         # Not when it is made: training moves the models after that.
         timed = self.block_size.learned and state.device.type == "cuda"
         self.wait = torch.cuda.synchronize if timed else None
-        # On CPU not the wall clock: what other processes take of a core says nothing about drafts.
-        self.clock = time.thread_time if state.device.type == "cpu" else time.perf_counter
+        self.clock.start(state.device, anew=timed)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         if state.device.type == "cuda" and self.starts_beside and self.readable:
@@ -112,8 +110,10 @@ class NarDrafter(Warmed):
     def draft(self, state: DecodeState) -> Draft:
         if self.wait is not None:
             self.wait()
-        self.began, self.once = self.clock(), self.encoder_seconds
         block_size = self.block_size.choose(len(state.rows))
+        if self.block_size.timing:
+            self.clock.begin()
+        self.once = self.encoder_seconds
         if block_size == 0:
             return Draft([()] * len(state.rows))
         room = [
@@ -257,10 +257,12 @@ class NarDrafter(Warmed):
         return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        if self.began is None:
+        if not self.block_size.timing:
+            self.clock.last = None
+            self.block_size.rest(0.0)
             return
-        # the device is idle: emitted tokens have reached the host
-        seconds = self.clock() - self.began
+        if (seconds := self.clock.end()) is None:
+            return
         if self.block_size.resting:
             self.block_size.rest(seconds)
             return
@@ -272,7 +274,7 @@ class NarDrafter(Warmed):
 
     def pass_over(self) -> None:
         """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
-        self.began = None
+        self.clock.pass_over()
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
@@ -290,11 +292,11 @@ class NarDrafter(Warmed):
             return
         net_input, self.sample = self.sample["net_input"], None
         self._refresh()
-        began = self.clock()
+        began = self.clock.read()
         encoder_out = self._encode(net_input)
         if self.wait is not None:
             self.wait()
-        self.encoder_seconds += self.clock() - began
+        self.encoder_seconds += self.clock.read() - began
         self.slots.begin(net_input["src_tokens"], encoder_out)
         if len(self.rows) < len(net_input["src_tokens"]):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted

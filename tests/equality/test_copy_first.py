@@ -190,7 +190,7 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
 
 @pytest.mark.parametrize("decoding", ["gad", "blockwise"])
 def test_nothing_is_learned_from_a_draft_that_was_passed_over(decoding: str) -> None:
-    chooser = mock.Mock(learned=True, resting=False)
+    chooser = mock.Mock(learned=True, resting=False, timing=True)
     drafter: Any = BlockwiseHeadsDrafter(chooser)
     if decoding == "gad":
         model = make_model(make_task(), 2, "nar_drafter", block_size=5)
@@ -202,7 +202,7 @@ def test_nothing_is_learned_from_a_draft_that_was_passed_over(decoding: str) -> 
     found.window.widths = [1, 1]
     found.paths = [[0], [1]]
     for passed_over, calls in ((True, 0), (False, 1)):
-        drafter.began = 1.0
+        drafter.clock.begin()
         if passed_over:
             drafter.pass_over()
         drafter.observe(found, state)

@@ -9,11 +9,11 @@ from unittest import mock
 
 import pytest
 
+from fairseq_aggdec.decoding import times
 from fairseq_aggdec.decoding.block_size import CREDIT
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.drafters import blockwise_heads, nar
 from fairseq_aggdec.drafters.slots import CachedSlots
 from fairseq_aggdec.tasks import decoding_task
 from tests.support import (
@@ -40,9 +40,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, node: float, draft: float):
         self.now, self.node = 0.0, node
-        for module in (nar, blockwise_heads):
-            clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
-            monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
+        clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
+        monkeypatch.setattr(times, "time", SimpleNamespace(**clocks))
         self._slow(monkeypatch, Verifier, "logits", self._window)
         self._slow(monkeypatch, CachedDecoder, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "block_features", lambda *_: draft)

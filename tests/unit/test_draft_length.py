@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.drafters import draft_length
 from fairseq_aggdec.drafters.draft_length import (
+    MARGIN,
     MEASURED,
     MEMORY,
     PROBE_LENGTH,
@@ -18,6 +19,7 @@ from fairseq_aggdec.drafters.draft_length import (
     DraftLength,
     FixedDraftLength,
     best_length,
+    worthwhile,
 )
 from fairseq_aggdec.kernels.library import kernels
 from tests.support import generation_options, make_batch, make_model, make_task
@@ -206,3 +208,27 @@ def test_the_first_drafts_of_a_batch_are_short() -> None:
     lengths.start(8, "kernels")
     lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
     assert lengths.cap(0, 30) == 0
+
+
+def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:
+    """Until few enough of its sentences are left; a length that was asked for is drafted in any case."""
+    lengths, asked = DraftLength(), FixedDraftLength(3)
+    for known in (lengths, asked):
+        known.start(64, "kernels")
+        known.observe([10] * 64, [9] * 64)
+        known.keep_rows(range(60))
+    assert lengths.idle and not asked.idle
+    assert (lengths.cap(0, 30), asked.cap(0, 30)) == (0, 3)
+    lengths.keep_rows(range(3))
+    assert not lengths.idle and lengths.cap(0, 30) > 2
+
+
+@given(st.floats(0, 1), st.floats(1, 300), st.integers(0, 80))
+def test_a_draft_promises_a_tenth_more_or_is_none(
+    stands: float, fixed_cost: float, room: int
+) -> None:
+    best = best_length(stands, fixed_cost, room)
+    length = worthwhile(stands, fixed_cost, room)
+    gain = tokens_per_cost(stands, fixed_cost, best) * fixed_cost
+    if abs(gain - 1 - MARGIN) > 1e-9:
+        assert length == (best if gain >= 1 + MARGIN else 0)
