@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.acceptance import Acceptance, drafted_next
+from fairseq_aggdec.decoding.acceptance import Acceptance, drafted_next, exact
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.drafter import Drafter
@@ -62,6 +62,8 @@ def judge(
     if window.width == 1:  # nothing was drafted
         emitted = [[token] for token in choices.tolist()]
         return Verification(window, choices, draft.lengths, [0] * window.rows, emitted)
+    if accept is exact and window.host is not None:
+        return _judge_on_host(window.host, choices, draft, window, eos)
     drafted = drafted_next(window)
     if isinstance(window, DraftedTree):
         accepted = accept(logits, choices, drafted, window)
@@ -82,6 +84,36 @@ def judge(
         emitted.append(gained)
         first += width
     return Verification(window, tokens, draft.lengths, counts, emitted)
+
+
+def _judge_on_host(
+    tokens: Sequence[int], choices: Tensor, draft: Draft, window: Window, eos: int
+) -> Verification:
+    """The same where only the verifier's own choices stand and the host knows what was drafted, branching or not."""
+    host_choices = choices.tolist()
+    counts, emitted, paths = [], [], []
+    first = 0
+    for parents, width in zip(draft.ways(), window.widths, strict=True):
+        own = slice(first, first + width)
+        path = own_path(parents, tokens[own], host_choices[own])
+        gained = [host_choices[first + node] for node in path]
+        if eos in gained:
+            del gained[gained.index(eos) + 1 :]
+        counts.append(min(len(path) - 1, len(gained)))
+        emitted.append(gained)
+        paths.append([first + node for node in path[: len(gained)]])
+        first += width
+    branched = paths if isinstance(window, DraftedTree) else None
+    return Verification(window, choices, draft.lengths, counts, emitted, branched)
+
+
+def own_path(parents: Sequence[int], tokens: Sequence[int], choices: Sequence[int]) -> list[int]:
+    """The nodes of a tree that the verifier's own choices lead along; arguments as for :func:`best_path`."""
+    path = [0]
+    for node, parent in enumerate(parents, 1):
+        if parent == path[-1] and tokens[node] == choices[parent]:
+            path.append(node)
+    return path
 
 
 def _judge_tree(

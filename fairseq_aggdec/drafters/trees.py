@@ -34,6 +34,8 @@ CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 64.0
 WARM_UP_NODES = 6
+# From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
+LEARNED_FROM, ONE_OF = 200, 4
 
 
 @dataclass
@@ -238,6 +240,7 @@ class TreeGrower:
         self.budget = budget
         self.calibration = Calibration()
         self.trees: list[Grown] = []
+        self.seen = 0  # drafts whose outcome was told
         self.deepest = REMEMBERED  # slots that trees fill, the most of late
 
     def slots(self, most: int) -> int:
@@ -298,6 +301,9 @@ class TreeGrower:
         """Learns from the last draft."""
         if [len(tree.tokens) for tree in self.trees] != verification.drafted:
             return  # nothing was drafted, or what was drafted has been cut down
+        self.seen += 1
+        if self.seen > LEARNED_FROM and self.seen % ONE_OF:
+            return
         self.budget.observe(len(self.trees), sum(verification.drafted), seconds)
         first = 0
         for place, tree in enumerate(self.trees):

@@ -23,12 +23,20 @@ TOKENS = st.integers(EOS, 6)
 
 
 def judged(drafts: list[list[int]], choices: list[int]) -> Verification:
-    """The verdict over rows that all stand at position 0, for given choices of the verifier (one per slot)."""
-    draft = Draft(drafts)
-    tokens = draft.after([EOS] * len(drafts), torch.device("cpu"))
-    window = Window(tokens, [0] * len(drafts), [length + 1 for length in draft.lengths])
+    """The verdict over rows that all stand at position 0, for given choices of the verifier (one per slot).
+
+    The same where the host knows what was drafted.
+    """
+    draft, last = Draft(drafts), [EOS] * len(drafts)
     logits = torch.nn.functional.one_hot(torch.tensor(choices), VOCABULARY).float()
-    return judge(exact, logits, draft, window, EOS)
+    window = draft.window(last, [0] * len(drafts), torch.device("cpu"))
+    assert window.host == window.tokens.tolist()
+    on_host = judge(exact, logits, draft, window, EOS)
+    window.host = None
+    found = judge(exact, logits, draft, window, EOS)
+    for name in ("drafted", "accepted", "emitted", "paths"):
+        assert getattr(found, name) == getattr(on_host, name)
+    return found
 
 
 def test_drafted_next_is_the_token_to_the_right_within_the_row() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
 from fairseq_aggdec.decoding.int8 import linear
-from fairseq_aggdec.decoding.loop import best_path
+from fairseq_aggdec.decoding.loop import best_path, own_path
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.calibration import Calibration, Scale
 from fairseq_aggdec.drafters.chain import FastChain
@@ -94,6 +94,18 @@ def test_which_path_stands(
 ) -> None:
     tokens = [10 + node for node in range(5)]
     assert best_path(parents, stands, tokens, choices) == path
+
+
+@given(st.data())
+def test_the_own_path_is_the_best_of_those_that_the_verifier_chooses(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 12))
+    parents = [data.draw(st.integers(0, node)) for node in range(count)]
+    # No token twice behind the same one.
+    tokens = [9, *(parents[:node].count(parent) for node, parent in enumerate(parents))]
+    choices = data.draw(st.lists(st.integers(0, 4), min_size=count + 1, max_size=count + 1))
+    above = zip(tokens[1:], parents, strict=True)
+    stands = [False, *(choices[parent] == token for token, parent in above)]
+    assert own_path(parents, tokens, choices) == best_path(parents, stands, tokens, choices)
 
 
 @pytest.mark.parametrize("fixed_cost", [0.2, 1.0, 5.0, 20.0])
