@@ -33,7 +33,11 @@ EXTRAS = {
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
     "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
     "recipes": ["rouge-score>=0.1.2,<0.2", "sacremoses>=0.1,<0.3"],  # data and scores of the papers
-    "rivals": ["ctranslate2>=4.5,<5", "transformers>=4.57,<5"],  # other engines, to compare with
+    "rivals": [  # other engines, to compare with
+        "ctranslate2>=4.5,<5",
+        "transformers>=4.57,<5",
+        "optimum-onnx[onnxruntime]>=0.1,<0.2",
+    ],
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }

@@ -73,8 +73,8 @@ class DecodingConfig(FairseqDataclass):
     draft_int8: bool = field(
         default=False,
         metadata={
-            "help": "gad, blockwise: on CPU compute drafts in 8 bits where a weight is large: cheaper drafts, "
-            "with exact acceptance the same output"
+            "help": "gad, blockwise: on CPU compute drafts in 8 bits: cheaper drafts, with exact acceptance the same "
+            "output"
         },
     )
     int8: bool = field(

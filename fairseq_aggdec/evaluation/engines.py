@@ -34,7 +34,8 @@ CTRANSLATE2 = {
     for kind, (ending, how) in itertools.product(("float32", "bfloat16", "int8"), ENDINGS.items())
 }
 ASSISTED = "hf-assistant"
-HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5, ASSISTED: 1}  # beam
+ONNX = {"onnx": 1, "onnx-beam5": 5}
+HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5, ASSISTED: 1, **ONNX}  # beam
 LABELS = {
     **{
         name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
@@ -45,6 +46,8 @@ LABELS = {
     "hf-bf16": "Hugging Face transformers, greedy, bf16",
     "hf-beam5": "Hugging Face transformers, beam 5",
     ASSISTED: "Hugging Face transformers, greedy, with an assistant",
+    "onnx": "ONNX Runtime, greedy",
+    "onnx-beam5": "ONNX Runtime, beam 5",
 }
 
 
@@ -117,7 +120,7 @@ def ctranslate2_system(
 
 
 def hugging_face_system(name: str, session: Session) -> System:
-    """The search of Hugging Face transformers on the same weights."""
+    """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
     (model,) = one_model(session, "Hugging Face transformers decodes")
     smaller = assistant_of(session, model) if name == ASSISTED else None
     dictionary, assistant = session.task.target_dictionary, None
@@ -125,8 +128,11 @@ def hugging_face_system(name: str, session: Session) -> System:
         made = hugging_face.exported(model.float().cpu(), dictionary)
         if smaller is not None:
             assistant = hugging_face.exported(smaller.float(), dictionary)
+        if name in ONNX:
+            made = hugging_face.in_onnx(made)
     except ImportError as error:
-        raise SystemExit(f"error: {name} needs transformers: {hugging_face.INSTALL}") from error
+        needed = "optimum-onnx and onnxruntime" if name in ONNX else "transformers"
+        raise SystemExit(f"error: {name} needs {needed}: {hugging_face.INSTALL}") from error
     if name.endswith("-bf16"):
         made.bfloat16()
     generation = session.cfg.generation

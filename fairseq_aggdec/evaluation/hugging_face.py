@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,12 +150,33 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
 
 def save(model: Any, source: Dictionary, target: Dictionary, folder: Path) -> None:
     """Writes what ``from_pretrained`` of the class reads, and ``vocab-src.json``, ``vocab-tgt.json``: symbol -> id."""
-    made = exported(model, target)
-    made._keys_to_ignore_on_save = None  # Marian's own positions are others
-    made.save_pretrained(folder)
+    _write(exported(model, target), folder)
     for name, dictionary in (("src", source), ("tgt", target)):
         text = json.dumps(dictionary.indices, ensure_ascii=False, indent=0)
         write_text(folder / f"vocab-{name}.json", text + "\n")
+
+
+def _write(made: Any, folder: Path) -> None:
+    made._keys_to_ignore_on_save = None  # Marian's own positions are others
+    made.save_pretrained(folder)
+
+
+def in_onnx(made: Any) -> Any:
+    """The model of :func:`exported` in ONNX Runtime on CPU, with as many threads as torch has; Optimum exports it.
+
+    Raises:
+        ImportError: Optimum or ONNX Runtime is not installed.
+    """
+    from onnxruntime import SessionOptions
+    from optimum.onnxruntime import ORTModelForSeq2SeqLM
+
+    options = SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
+        _write(made, Path(folder))
+        running = ORTModelForSeq2SeqLM.from_pretrained(folder, export=True, session_options=options)
+    running.generation_config = made.generation_config
+    return running
 
 
 @torch.inference_mode()
@@ -164,7 +186,7 @@ def translate(
     """The best hypothesis of each sentence, ``</s>`` at its end.
 
     Args:
-        made: from :func:`exported`.
+        made: from :func:`exported` or :func:`in_onnx`.
         tokens: (B, S) as fairseq collates sources, padded on either side; Marian counts positions from the left edge.
         limit: tokens of the longest output without ``</s>``.
         least: tokens of the shortest; with an assistant there is no such limit.

@@ -29,8 +29,8 @@ DEFAULT = (
 )
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
-    "ONNX Runtime and OpenVINO are not measured: their exporters take models of Hugging Face transformers, and run the "
-    "search in Python over the exported step, as transformers does",
+    "OpenVINO is not measured: its exporter is, like that of ONNX Runtime, one for models of Hugging Face transformers, "
+    "whose search stays in Python",
 )
 ASLEEP = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 

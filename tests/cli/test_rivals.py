@@ -96,7 +96,8 @@ def test_a_process_answers_what_it_is_asked(arguments: list[str], bound: list[An
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("ct2-float32", "ctranslate2"), ("hf", "transformers")]
+    ("name", "package"),
+    [("ct2-float32", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
 )
 def test_what_is_not_installed_says_so(
     name: str,
@@ -113,7 +114,8 @@ def test_what_is_not_installed_says_so(
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("ct2-float32-own", "ctranslate2"), ("hf", "transformers")]
+    ("name", "package"),
+    [("ct2-float32-own", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
 )
 def test_other_engines_give_what_stock_gives(
     name: str, package: str, arguments: list[str], bound: list[Any]

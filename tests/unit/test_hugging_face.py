@@ -107,3 +107,14 @@ def test_an_assistant_changes_no_output() -> None:
         tokens = make_batch(random_sources(seed, 1))["net_input"]["src_tokens"]
         expected = hugging_face.translate(exported, tokens, 20, least=0)
         assert hugging_face.translate(exported, tokens, 20, assistant=assistant) == expected
+
+
+@pytest.mark.parametrize("kind", ["norms behind, two dictionaries", "norms before"])
+def test_onnx_runtime_gives_the_same(kind: str) -> None:
+    pytest.importorskip("optimum.onnxruntime")
+    running = hugging_face.exported(made(FITTING[kind]), make_dictionary())
+    in_onnx = hugging_face.in_onnx(running)
+    for seed, rows in ((1, 1), (2, 6)):
+        tokens = make_batch(random_sources(seed, rows))["net_input"]["src_tokens"]
+        expected = hugging_face.translate(running, tokens, limit=20)
+        assert hugging_face.translate(in_onnx, tokens, limit=20) == expected
