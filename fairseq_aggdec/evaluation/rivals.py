@@ -29,7 +29,7 @@ DEFAULT = (
 )
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
-    "OpenVINO is not measured: its exporter is, like that of ONNX Runtime, one for models of Hugging Face transformers, "
+    "OpenVINO is not measured: its exporter is, as that of ONNX Runtime, one for models of Hugging Face transformers, "
     "whose search stays in Python",
 )
 ASLEEP = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
