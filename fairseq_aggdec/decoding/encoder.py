@@ -79,12 +79,13 @@ class FastEncoder:
         self.layers = [_Layer(layer, pack, int8) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm)
+        self.positions: Tensor | None = None  # (longest source so far, C)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens = net_input["src_tokens"]  # (B, S)
         padding = src_tokens.eq(self.encoder.padding_idx)
-        x, embedding = self.encoder.forward_embedding(src_tokens)  # (B, S, C)
         padded = bool((on_host(src_tokens) == self.encoder.padding_idx).any())
+        x, embedding = self._embed(src_tokens, padded)  # (B, S, C)
         run = self._plain if self.compiled is None else self._compiled
         x = run(x.clone() if x is embedding else x, padding, padded)
         return {
@@ -96,6 +97,20 @@ class FastEncoder:
             "src_tokens": [],
             "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
         }
+
+    def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
+        """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""
+        encoder, length = self.encoder, src_tokens.size(1)
+        if padded or encoder.embed_positions is None or encoder.quant_noise is not None:
+            x, embedding = encoder.forward_embedding(src_tokens)
+            return x, embedding
+        if self.positions is None or len(self.positions) < length:
+            self.positions = encoder.embed_positions(src_tokens[:1])[0].detach()  # (S, C)
+        embedding = encoder.embed_scale * encoder.embed_tokens(src_tokens)
+        x = embedding + self.positions[:length]
+        if encoder.layernorm_embedding is not None:
+            x = encoder.layernorm_embedding(x)
+        return encoder.dropout_module(x), embedding
 
     def _plain(self, x: Tensor, padding: Tensor, padded: bool) -> Tensor:
         hidden_keys = None

@@ -36,7 +36,7 @@ def check_scores(scores: Sequence[Tensor]) -> None:
     Raises:
         NonFiniteError: without names, which :func:`explained` adds.
     """
-    if torch.cat(list(scores)).isfinite().all():
+    if (scores[0] if len(scores) == 1 else torch.cat(list(scores))).isfinite().all():
         return
     raise NonFiniteError(next(i for i, own in enumerate(scores) if not own.isfinite().all()))
 

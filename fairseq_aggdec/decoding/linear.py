@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,9 @@ class FastFeedForward:
         return x if self.pre_norm else self.norm(x)
 
 
+_VERSION: Callable[[Tensor], int] = attrgetter("_version")
+
+
 class ParameterWatch:
     """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
 
@@ -308,8 +312,9 @@ class ParameterWatch:
         self.values = self._values()
         self.told: bool | None = None
 
-    def _identity(self) -> list[tuple[int, int]]:
-        return [(parameter.data_ptr(), parameter._version) for parameter in self.parameters]
+    def _identity(self) -> list[int]:
+        # For every batch: map() takes a fraction of the time of a loop.
+        return [*map(Tensor.data_ptr, self.parameters), *map(_VERSION, self.parameters)]
 
     def _values(self) -> Tensor:
         return torch.cat(self.probes)

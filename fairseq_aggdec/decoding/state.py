@@ -81,6 +81,8 @@ class DecodeState:
     def token_scores(self) -> list[Tensor]:
         """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU."""
         scores = torch.cat(self.scores).cpu()
+        if len(self.finished) == 1:
+            return [scores]
         owners = torch.tensor(self.owners)
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=len(self.finished)).tolist()
