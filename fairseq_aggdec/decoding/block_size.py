@@ -166,9 +166,8 @@ class LearnedBlockSize:
         self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.plan: dict[int, int] = {}  # what was decided for the batch
-        self.again: dict[
-            int, float
-        ] = {}  # what ``account.greedy`` must be before a draft is thought of
+        # What ``account.greedy`` must be before a draft is thought of.
+        self.again: dict[int, float] = {}
         self.chosen, self.resting, self.timing = 0, False, True
         # Iterations while ``resting``, remembered together: each takes little longer than one of greedy decoding, and
         # looking at the clock is part of that.

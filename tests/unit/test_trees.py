@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 import torch
@@ -20,6 +23,8 @@ from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.trees import (
     CANDIDATES,
+    LEARNED_FROM,
+    ONE_OF,
     Grown,
     TreeGrower,
     candidates,
@@ -233,3 +238,19 @@ def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
     assert (learned.slots(10), learned.slots(2), fixed.slots(10)) == (3, 2, 10)
     learned._drafted([Grown([5] * 5, [0, 1, 2, 3, 4], [0.0] * 5)])
     assert learned.slots(10) == 6
+
+
+def test_in_the_end_one_of_four_drafts_teaches() -> None:
+    grower, told = TreeGrower(NodeBudget(1)), 0
+
+    def observe(outcomes: Any) -> None:
+        nonlocal told
+        told += len(list(outcomes))
+
+    with mock.patch.object(grower.calibration, "observe", observe):
+        for _ in range(LEARNED_FROM + 40):
+            grower.trees = [Grown([5], [0], [-0.1])]
+            window = SimpleNamespace(widths=[2])
+            found = SimpleNamespace(window=window, drafted=[1], accepted=[1], paths=None)
+            grower.observe(cast(Any, found), seconds=1.0)
+    assert told == LEARNED_FROM + 40 / ONE_OF
