@@ -44,7 +44,7 @@ class DecodingConfig(FairseqDataclass):
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
             "many as that. gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
             "none where drafting does not (default: all; on CPU, if --draft-nodes is not given either and acceptance "
-            "is exact, --draft-nodes auto --draft-int8)"
+            "is exact, --draft-nodes auto --draft-int8, in half precision auto)"
         },
     )
     drafter_path: Optional[str] = field(

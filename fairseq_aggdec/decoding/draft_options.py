@@ -65,8 +65,8 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
 def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     """The options of a method whose model drafts, where nothing was said of how much: as much as pays, in 8 bits.
 
-    Only where the output does not depend on it, and where a call is known to cost more the more it reads: fp32 on CPU
-    with the compiled kernels.
+    Only where the output does not depend on it, and where a call is known to cost more the more it reads: on CPU with the
+    compiled kernels, in fp32; in half precision, which these do not read, a block as long as pays.
     """
     said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
     relaxed = str(cfg.acceptance) != "exact" or cfg.min_block_size > 1
@@ -74,11 +74,14 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
         return cfg
     if cfg.no_weight_packing or not int8_available():
         return cfg
-    if not all(reads(weight.detach()) for model in models for weight in model.parameters()):
-        return cfg
-    logger.info("drafts of as many tokens as pay: --draft-nodes auto --draft-int8")
+    weights = [weight.detach() for model in models for weight in model.parameters()]
     chosen = copy.copy(cfg)
-    chosen.draft_nodes, chosen.draft_int8 = "auto", True
+    if all(map(reads, weights)):
+        logger.info("drafts of as many tokens as pay: --draft-nodes auto --draft-int8")
+        chosen.draft_nodes, chosen.draft_int8 = "auto", True
+    elif all(weight.device.type == "cpu" for weight in weights):
+        logger.info("drafts of as many tokens as pay: --block-size auto")
+        chosen.block_size = "auto"
     return chosen
 
 

@@ -1,0 +1,35 @@
+"""How much is drafted where nothing is said of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.draft_options import with_what_pays
+from fairseq_aggdec.decoding.int8 import int8_available
+from tests.support import make_model, make_task
+
+pytestmark = pytest.mark.skipif(not int8_available(), reason="no compiled kernels")
+
+
+def chosen(dtype: torch.dtype = torch.float32, **options: Any) -> tuple[Any, Any, bool]:
+    task = make_task("gad", block_size=None, **options)
+    cfg = with_what_pays(task.cfg, [make_model(make_task(), 1).to(dtype)])
+    return cfg.block_size, cfg.draft_nodes, bool(cfg.draft_int8)
+
+
+def test_on_cpu_as_much_as_pays() -> None:
+    assert chosen() == (None, "auto", True)
+    assert chosen(torch.bfloat16) == ("auto", None, False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"acceptance": "top-beta"}, {"strict": True}, {"min_block_size": 2}, {"draft_nodes": "5"}],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_said_stays(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    assert chosen(dtype, **options) == (None, options.get("draft_nodes"), False)
