@@ -65,8 +65,8 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
 def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     """The options of a method whose model drafts, where nothing was said of how much: as much as pays, in 8 bits.
 
-    Only where the output does not depend on it, and where a call is known to cost more the more it reads: on CPU with the
-    compiled kernels, in fp32; in half precision, which these do not read, a block as long as pays.
+    Only where the output does not depend on it, and where a call is known to cost more the more it reads: on CPU with
+    the compiled kernels, in fp32; in half precision, which these do not read, a block as long as pays.
     """
     said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
     relaxed = str(cfg.acceptance) != "exact" or cfg.min_block_size > 1
