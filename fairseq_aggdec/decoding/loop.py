@@ -1,6 +1,6 @@
 """The loop: draft, verify, accept, commit. Every lossless method is this loop with another drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -91,20 +91,55 @@ def _judge_on_host(
 ) -> Verification:
     """The same where only the verifier's own choices stand and the host knows what was drafted, branching or not."""
     host_choices = choices.tolist()
+
+    def path(parents: Sequence[int], own: slice) -> list[int]:
+        return own_path(parents, tokens[own], host_choices[own])
+
+    counts, emitted, paths = _along(path, tokens, host_choices, draft, window, eos)
+    branched = paths if isinstance(window, DraftedTree) else None
+    return Verification(window, choices, draft.lengths, counts, emitted, branched)
+
+
+def _judge_tree(
+    accepted: Tensor, choices: Tensor, draft: Draft, window: DraftedTree, eos: int
+) -> Verification:
+    """The same where drafts branch: the tokens of the best path of accepted ones, and the choice at its end."""
+    flags, host_choices = torch.stack([accepted.to(choices.dtype), choices]).tolist()
+    tokens = window.host_tokens()
+
+    def path(parents: Sequence[int], own: slice) -> list[int]:
+        return best_path(parents, flags[own], tokens[own], host_choices[own])
+
+    found = _along(path, tokens, host_choices, draft, window, eos)
+    return Verification(window, choices, draft.lengths, *found)
+
+
+def _along(
+    path_of: Callable[[Sequence[int], slice], list[int]],
+    tokens: Sequence[int],
+    choices: Sequence[int],
+    draft: Draft,
+    window: Window,
+    eos: int,
+) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    """Of each row how many drafted tokens stand, what it emits and at which of the N places, from the path that stands.
+
+    Args:
+        path_of: parents of a row's drafted tokens and the places of the row -> nodes that stand, the root (0) first.
+        tokens, choices: (N) what was read, and the verifier's own behind each.
+    """
     counts, emitted, paths = [], [], []
     first = 0
     for parents, width in zip(draft.ways(), window.widths, strict=True):
-        own = slice(first, first + width)
-        path = own_path(parents, tokens[own], host_choices[own])
-        gained = [host_choices[first + node] for node in path]
+        path = path_of(parents, slice(first, first + width))
+        gained = [tokens[first + node] for node in path[1:]] + [choices[first + path[-1]]]
         if eos in gained:
             del gained[gained.index(eos) + 1 :]
         counts.append(min(len(path) - 1, len(gained)))
         emitted.append(gained)
         paths.append([first + node for node in path[: len(gained)]])
         first += width
-    branched = paths if isinstance(window, DraftedTree) else None
-    return Verification(window, choices, draft.lengths, counts, emitted, branched)
+    return counts, emitted, paths
 
 
 def own_path(parents: Sequence[int], tokens: Sequence[int], choices: Sequence[int]) -> list[int]:
@@ -114,27 +149,6 @@ def own_path(parents: Sequence[int], tokens: Sequence[int], choices: Sequence[in
         if parent == path[-1] and tokens[node] == choices[parent]:
             path.append(node)
     return path
-
-
-def _judge_tree(
-    accepted: Tensor, choices: Tensor, draft: Draft, window: DraftedTree, eos: int
-) -> Verification:
-    """The same where drafts branch: the tokens of the best path of accepted ones, and the choice at its end."""
-    flags, host_choices = torch.stack([accepted.to(choices.dtype), choices]).tolist()
-    tokens = window.host_tokens()
-    counts, emitted, paths = [], [], []
-    first = 0
-    for parents, width in zip(window.parents, window.widths, strict=True):
-        own = slice(first, first + width)
-        path = best_path(parents, flags[own], tokens[own], host_choices[own])
-        gained = [tokens[first + node] for node in path[1:]] + [host_choices[first + path[-1]]]
-        if eos in gained:
-            del gained[gained.index(eos) + 1 :]
-        counts.append(min(len(path) - 1, len(gained)))
-        emitted.append(gained)
-        paths.append([first + node for node in path[: len(gained)]])
-        first += width
-    return Verification(window, choices, draft.lengths, counts, emitted, paths)
 
 
 def best_path(
