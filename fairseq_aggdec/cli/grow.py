@@ -7,6 +7,10 @@ training; behind every layer stands one that adds nothing yet (Net2Net: Chen et 
 norms before the layers (--encoder-normalize-before, --decoder-normalize-before) and learned positions the large model
 computes what the small one computes; with fairseq's other defaults nearly so: norms are not undone, and sinusoids of
 the double width lie between those of the single one. Train it on with --finetune-from-model.
+
+A drafter (--arch nar_drafter) grows too, and keeps its number of layers: it drafts for the verifier that was grown with
+the same --seed. Train it on with --init-decoder-from, and with --share-verifier-encoder where the verifier has been
+trained on.
 """
 
 import argparse
@@ -23,7 +27,7 @@ from fairseq_aggdec.cli.average_checkpoints import plain, write
 from fairseq_aggdec.compat import load_checkpoint
 
 UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it
-SIZES = ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")  # of encoder and decoder
+WIDTHS = ("embed_dim", "ffn_embed_dim", "attention_heads")  # of encoder and decoder
 NORM = r"(?:self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|layernorm_embedding|layer_norm)"
 ATTENTION = r"(?:self_attn|encoder_attn)"
 
@@ -35,11 +39,15 @@ class Growth:
         head: channels D of an attention head.
         scaled: embeddings are multiplied by the root of the width, which is larger now.
         tied: the output projection is the embedding.
+
+    Attributes:
+        features: what the last norm is multiplied by: a tied projection of twice as many channels then gives the same.
     """
 
     def __init__(self, head: int, scaled: bool, tied: bool, seed: int):
         self.head, self.tied = head, tied
         self.embedding = math.sqrt(0.5) if scaled else 1.0
+        self.features = 0.5 / self.embedding if tied else 1.0
         self.random = torch.Generator().manual_seed(seed)
 
     def twice(self, x: Tensor, dim: int, block: int = 1) -> Tensor:
@@ -60,6 +68,10 @@ class Growth:
         inputs, outputs = 1, 1  # blocks that units of both sides come in
         if re.search(r"embed_tokens\.weight$", name):
             return self.twice(x, 1) * self.embedding
+        if name.endswith("mask_embedding"):
+            return self.twice(x, 0) * self.embedding
+        if found := re.search(r"\.chain\.(read_slot|read_token|write)\.(weight|bias)$", name):
+            return self._chained(x, *found.groups())
         if re.search(r"embed_positions\.weight$", name):
             return self.twice(x, 1)
         if name.endswith("output_projection.weight"):
@@ -74,9 +86,12 @@ class Growth:
             )
         return self.twice(x if x.dim() == 1 else self.halved(x, inputs), 0, outputs)
 
-    def logits_scale(self) -> float:
-        """What the last norm is multiplied by, so that a tied projection of twice as many channels gives the same."""
-        return 0.5 / self.embedding if self.tied else 1.0
+    def _chained(self, x: Tensor, layer: str, part: str) -> Tensor:
+        """Of a slot chain, which reads features and adds to them behind the last norm."""
+        larger = self.twice(self.halved(x) if part == "weight" else x, 0)
+        if layer == "write":
+            return larger * self.features
+        return larger / self.features if (layer, part) == ("read_slot", "weight") else larger
 
 
 def silent(layer: dict[str, Tensor], pre_norm: bool) -> dict[str, Tensor]:
@@ -90,12 +105,20 @@ def silent(layer: dict[str, Tensor], pre_norm: bool) -> dict[str, Tensor]:
     return made
 
 
+def deepened(options: dict[str, Any]) -> tuple[str, ...]:
+    """The sides that get twice the layers; a drafter's decoder stays as cheap beside its verifier as it was."""
+    return ("encoder",) if "slot_predicts" in options else ("encoder", "decoder")
+
+
 def enlarged(options: dict[str, Any]) -> dict[str, Any]:
     """The options of an architecture at twice the sizes."""
-    doubled = {f"{side}_{size}" for side in ("encoder", "decoder") for size in SIZES}
+    doubled = {f"{side}_{size}" for side in ("encoder", "decoder") for size in WIDTHS}
+    doubled |= {f"{side}_layers" for side in deepened(options)}
     larger = {name: 2 * value if name in doubled else value for name, value in options.items()}
     for name in ("decoder_input_dim", "decoder_output_dim"):
         larger[name] = larger["decoder_embed_dim"]
+    if options.get("encoder_options"):  # of a drafter: those of the verifier whose encoder it has
+        larger["encoder_options"] = enlarged(options["encoder_options"])
     return larger
 
 
@@ -117,14 +140,16 @@ def grow(model: dict[str, Tensor], options: dict[str, Any], seed: int = 1) -> di
         else:
             made[name] = larger
     for (side, number), layer in layers.items():
-        second = silent(layer, bool(options[f"{side}_normalize_before"]))
-        for place, of in ((2 * number, layer), (2 * number + 1, second)):
+        placed = [layer]
+        if side in deepened(options):
+            placed.append(silent(layer, bool(options[f"{side}_normalize_before"])))
+        for place, of in enumerate(placed, len(placed) * number):
             made |= {f"{side}.layers.{place}.{name}": value for name, value in of.items()}
     last = "decoder.layer_norm"
     if f"{last}.weight" not in made:
-        last = f"decoder.layers.{2 * options['decoder_layers'] - 1}.final_layer_norm"
+        last = f"decoder.layers.{enlarged(options)['decoder_layers'] - 1}.final_layer_norm"
     for part in ("weight", "bias"):
-        made[f"{last}.{part}"] = made[f"{last}.{part}"] * growth.logits_scale()
+        made[f"{last}.{part}"] = made[f"{last}.{part}"] * growth.features
     return made
 
 
@@ -138,12 +163,12 @@ def main() -> None:
     args = parser.parse_args()
     state = load_checkpoint(str(args.small))
     saved: Any = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
-    options = plain(saved)
-    architecture = dict(options["model"]) if isinstance(options["model"], dict) else {}
+    model = saved["model"] or {}
+    architecture = dict(model if isinstance(model, dict) else vars(model))
     if architecture.get("arch", architecture.get("_name")) is None:
         raise SystemExit(f"error: {args.small} holds no Transformer of stock fairseq")
-    options["model"] = enlarged(architecture)
-    write(args.large, grow(state["model"], architecture, args.seed), options, state)
+    saved["model"] = enlarged(architecture)
+    write(args.large, grow(state["model"], architecture, args.seed), plain(saved), state)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,48 @@ def test_the_same_function_at_twice_the_sizes(options: dict[str, Any]) -> None:
     assert doubled["decoder_output_dim"] == 32
 
 
+@pytest.mark.parametrize("tied", [True, False], ids=("tied", "untied"))
+def test_a_drafter_grows_and_keeps_its_layers(tied: bool) -> None:
+    task = make_task()
+    options = {**PRE, **LEARNED, "share_decoder_input_output_embed": tied, "block_size": 3}
+    options |= {"slot_chain": True, "slot_predicts": "next", "prefix_attention": "causal"}
+    small = make_model(task, 5, "nar_drafter", **options)
+    complete = Namespace(**(SIZES | options))
+    ARCH_CONFIG_REGISTRY["nar_drafter"](complete)
+    sizes = enlarged(vars(complete) | {"encoder_options": vars(complete)})
+    assert sizes["decoder_layers"] == SIZES["decoder_layers"]
+    assert sizes["encoder_options"]["encoder_embed_dim"] == 2 * SIZES["encoder_embed_dim"]
+    larger = {name: sizes[name] for name in SIZES}
+    large = make_model(task, 6, "nar_drafter", **{**options, **larger})
+    large.load_state_dict(grow(small.state_dict(), vars(complete)))
+    source = make_batch(random_sources(3, 5))["net_input"]
+    reading = source["src_tokens"], source["src_lengths"]
+    slots = torch.tensor([[7, 9] + [small.decoder.mask_index] * 3]).expand(5, -1)
+    said = []
+    for model in (small, large):
+        with torch.no_grad():
+            features = model.eval()(*reading, slots)
+            told = model.decoder.chained(features, torch.tensor([[9, 30, 12]]).expand(5, -1))
+            said.append(torch.stack([model.decoder.output_layer(x) for x in (features, told)]))
+    assert torch.allclose(*said, atol=1e-4)
+    assert not torch.allclose(said[0][0], said[0][1], atol=1e-2)
+
+
+def test_a_drafter_grows_with_the_encoder_of_its_verifier() -> None:
+    """As long as both are grown with the same seed."""
+    verifier = make_model(make_task(), 7, **PRE, **SHARED)
+    drafter = make_model(make_task(), 8, "nar_drafter", **PRE, block_size=3)
+    drafter.encoder.load_state_dict(verifier.encoder.state_dict())
+    grown = []
+    for arch, model in (("transformer", verifier), ("nar_drafter", drafter)):
+        options = Namespace(**(SIZES | PRE | (SHARED if model is verifier else {"block_size": 3})))
+        ARCH_CONFIG_REGISTRY[arch](options)
+        state = grow(model.state_dict(), vars(options))
+        grown.append({name: x for name, x in state.items() if name.startswith("encoder.")})
+    assert grown[0].keys() == grown[1].keys()
+    assert all(torch.equal(x, grown[1][name]) for name, x in grown[0].items())
+
+
 def test_norms_behind_the_layers_come_near_it() -> None:
     small, large, _ = _grown(2, **LEARNED, **SHARED)
     of_small, of_large = _log_probabilities(small), _log_probabilities(large)
