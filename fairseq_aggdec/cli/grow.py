@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_aggdec.cli.average_checkpoints import plain, write
 from fairseq_aggdec.compat import load_checkpoint
 
+GROWN = ("transformer", "nar_drafter")  # models
 UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it
 WIDTHS = ("embed_dim", "ffn_embed_dim", "attention_heads")  # of encoder and decoder
 NORM = r"(?:self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|layernorm_embedding|layer_norm)"
@@ -165,8 +167,11 @@ def main() -> None:
     saved: Any = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     model = saved["model"] or {}
     architecture = dict(model if isinstance(model, dict) else vars(model))
-    if architecture.get("arch", architecture.get("_name")) is None:
-        raise SystemExit(f"error: {args.small} holds no Transformer of stock fairseq")
+    name = architecture.get("arch", architecture.get("_name"))
+    if ARCH_MODEL_NAME_REGISTRY.get(name, name) not in GROWN:
+        raise SystemExit(
+            f"error: {args.small} holds no Transformer of stock fairseq and no drafter of one"
+        )
     saved["model"] = enlarged(architecture)
     write(args.large, grow(state["model"], architecture, args.seed), plain(saved), state)
 
