@@ -71,13 +71,13 @@ class BlockwiseLoss(FairseqCriterion):
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         target = sample["target"]
         layer, heads = block_heads(model), self._heads(model)
-        outputs = model(**sample["net_input"], heads=heads).unbind(-2)  # each (B, T, C)
+        outputs = model(**sample["net_input"], heads=heads, chosen=target)  # (B, T, H, C)
         logging: dict[str, Any] = {"nsentences": target.size(0), "ntokens": sample["ntokens"]}
         # All heads, drawn or not: fairseq adds up the names that the first micro-batch has.
         for head in range(layer.block_size):
             logging |= {f"{name}_{head + 1}": target.new_zeros(()) for name in SUMS}
         losses, predicted = [], []
-        for head, output in zip(heads, outputs, strict=True):
+        for head, output in zip(heads, outputs.unbind(-2), strict=True):
             wanted = shift(target, head, self.padding_idx)
             learning = functools.partial(
                 projected_loss,
@@ -101,7 +101,8 @@ class BlockwiseLoss(FairseqCriterion):
             }
         loss = torch.stack(losses) @ self._weights(len(losses)).to(losses[0])
         if model.training and not self.mean:
-            parts = (layer, model.decoder.output_projection, model.decoder.chain)
+            decoder = model.decoder
+            parts = (layer, decoder.output_projection, decoder.head_layers, decoder.chain)
             loss = loss + nothing_of(*(part for part in parts if part is not None))
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging |= {"loss": loss.detach(), "sample_size": sample_size}

@@ -21,6 +21,7 @@ from fairseq_aggdec.decoding.decoder_layer import DecoderLayer
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.grid import GridWindow
+from fairseq_aggdec.decoding.head_layers import FastHeadLayers
 from fairseq_aggdec.decoding.heads import FastHeads
 from fairseq_aggdec.decoding.int8 import Int8Linear, linear
 from fairseq_aggdec.decoding.linear import (
@@ -74,6 +75,7 @@ class CachedDecoder:
         headed = isinstance(decoder, HeadedDecoder)
         self.heads = FastHeads(decoder.heads, pack, int8) if headed else None
         self.draft_heads = self.heads
+        self.head_layers: FastHeadLayers | None = None
         self.position_table: Tensor | None = None
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
@@ -110,6 +112,8 @@ class CachedDecoder:
             self.cache = self._emptied(rows, capacity, states)
         self.memory = self._split(memory)
         self.types: Tensor | None = None
+        # The layers of heads, which not every batch needs, read it when they are asked.
+        self.encoder_out, self.sentences = encoder_out, list(range(rows))
 
     def _emptied(self, rows: int, capacity: int, like: Tensor) -> Tensor:
         """A cache for a new batch, (layers, B, capacity, 2C), where those before had theirs if there is room.
@@ -217,6 +221,7 @@ class CachedDecoder:
             self.draft_heads = FastHeads(self.decoder.heads, self.pack, int8=True)
         else:
             self.draft_heads = self.heads
+        self.head_layers = None
 
     def draft_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         """What a drafter chooses from: (N, C_out) -> (N, M), the first types of the dictionary or all."""
@@ -228,18 +233,48 @@ class CachedDecoder:
         return self.project_drafts or self.project_vocabulary
 
     def propose(
-        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
+        self,
+        features: Tensor,
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
+        chosen: Tensor | None = None,
+        rows: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Features (B, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (B, C_out)."""
-        others = self.proposed_features(features, block_size, proposing)
+        """Features (R, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (R, C_out).
+
+        Args:
+            features: of one position in each of R rows of the batch.
+            block_size: heads, head 1 among them.
+            proposing: how they are computed.
+            chosen: (R,) int64, the tokens of head 1 there, which the heads' own layers read.
+            rows: which of the batch; None: the first R.
+        """
+        others = self.proposed_features(features, block_size, proposing, chosen, rows)
         logits = self.draft_logits(others.flatten(0, 1), proposing)
         return others, logits.unflatten(0, others.shape[:2])
 
-    def proposed_features(self, features: Tensor, block_size: int, proposing: Proposing) -> Tensor:
-        """Features of :meth:`propose` alone: (B, ``block_size`` - 1, C_out)."""
+    def proposed_features(
+        self,
+        features: Tensor,
+        block_size: int,
+        proposing: Proposing,
+        chosen: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Features of :meth:`propose` alone: (R, ``block_size`` - 1, C_out)."""
         self._propose_as(proposing)
         assert self.draft_heads is not None
-        return self.draft_heads.others(features, block_size)
+        others = self.draft_heads.others(features, block_size)
+        if self.decoder.head_layers is None:
+            return others
+        assert chosen is not None
+        if self.head_layers is None:
+            int8 = proposing.int8 or self.int8
+            self.head_layers = FastHeadLayers(self.decoder, self.pack, int8)
+        sentences = self.sentences[: len(features)]
+        if rows is not None:
+            sentences = [self.sentences[row] for row in rows]
+        return self.head_layers(others, chosen, self.encoder_out, sentences)
 
     @property
     def reads_trees(self) -> bool:
@@ -254,6 +289,8 @@ class CachedDecoder:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""
+        if self.heads is not None:
+            self.sentences = [self.sentences[row] for row in rows]
         moved = [(new, old) for new, old in enumerate(rows) if new != old]
         if moved:
             new, old = to_device(moved, self.cache.device).unbind(1)

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.decoding.encoder import EncoderOut
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
@@ -52,9 +51,7 @@ class PrefixDecoder:
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         raise ValueError("a decoder that recomputes its prefix reads no trees")
 
-    def propose(
-        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
-    ) -> tuple[Tensor, Tensor]:
+    def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
         raise ValueError("a decoder that recomputes its prefix has no block heads")
 
     def keep_rows(self, rows: Sequence[int]) -> None:

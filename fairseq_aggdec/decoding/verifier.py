@@ -259,12 +259,16 @@ class Verifier:
                 member.decoder.move(moved)
 
     def propose(
-        self, features: Tensor, block_size: int, proposing: Proposing = AS_VERIFIED
+        self,
+        features: Tensor,
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
+        chosen: Tensor | None = None,
+        rows: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Features and logits of heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, C) and (..., M), M types
-        or all."""
+        """Features and logits of heads 2 to ``block_size``: see :meth:`CachedDecoder.propose`."""
         (member,) = self.members
-        return member.decoder.propose(features, block_size, proposing)
+        return member.decoder.propose(features, block_size, proposing, chosen, rows)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""

@@ -2,7 +2,8 @@
 
 The heads read the decoder's features at the position of each row's last accepted token. Head 1's token there is the
 correction token that the loop emits anyway; those of heads 2 to k are the next draft. So an iteration is one decoder
-call. With a chain (``--slot-chain``) those of their likely tokens are drafted that go together behind it.
+call. With layers of their own (``--head-layers``) they read that correction token, one another and the source; with a
+chain (``--slot-chain``) those of their likely tokens are drafted that go together behind it.
 """
 
 import logging
@@ -44,6 +45,7 @@ class BlockwiseHeadsDrafter(Warmed):
     """
 
     reads_features, ragged = True, False
+    layered = False  # heads have layers, which the device alone does not run
 
     def __init__(
         self,
@@ -78,7 +80,10 @@ class BlockwiseHeadsDrafter(Warmed):
             return
         self.checked, decoder = member.watch, member.model.decoder
         self.chain: FastChain | None = None
+        self.layered = decoder.head_layers is not None
         weight = broken_weight(decoder.heads)
+        if decoder.head_layers is not None:
+            weight = weight or broken_weight(decoder.head_layers)
         if decoder.chain is not None:
             weight = weight or broken_weight(decoder.chain)
             self.chain = FastChain(decoder, member.pack, self.proposing.int8)
@@ -106,26 +111,26 @@ class BlockwiseHeadsDrafter(Warmed):
         self._place()
         read = self.features[to_device(self.places, self.features.device)]  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
+        before = [row.tokens[-1] for row in state.rows]
+        last = to_device(before, state.device)
         if self.trees is None:
-            last = to_device([row.tokens[-1] for row in state.rows], state.device)
             return BlockDraft(self._proposed(read, last, size), room)
         if self.proposer is not None:
             slots = self.trees.slots(size)
             decoder = self.verifier.members[0].decoder
             assert isinstance(decoder, CachedDecoder)
-            features = decoder.proposed_features(read, slots + 1, self.proposing)
-            before = [row.tokens[-1] for row in state.rows]
+            features = decoder.proposed_features(read, slots + 1, self.proposing, last)
             return self.trees.compiled(self.proposer, features, before, room, state.eos)
-        features, logits = self.verifier.propose(read, size + 1, self.proposing)
+        features, logits = self.verifier.propose(read, size + 1, self.proposing, last)
         if self.chain is None:
             return self.trees.alone(logits, room, state.eos)
-        last = to_device([row.tokens[-1] for row in state.rows], state.device)
         return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
 
     def follows(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
-        return None if self.block_size.learned or self.trees else self.block_size.choose(1)
+        on_host = self.block_size.learned or self.trees or self.layered
+        return None if on_host else self.block_size.choose(1)
 
     def reserve(self, shape: Shape) -> Sequence[Memory]:
         return []  # its heads are in what the verifier captures
@@ -140,7 +145,7 @@ class BlockwiseHeadsDrafter(Warmed):
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
         # (B, size, C) and (B, size, M)
-        features, logits = self.verifier.propose(features, size + 1, self.proposing)
+        features, logits = self.verifier.propose(features, size + 1, self.proposing, last)
         if self.chain is not None:
             return self.chain.choose(features, logits, last)
         return first_largest(logits.flatten(0, 1)).view(-1, size)

@@ -32,20 +32,24 @@ class HeadTables:
     def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
         """Notes in every tree what the heads expect, after the verifier has run over ``asked[-1]`` of each search."""
         read: list[tuple[SentenceSearch, int]] = []
-        places, first = [], 0
-        for search in searches:
+        places, first, rows, chosen = [], 0, [], []
+        for row, search in enumerate(searches):
             asked = search.asked[-1]
             # The best hypothesis has no table yet: the prefix before it has, often since this call.
             node = search.tree.parents[search.active[0][1]] if search.active else -1
             if not search.done and node in asked:
                 read.append((search, node))
+                rows.append(row)
+                chosen.append(search.tree.tokens[search.active[0][1]])
                 places.append(first + asked.index(node))
             first += len(asked)
         if not read:
             return
         features = verifier.features[0]  # (N, C), N positions of the last window
         behind = features[to_device(places, features.device)]  # (R, C)
-        _, logits = verifier.propose(behind, self.block_size, self.proposing)  # (R, k - 1, V)
+        _, logits = verifier.propose(
+            behind, self.block_size, self.proposing, to_device(chosen, features.device), rows
+        )  # (R, k - 1, V)
         for (search, node), tables in zip(read, self._tables(read, logits), strict=True):
             search.tree.foretold[node] = tables
 

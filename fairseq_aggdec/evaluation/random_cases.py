@@ -6,7 +6,7 @@ A case is a function of its number alone, so that a run can be split, go on, and
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # Sentences of a case by its batch size, so that none takes much longer than others; the last batch is not full.
@@ -68,7 +68,7 @@ class Case:
         chosen = random.Random(seed)
         shape, given = _shape(chosen), _options(chosen)
         models = chosen.choice((1, 1, 2))
-        return cls(
+        case = cls(
             seed,
             shape,
             models=models,
@@ -84,6 +84,9 @@ class Case:
             types=chosen.choice((0, 0, 9)),
             draft_int8=chosen.random() < 0.3,
         )
+        # Drawn last: cases of older records stay what they were but for these.
+        layers = {"head_layers": chosen.choice((0, 1, 2))} if case.heads else {}
+        return replace(case, heads=case.heads | layers)
 
 
 def _shape(chosen: random.Random) -> dict[str, Any]:

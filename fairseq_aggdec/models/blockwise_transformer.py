@@ -17,24 +17,33 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
+from fairseq_aggdec.models.head_layers import HeadLayers
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 
-HEADS, CHAIN = "decoder.heads.", "decoder.chain."
+# What is not the base's
+NEW = ("decoder.heads.", "decoder.head_layers.", "decoder.chain.")
 
 
 class HeadedDecoder(ChainedDecoder):
     """What a Transformer decoder gains from block heads: mixed in before its class, :meth:`add_heads` once it is made.
 
-    Heads 2 to k may have a chain, which tells each the token before its own; head 1 is the model and hears nothing.
+    Heads 2 to k may have layers of their own, and a chain, which tells each the token before its own; head 1 is the
+    model and hears nothing.
     """
 
     heads: BlockHeads
+    head_layers: HeadLayers | None
+    layers: nn.ModuleList
     output_embed_dim: int
 
     def add_heads(self, args: Namespace) -> None:
         """The heads that the options ask for."""
         self.heads = build_heads(args, self.output_embed_dim)
-        self.chain = None
+        self.head_layers = self.chain = None
+        if args.head_layers:
+            check_head_layers(args, self.output_embed_dim)
+            embedding = self.embed_tokens.embedding_dim
+            self.head_layers = HeadLayers(args, args.head_layers, embedding)
         if args.slot_chain:
             self.chain = SlotChain(self.output_embed_dim, self.embed_tokens.embedding_dim)
             nn.init.zeros_(self.chain.write.weight)  # at first the heads say what they say without
@@ -45,9 +54,41 @@ class HeadedDecoder(ChainedDecoder):
         return self.head_logits(features, [0]).squeeze(-2)
 
     def head_logits(self, features: Tensor, heads: Sequence[int]) -> Tensor:
-        """Logits of consecutive heads (counted from 0): (..., C) -> (..., len(heads), V)."""
+        """Logits of consecutive heads (counted from 0), without their layers: (..., C) -> (..., len(heads), V)."""
         logits: Tensor = self.output_projection(self.heads(features, heads))
         return logits
+
+    def head_features(
+        self,
+        features: Tensor,
+        heads: Sequence[int],
+        chosen: Tensor | None,
+        encoder_out: dict[str, Any],
+    ) -> Tensor:
+        """What consecutive heads (counted from 0) project, layers included: (B, T, C) -> (B, T, len(heads), C).
+
+        Args:
+            chosen: (B, T) int64, the tokens of head 1, which only layers read.
+        """
+        last = heads[-1]
+        if self.head_layers is None or last == 0:
+            return self.heads(features, heads)
+        assert chosen is not None
+        embedded = self.embed_scale * self.embed_tokens(chosen)
+        # Heads see those before them, whichever are wanted.
+        others = self.heads(features, range(1, last + 1))
+        others = self.head_layers(others, embedded, encoder_out)
+        if heads[0] == 0:
+            return torch.cat([self.heads(features, [0]), others], dim=-2)
+        return others[..., heads[0] - 1 :, :]
+
+    def begin_head_layers(self) -> None:
+        """The heads' layers begin as the last ones of the decoder."""
+        if self.head_layers is None:
+            return
+        own = self.head_layers.layers
+        for layer, trained in zip(own, self.layers[-len(own) :], strict=False):
+            layer.load_state_dict(trained.state_dict())
 
 
 class BlockwiseDecoder(HeadedDecoder, TransformerDecoder):
@@ -88,7 +129,8 @@ class BlockwiseTransformerModel(TransformerModel):
             )
         model: BlockwiseTransformerModel = super().build_model(args, task)
         if parameters is not None:
-            load_base(model, parameters, path, new=(HEADS, CHAIN))
+            load_base(model, parameters, path, new=NEW)
+            model.decoder.begin_head_layers()
         return model
 
     @classmethod
@@ -98,9 +140,9 @@ class BlockwiseTransformerModel(TransformerModel):
         return decoder
 
     def base_parameters(self) -> Iterator[nn.Parameter]:
-        """Every parameter but those of the heads and their chain."""
+        """Every parameter but those of the heads, their layers and their chain."""
         for name, parameter in self.named_parameters():
-            if not name.startswith((HEADS, CHAIN)):
+            if not name.startswith(NEW):
                 yield parameter
 
     @property
@@ -115,6 +157,8 @@ class BlockwiseTransformerModel(TransformerModel):
             self.encoder.eval()
             self.decoder.eval()
             self.decoder.heads.train()
+            if self.decoder.head_layers is not None:
+                self.decoder.head_layers.train()
         return self
 
     def forward(
@@ -123,24 +167,22 @@ class BlockwiseTransformerModel(TransformerModel):
         src_lengths: Tensor,
         prev_output_tokens: Tensor,
         heads: Sequence[int] | None = None,
+        chosen: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C)."""
+        """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C).
+
+        ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read.
+        """
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **options)
-        features = self.decoder_features(src_tokens, src_lengths, prev_output_tokens)
-        return self.decoder.heads(features, heads)
-
-    def decoder_features(
-        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
-    ) -> Tensor:
-        """What the heads read: (B, T, C); without gradients when the base is frozen."""
+        # Without gradients where the base is frozen.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-            features: Tensor = self.decoder(
+            features = self.decoder(
                 prev_output_tokens, encoder_out=encoder_out, features_only=True
             )[0]
-        return features
+        return self.decoder.head_features(features, heads, chosen, encoder_out)
 
 
 def add_head_args(parser: ArgumentParser) -> None:
@@ -162,6 +204,13 @@ def add_head_args(parser: ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="hidden units per head (default: --decoder-ffn-embed-dim, as in the paper)",
+    )
+    parser.add_argument(
+        "--head-layers",
+        type=int,
+        metavar="N",
+        help="decoder layers of heads 2 to K, in which each reads the token that head 1 chose, the heads before it and "
+        "the source; they begin as the last layers of --base-checkpoint (default: 0, as in the paper)",
     )
     parser.add_argument(
         "--identity-first-head",
@@ -194,12 +243,24 @@ def check_head_args(args: Namespace) -> None:
         raise ValueError(
             "--slot-chain with --block-size 1: there is no head that could hear of another"
         )
+    if args.head_layers < 0:
+        raise ValueError(f"--head-layers {args.head_layers}: it must be at least 0")
+    if int(args.block_size) == 1 and args.head_layers:
+        raise ValueError("--head-layers with --block-size 1: there is no head that would have them")
     if int(args.block_size) == 1 and args.identity_first_head:
         raise ValueError("--block-size 1 with --identity-first-head leaves nothing to train")
     if args.head_hidden_dim is not None and args.head_hidden_dim < 1:
         raise ValueError(f"--head-hidden-dim {args.head_hidden_dim}: a head has a hidden unit")
     if args.freeze_base and not args.base_checkpoint and not getattr(args, "has_base", True):
         raise ValueError("--freeze-base without --base-checkpoint would freeze random weights")
+
+
+def check_head_layers(args: Namespace, dim: int) -> None:
+    """Raises ``ValueError`` where the heads' layers do not fit features of size ``dim``."""
+    if dim != args.decoder_embed_dim:
+        raise ValueError(
+            f"--head-layers needs a decoder whose output has its own width, {args.decoder_embed_dim}, not {dim}"
+        )
 
 
 def build_heads(args: Namespace, dim: int) -> BlockHeads:
@@ -221,6 +282,7 @@ def set_head_defaults(args: Namespace) -> None:
     args.head_layout = getattr(args, "head_layout", None) or DENSE
     args.head_hidden_dim = getattr(args, "head_hidden_dim", None)
     args.identity_first_head = getattr(args, "identity_first_head", False)
+    args.head_layers = getattr(args, "head_layers", None) or 0
     args.slot_chain = getattr(args, "slot_chain", False)
     args.base_checkpoint = getattr(args, "base_checkpoint", None)
     args.freeze_base = getattr(args, "freeze_base", False)

@@ -30,6 +30,13 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
             ("blockwise, chain, a copy first", {"draft_from": "source"}),
         )
     ],
+    *[
+        Case(name, "blockwise", "blockwise_transformer", CHAIN | {"head_layers": 1}, task=task)
+        for name, task in (
+            ("blockwise, layers", {}),
+            ("blockwise, layers, trees", {"draft_nodes": "7"}),
+        )
+    ],
 ]
 # One of each way through the code that the precision could take.
 IN_HALF = [

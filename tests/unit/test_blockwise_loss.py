@@ -208,11 +208,13 @@ def test_a_frozen_identity_head_is_never_drawn() -> None:
 @pytest.mark.parametrize("words", [5, 0])
 @pytest.mark.parametrize("identity", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("layers", [0, 1])
 def test_whatever_head_is_drawn_every_trained_parameter_has_a_gradient(
-    words: int, identity: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
+    words: int, identity: bool, frozen: bool, layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training on several GPUs waits for all of them; of empty sentences only head 1 has targets."""
     options = {"identity_first_head": identity, "freeze_base": frozen, "head_hidden_dim": 8}
+    options["head_layers"] = layers
     model = make_model(make_task(), 2, "blockwise_transformer", block_size=3, **options).train()
     sample = sample_with_targets([[4] * words])
     for head in model.trained_heads:

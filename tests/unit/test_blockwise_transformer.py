@@ -72,6 +72,40 @@ def test_a_chain_on_a_base_and_checkpoints_that_are_older_than_it(tmp_path: Path
         build(command_line("--slot-chain", "--block-size", "1"))
 
 
+def test_layers_of_heads_begin_as_the_last_of_the_base(tmp_path: Path) -> None:
+    """A frozen base leaves them to learn; a checkpoint that is older has none."""
+    base = save_base(tmp_path, args=Namespace(arch="transformer", **SIZES))
+    given = ["--base-checkpoint", base, "--freeze-base", "--head-layers", "1"]
+    model = build(command_line(*given))
+    (layer,) = model.decoder.head_layers.layers
+    for name, value in model.decoder.layers[-1].state_dict().items():
+        assert torch.equal(layer.state_dict()[name], value)
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(name.startswith(("decoder.heads.", "decoder.head_layers.")) for name in learning)
+    assert any(name.startswith("decoder.head_layers.layers.0.") for name in learning)
+    model.train()
+    assert model.decoder.head_layers.training and not model.decoder.training
+    args = command_line("--block-size", "3")
+    saved = build(args).state_dict()
+    del args.head_layers
+    older = build(args)
+    older.load_state_dict(saved)
+    assert older.decoder.head_layers is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--head-layers", "-1"], "--head-layers -1: it must be at least 0"),
+        (["--head-layers", "1", "--block-size", "1"], "--head-layers with --block-size 1"),
+        (["--head-layers", "1", "--decoder-output-dim", "8"], "whose output has its own width, 16"),
+    ],
+)
+def test_layers_that_no_head_could_have_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(command_line(*given))
+
+
 def test_random_weights_are_not_frozen(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--freeze-base without --base-checkpoint"):
         build(command_line("--freeze-base"))

@@ -1,0 +1,169 @@
+"""Block heads with layers of their own: the same output, and what the layers say is what the trained module says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
+from fairseq_aggdec.models.head_layers import other_heads
+from tests.equality.test_beam import assert_same_nbest, ours
+from tests.equality.test_beam import stock as stock_beam
+from tests.equality.test_blockwise import blockwise, headed
+from tests.support import (
+    assert_same,
+    generate,
+    generation_options,
+    make_batch,
+    make_task,
+    random_sources,
+    stock,
+)
+
+NORMS = pytest.mark.parametrize("pre_norm", [False, True])
+
+
+def layered(
+    pre_norm: bool = False, chain: bool = True, identity: bool = True, layers: int = 2
+) -> Any:
+    """A random model whose heads and layers say much."""
+    options = {"decoder_normalize_before": pre_norm, "head_layers": layers, "slot_chain": chain}
+    model = headed("per-head", identity, **options)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for part in (model.decoder.heads, model.decoder.head_layers, model.decoder.chain):
+            for parameter in part.parameters() if part is not None else ():
+                parameter.normal_(0, 0.4)
+    return model
+
+
+@NORMS
+@pytest.mark.parametrize("chain", [False, True])
+@pytest.mark.parametrize("rows", [1, 6])
+def test_output_is_head_1s_own(pre_norm: bool, chain: bool, rows: int) -> None:
+    model = layered(pre_norm, chain)
+    sample = make_batch(random_sources(3, rows))
+    prefix = torch.tensor([[5, 6, 7], *[[9, 1, 1]] * (rows - 1)])
+    for options in ({}, {"min_len": 6, "max_len_b": 9}):
+        expected = stock([model], sample, prefix, **options)
+        for chosen in ({}, {"block_size": 2}, {"block_size": "auto"}, {"draft_vocabulary": 9}):
+            for nodes in (None, "7", "auto"):
+                found = blockwise(model, sample, prefix, draft_nodes=nodes, **chosen, **options)
+                assert_same(found, expected)
+
+
+@NORMS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_layers_say_what_the_module_says(pre_norm: bool, dtype: torch.dtype) -> None:
+    """Of all rows or some, when rows have ended, and with fewer heads."""
+    model = layered(pre_norm).to(dtype)
+    fast = CachedDecoder(model.decoder, pack=True)
+    net_input = make_batch(random_sources(3, 6))["net_input"]
+    features, chosen = torch.randn(6, 16).to(dtype), torch.tensor([5, 9, 7, 5, 30, 12])
+    close = {"atol": 0.1, "rtol": 0.05} if dtype is torch.bfloat16 else {}
+    with torch.inference_mode():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+        fast.start(encoder_out, 6, 9)
+        expected = model.decoder.head_features(
+            features.unsqueeze(1), range(1, 4), chosen.unsqueeze(1), encoder_out
+        ).squeeze(1)
+        without = model.decoder.heads(features, range(1, 4))
+        assert (expected - without).abs().mean() > 0.5
+        for rows, count in ([0, 1, 2, 3, 4, 5], 4), ([0, 1, 2, 3, 4, 5], 2), ([4, 1, 1], 4):
+            read = features[rows], count, AS_VERIFIED, chosen[rows]
+            found = fast.proposed_features(*read, rows)
+            torch.testing.assert_close(found, expected[rows, : count - 1], **close)
+        fast.keep_rows([1, 5, 3])
+        for rows in [1, 5, 3], [1, 5]:  # the first rows that are left
+            found = fast.proposed_features(features[rows], 4, AS_VERIFIED, chosen[rows])
+            torch.testing.assert_close(found, expected[rows], **close)
+
+
+def test_a_head_reads_its_token_the_source_and_the_heads_before_it() -> None:
+    model = layered()
+    decoder = model.decoder
+    features, chosen = torch.randn(2, 3, 16), torch.randint(4, 30, (2, 3))
+    net_input = make_batch([[5, 6, 7], [9, 8, 7]])["net_input"]
+    with torch.no_grad():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+        found = decoder.head_features(features, range(1, 4), chosen, encoder_out)
+        other = chosen.clone()
+        other[0, 1] = 31
+        changed = decoder.head_features(features, range(1, 4), other, encoder_out) != found
+        assert changed.any(-1).any(-1).tolist() == [[False, True, False], [False] * 3]
+        states = encoder_out["encoder_out"][0].clone()
+        states[2, 1] += 1
+        moved = encoder_out | {"encoder_out": [states]}
+        changed = decoder.head_features(features, range(1, 4), chosen, moved) != found
+        assert changed.any(-1).any(-1).tolist() == [[False] * 3, [True] * 3]
+        assert torch.equal(
+            found[..., :2, :], decoder.head_features(features, [1, 2], chosen, encoder_out)
+        )
+        assert torch.equal(
+            found[..., 1:, :], decoder.head_features(features, [2, 3], chosen, encoder_out)
+        )
+        first = decoder.head_features(features, range(3), chosen, encoder_out)
+    assert torch.equal(first[..., 0, :], features)
+    assert torch.equal(first[..., 1:, :], found[..., :2, :])
+
+
+def test_heads_of_other_positions_are_hidden() -> None:
+    seen = [[int(not hidden) for hidden in row] for row in other_heads(2, 2, torch.device("cpu"))]
+    assert seen == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+@NORMS
+def test_proposals_in_8_bits_change_no_output(pre_norm: bool) -> None:
+    model, sample = layered(pre_norm), make_batch(random_sources(4, 5))
+    for nodes in (None, "7"):
+        task = make_task("blockwise", draft_int8=True, draft_nodes=nodes)
+        assert_same(generate(task, [model], sample), stock([model], sample))
+        assert task.counters.drafted > 0
+
+
+def test_another_batch_is_another_source() -> None:
+    model = layered(chain=False, identity=False)
+    task = make_task("blockwise")
+    generator = task.build_generator([model], generation_options())
+    for seed, rows in (1, 3), (2, 3), (1, 3):
+        sample = make_batch(random_sources(seed, rows))
+        found = task.inference_step(generator, [model], sample)
+        assert_same([hypotheses[0] for hypotheses in found], stock([model], sample))
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_beam_search_runs_ahead_over_them(rows: int) -> None:
+    model = layered(identity=rows == 1)
+    for seed in range(2):
+        sample = make_batch(random_sources(seed, rows))
+        task = make_task("beam", draft_from="heads")
+        found = ours([model], sample, task=task, beam=3)
+        assert_same_nbest(found, stock_beam([model], sample, beam=3))
+
+
+def test_layers_with_nan_end_drafting(caplog: pytest.LogCaptureFixture) -> None:
+    model, sample = layered(), make_batch(random_sources(3, 5))
+    with torch.no_grad():
+        model.decoder.head_layers.layers[0].fc1.bias[0] = torch.nan
+    found = blockwise(model, sample)
+    assert_same(found, stock([model], sample))
+    assert "block heads have NaN or infinity in their weight" in caplog.text
+    assert all(h["steps"] == len(h["tokens"]) for h in found)
+
+
+def test_another_way_of_proposing_makes_other_layers() -> None:
+    model = layered()
+    fast = CachedDecoder(model.decoder, pack=True)
+    net_input = make_batch(random_sources(3, 2))["net_input"]
+    features, chosen = torch.randn(2, 16), torch.tensor([5, 9])
+    with torch.inference_mode():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+        fast.start(encoder_out, 2, 9)
+        found = [
+            fast.proposed_features(features, 4, Proposing(0, int8), chosen)
+            for int8 in (False, True, False)
+        ]
+    assert torch.equal(found[0], found[2]) and not torch.equal(found[0], found[1])
