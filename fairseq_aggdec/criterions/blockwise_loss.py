@@ -41,6 +41,14 @@ class BlockwiseLossConfig(FairseqDataclass):
             "paper; less favours the near heads, without which those behind them count for nothing"
         },
     )
+    head_positions: float = field(
+        default=1.0,
+        metadata={
+            "help": "share of the positions of a minibatch that heads learn from, drawn anew every time: those of a "
+            "sentence teach much the same, so that with less the same time shows more sentences (1: all, as in the "
+            "paper)"
+        },
+    )
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
@@ -62,7 +70,12 @@ class BlockwiseLoss(FairseqCriterion):
         super().__init__(task)
         if not 0 < cfg.head_decay <= 1:
             raise ValueError(f"--head-decay {cfg.head_decay}: it must be above 0 and at most 1")
+        if not 0 < cfg.head_positions <= 1:
+            raise ValueError(
+                f"--head-positions {cfg.head_positions}: it must be above 0 and at most 1"
+            )
         self.epsilon, self.decay = cfg.label_smoothing, cfg.head_decay
+        self.positions = cfg.head_positions
         self.mean, self.sentence_avg = str(cfg.head_loss) == "mean", cfg.sentence_avg
 
     def forward(
@@ -71,14 +84,16 @@ class BlockwiseLoss(FairseqCriterion):
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         target = sample["target"]
         layer, heads = block_heads(model), self._heads(model)
-        outputs = model(**sample["net_input"], heads=heads, chosen=target)  # (B, T, H, C)
+        # fairseq seeds torch with the number of the update, so a resumed run draws the same heads and positions.
+        places = self._places(target) if model.training else None
+        outputs = model(**sample["net_input"], heads=heads, chosen=target, places=places)
         logging: dict[str, Any] = {"nsentences": target.size(0), "ntokens": sample["ntokens"]}
         # All heads, drawn or not: fairseq adds up the names that the first micro-batch has.
         for head in range(layer.block_size):
             logging |= {f"{name}_{head + 1}": target.new_zeros(()) for name in SUMS}
         losses, predicted = [], []
-        for head, output in zip(heads, outputs.unbind(-2), strict=True):
-            wanted = shift(target, head, self.padding_idx)
+        for head, output in zip(heads, outputs.unbind(-2), strict=True):  # each (B, T, C)
+            wanted = shift(target, head, self.padding_idx, places)
             learning = functools.partial(
                 projected_loss,
                 model.decoder.output_projection,
@@ -89,7 +104,7 @@ class BlockwiseLoss(FairseqCriterion):
             found = learning(output)
             losses.append(found.loss)
             if head > 0 and model.decoder.chain is not None:
-                before = shift(target, head - 1, self.padding_idx)
+                before = shift(target, head - 1, self.padding_idx, places)
                 found = learning(model.decoder.chained(output, before))
                 losses[-1] = (losses[-1] + found.loss) / 2
             predicted.append(found.predicted)
@@ -105,6 +120,8 @@ class BlockwiseLoss(FairseqCriterion):
             parts = (layer, decoder.output_projection, decoder.head_layers, decoder.chain)
             loss = loss + nothing_of(*(part for part in parts if part is not None))
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        if places is not None and not self.sentence_avg:
+            sample_size = int((target[:, places] != self.padding_idx).sum())
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:
             gained, positions = accepted_on_reference(predicted, target, self.padding_idx)
@@ -118,9 +135,16 @@ class BlockwiseLoss(FairseqCriterion):
         heads: range = model.trained_heads
         if self.mean:
             return heads
-        # fairseq seeds torch with the number of the update, so a resumed run draws the same heads.
         drawn = int(torch.multinomial(self._weights(len(heads)), 1))
         return heads[drawn : drawn + 1]
+
+    def _places(self, target: Tensor) -> Tensor | None:
+        """Positions of the targets (B, T) that are learned from, in ascending order; None for all."""
+        length = target.size(1)
+        count = math.ceil(self.positions * length)
+        if count == length:
+            return None
+        return torch.randperm(length)[:count].sort().values.to(target.device)
 
     def _weights(self, count: int) -> Tensor:
         """(count,) of consecutive heads, adding up to 1."""
@@ -176,13 +200,16 @@ def nothing_of(*modules: nn.Module) -> Tensor:
     ).sum()
 
 
-def shift(target: Tensor, head: int, pad: int) -> Tensor:
-    """What a head must predict: targets (B, T) moved ``head`` positions to the left, ``pad`` where they end."""
-    if head == 0:
-        return target
-    shifted = torch.full_like(target, pad)
-    shifted[:, :-head] = target[:, head:]
-    return shifted
+def shift(target: Tensor, head: int, pad: int, places: Tensor | None = None) -> Tensor:
+    """What a head must predict: targets (B, T) moved ``head`` positions to the left, ``pad`` where they end.
+
+    Of ``places`` (T',) only, where these are given: (B, T').
+    """
+    shifted = target
+    if head > 0:
+        shifted = torch.full_like(target, pad)
+        shifted[:, :-head] = target[:, head:]
+    return shifted if places is None else shifted[:, places]
 
 
 def accepted_on_reference(

@@ -168,11 +168,13 @@ class BlockwiseTransformerModel(TransformerModel):
         prev_output_tokens: Tensor,
         heads: Sequence[int] | None = None,
         chosen: Tensor | None = None,
+        places: Tensor | None = None,
         **options: Any,
     ) -> Any:
         """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C).
 
-        ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read.
+        ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read; with ``places`` (T',) heads run
+        at these positions only: (B, T', len(heads), C).
         """
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **options)
@@ -182,6 +184,9 @@ class BlockwiseTransformerModel(TransformerModel):
             features = self.decoder(
                 prev_output_tokens, encoder_out=encoder_out, features_only=True
             )[0]
+        if places is not None:
+            features = features[:, places]
+            chosen = None if chosen is None else chosen[:, places]
         return self.decoder.head_features(features, heads, chosen, encoder_out)
 
 

@@ -74,9 +74,9 @@ def test_heads_begin_as_the_base_and_one_at_a_time_equals_all(layout: str, ident
         assert torch.equal(alone, features) == (identity and head == 0)
 
 
-def criterion(head_loss: str, decay: float = 1.0) -> BlockwiseLoss:
+def criterion(head_loss: str, decay: float = 1.0, positions: float = 1.0) -> BlockwiseLoss:
     config = BlockwiseLossConfig(label_smoothing=0.1, sentence_avg=False, head_decay=decay)
-    config.head_loss = head_loss
+    config.head_loss, config.head_positions = head_loss, positions
     return BlockwiseLoss(config, make_task())
 
 
@@ -185,6 +185,39 @@ def test_a_frozen_base_leaves_the_chain_to_learn_and_every_parameter_has_a_gradi
         learning = {name for name, p in model.named_parameters() if p.grad is not None}
         wanted = {n for n, _ in model.named_parameters() if ".heads." in n or ".chain." in n}
         assert learning == wanted
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_some_positions_teach_on_average_what_all_do(layers: int) -> None:
+    """Each update draws its own; the loss of a position does not depend on which others are drawn."""
+    options = {"block_size": 3, "head_hidden_dim": 8, "head_layers": layers, "slot_chain": True}
+    model = make_model(make_task(), 2, "blockwise_transformer", **options, dropout=0.0).train()
+    sample = sample_with_targets()
+    columns = sample["target"].size(1)
+    whole, size, _ = criterion("mean")(model, sample)
+    learning = criterion("mean", positions=1 / columns)
+    found: dict[int, tuple[float, int]] = {}
+    for seed in range(200):
+        torch.manual_seed(seed)
+        (place,) = learning._places(sample["target"])
+        if int(place) not in found:
+            torch.manual_seed(seed)
+            loss, count, _ = learning(model, sample)
+            found[int(place)] = float(loss.detach()), count
+    assert sorted(found) == list(range(columns))
+    assert sum(loss for loss, _ in found.values()) == pytest.approx(float(whole.detach()), rel=1e-4)
+    assert sum(count for _, count in found.values()) == size
+    validated, of_all, _ = learning(model.eval(), sample)
+    assert (of_all, float(validated.detach())) == (
+        size,
+        pytest.approx(float(whole.detach()), rel=1e-4),
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_a_share_of_positions_outside_0_to_1_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=f"--head-positions {share}"):
+        criterion("mean", positions=share)
 
 
 def test_a_decay_outside_0_to_1_is_refused() -> None:
