@@ -9,7 +9,10 @@ not those of stock fairseq with --beam 1. Processor time, of this process alone,
 sentences, all systems in turn; its ratio to greedy decoding is what counts. --relaxed BETA,TOLERANCE adds the same with
 --acceptance top-beta.
 
-The second table is about calibration: the nodes of all trees by the chance that was given to them, and how many of them
+The second table says where the time goes, in batches of the sizes of --batches: milliseconds of drafts and of
+verification, each of one call for the whole batch.
+
+The third table is about calibration: the nodes of all trees by the chance that was given to them, and how many of them
 stood, with probabilities as the drafter gives them and with chances as they are fitted while decoding.
 """
 
@@ -43,6 +46,16 @@ COLUMNS = (
     "processor ms / sentence",
     "x greedy",
 )
+PART_COLUMNS = (
+    "batch",
+    "nodes",
+    "tokens / iteration",
+    "ms / draft",
+    "ms / verification",
+    "ms / sentence",
+    "x greedy",
+)
+MEASURED = 4  # batches at least
 BINS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
@@ -59,6 +72,19 @@ class Line:
     differ: int
     milliseconds: float = 0.0
     speedup: float = 0.0
+
+
+@dataclass
+class Parts:
+    """Where the time of one system goes in batches of one size: milliseconds of a call, and of a sentence."""
+
+    batch: int
+    nodes: str
+    tokens: float
+    draft: float
+    verify: float
+    sentence: float
+    speedup: float
 
 
 @dataclass
@@ -87,6 +113,9 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--relaxed", nargs="*", default=[], metavar="BETA,TOLERANCE")
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument("--timed", type=int, default=60, help="sentences that are timed")
+    group.add_argument(
+        "--batches", nargs="*", type=int, default=[1, 8, 32], help="sizes for the table of parts"
+    )
     group.add_argument("--title", default="Trees of drafted tokens")
     group.add_argument("--output", type=Path, required=True, help="OUTPUT.json and OUTPUT.md")
     return parser
@@ -179,6 +208,37 @@ def measure(args: argparse.Namespace, session: Session) -> list[Line]:
     return lines
 
 
+def parts(args: argparse.Namespace, session: Session, batch: int) -> list[Parts]:
+    """What drafts and verification of greedy decoding and of every size of tree take, all systems in turn."""
+    batches = session.batches(batch, max(args.timed, MEASURED * batch))
+    # What learns from times is another thing after every sentence.
+    names = ("greedy", CHAIN, *(nodes for nodes in args.nodes if nodes.isdecimal()))
+    systems = []
+    for name in names:
+        nodes = None if name in ("greedy", CHAIN) else name
+        made, _ = generator(session, nodes, decoding="greedy" if name == "greedy" else "")
+        session.decode(made, batches[0])
+        made.counters = Counters(
+            read=time.perf_counter if session.cuda else time.process_time,
+            wait=torch.cuda.synchronize if session.cuda else None,
+        )
+        systems.append(made)
+    for sample in batches:
+        for made in systems:
+            session.decode(made, sample)
+    found: list[Parts] = []
+    for name, made in zip(names, systems, strict=True):
+        counted = made.counters
+        a_call = 1e3 / counted.calls
+        sentence = 1e3 * sum(counted.seconds.values()) / counted.sentences
+        draft, verify = (a_call * counted.seconds[part] for part in ("draft", "verify"))
+        speedup = found[0].sentence / sentence if found else 1.0
+        tokens = counted.mean_accepted_tokens
+        found.append(Parts(batch, name, tokens, draft, verify, sentence, speedup))
+        print(part_row(found[-1]), flush=True)
+    return found
+
+
 def calibration(args: argparse.Namespace, session: Session) -> dict[str, Reliability]:
     """With chances as they are given and as they are fitted."""
     nodes = next((n for n in reversed(args.nodes) if n.isdecimal()), "32")
@@ -204,9 +264,20 @@ def row(line: Line) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def markdown(lines: Sequence[Line], found: dict[str, Reliability]) -> str:
+def part_row(line: Parts) -> str:
+    cells = [str(line.batch), line.nodes, f"{line.tokens:.2f}"]
+    cells += [f"{value:.2f}" for value in (line.draft, line.verify, line.sentence, line.speedup)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def markdown(
+    lines: Sequence[Line], in_parts: Sequence[Parts], found: dict[str, Reliability]
+) -> str:
     parts = ["| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS)]
     parts += [row(line) for line in lines]
+    if in_parts:
+        parts.append("\n| " + " | ".join(PART_COLUMNS) + " |\n|" + "---|" * len(PART_COLUMNS))
+        parts += [part_row(line) for line in in_parts]
     parts.append(
         "\n| chance of a node up to | "
         + " | ".join(f"{name}: nodes | mean chance | stood" for name in found)
@@ -229,16 +300,21 @@ def main(given: Sequence[str] | None = None) -> None:
     with results.refusals():
         session = Session(build_parser(), arguments)
         args = session.args
-        results.check_counts(args, "limit", "timed")
+        results.check_counts(args, "limit", "timed", "batches")
         results.check_place("--output", args.output, ".json", ".md")
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(1)
         lines, found = measure(args, session), calibration(args, session)
-        table = markdown(lines, found)
+        in_parts = [line for batch in args.batches for line in parts(args, session, batch)]
+        table = markdown(lines, in_parts, found)
         print(table)
         reliability = {name: asdict(one) | {"error": one.error} for name, one in found.items()}
         command = machine.command("tree_drafts", arguments)
-        measured = {"systems": [asdict(line) for line in lines], "calibration": reliability}
+        measured = {
+            "systems": [asdict(line) for line in lines],
+            "parts": [asdict(line) for line in in_parts],
+            "calibration": reliability,
+        }
         benchmark.write_table(args.output, args.title, command, table, measured)
 
 

@@ -18,12 +18,12 @@ class Clock:
         self.counters, self.part = counters, part
 
     def __enter__(self) -> None:
-        self.start = time.perf_counter()
+        self.start = self.counters.read()
 
     def __exit__(self, *error: object) -> None:
         if self.counters.wait is not None:
             self.counters.wait()
-        self.counters.seconds[self.part] += time.perf_counter() - self.start
+        self.counters.seconds[self.part] += self.counters.read() - self.start
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Counters:
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
             the tokens by which all hypotheses of a sentence grew.
         stood: histogram, drafted tokens that stood in a round -> how many rounds.
-        seconds: wall clock by part.
+        seconds: by part.
+        read: the clock, in seconds: that of the wall unless another is given.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
             for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
             needs a result.
@@ -57,6 +58,7 @@ class Counters:
     emitted: Counter[int] = field(default_factory=Counter)
     stood: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    read: Callable[[], float] = time.perf_counter
     wait: Callable[[], object] | None = None
 
     def clock(self, part: str) -> "Clock":

@@ -153,7 +153,8 @@ def test_what_trees_bring(
     output = tmp_path / "trees"
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     options += ["--decoding", "gad", "--drafter-path", str(drafter), "--limit", "9"]
-    options += ["--nodes", "8", "64", "auto", "--relaxed", "5,3.0", "--output", str(output)]
+    options += ["--nodes", "8", "64", "auto", "--relaxed", "5,3.0", "--batches", "1", "4"]
+    options += ["--timed", "6", "--output", str(output)]
     script("tree_drafts").main(options)
     found = json.loads(output.with_suffix(".json").read_text())["results"]
     exact = {row["nodes"]: row for row in found["systems"] if row["acceptance"] == "exact"}
@@ -167,6 +168,11 @@ def test_what_trees_bring(
         assert all(0 <= stood <= count for count, _, stood in one["bins"])
     assert sum(stood for _, _, stood in given["bins"]) > 0
     assert capsys.readouterr().out.count("| exact |") == 10
+    named = [(row["batch"], row["nodes"]) for row in found["parts"]]
+    assert named == [(batch, nodes) for batch in (1, 4) for nodes in ("greedy", "chain", "8", "64")]
+    for row in found["parts"]:
+        assert min(row["draft"], row["verify"], row["sentence"]) > 0
+        assert (row["tokens"] == 1) == (row["nodes"] == "greedy")
 
 
 def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
