@@ -10,7 +10,8 @@ the double width lie between those of the single one. Train it on with --finetun
 
 A drafter (--arch nar_drafter) grows too, and keeps its number of layers: it drafts for the verifier that was grown with
 the same --seed. Train it on with --init-decoder-from, and with --share-verifier-encoder where the verifier has been
-trained on.
+trained on. A model with block heads (--arch blockwise_transformer) grows as its base does; its heads keep the number of
+their own layers. Train them on with --init-heads-from, and with --base-checkpoint where the base has been trained on.
 """
 
 import argparse
@@ -27,11 +28,13 @@ from torch import Tensor
 from fairseq_aggdec.cli.average_checkpoints import plain, write
 from fairseq_aggdec.compat import load_checkpoint
 
-GROWN = ("transformer", "nar_drafter")  # models
+GROWN = ("transformer", "nar_drafter", "blockwise_transformer")  # models
 UNEVEN = 0.25  # the halves of a weight are (1/2 +- up to this) of it
 WIDTHS = ("embed_dim", "ffn_embed_dim", "attention_heads")  # of encoder and decoder
 NORM = r"(?:self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|layernorm_embedding|layer_norm)"
 ATTENTION = r"(?:self_attn|encoder_attn)"
+# What stands behind the last norm.
+BEHIND = r"\.(?:chain\.(?:read_slot|read_token|write)|heads\.(?:expand|contract)|head_layers\.read_token)"
 
 
 class Growth:
@@ -72,8 +75,8 @@ class Growth:
             return self.twice(x, 1) * self.embedding
         if name.endswith("mask_embedding"):
             return self.twice(x, 0) * self.embedding
-        if found := re.search(r"\.chain\.(read_slot|read_token|write)\.(weight|bias)$", name):
-            return self._chained(x, *found.groups())
+        if re.search(rf"{BEHIND}\.", name):
+            return self._behind_features(name, x)
         if re.search(r"embed_positions\.weight$", name):
             return self.twice(x, 1)
         if name.endswith("output_projection.weight"):
@@ -88,12 +91,38 @@ class Growth:
             )
         return self.twice(x if x.dim() == 1 else self.halved(x, inputs), 0, outputs)
 
-    def _chained(self, x: Tensor, layer: str, part: str) -> Tensor:
-        """Of a slot chain, which reads features and adds to them behind the last norm."""
-        larger = self.twice(self.halved(x) if part == "weight" else x, 0)
-        if layer == "write":
-            return larger * self.features
-        return larger / self.features if (layer, part) == ("read_slot", "weight") else larger
+    def _behind_features(self, name: str, x: Tensor) -> Tensor:
+        """Of a layer that reads features, or adds to them, or neither."""
+        larger = self.twice(self.halved(x) if x.dim() > 1 else x, 0)
+        if re.search(r"(chain\.write|heads\.contract|read_token)\.", name):
+            # What a chain has heard stays within it.
+            return larger if "chain.read_token" in name else larger * self.features
+        reads = re.search(r"(chain\.read_slot|heads\.expand)\.weight$", name)
+        return larger / self.features if reads else larger
+
+    def among_heads(self, made: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+        """The heads' own layers, already grown, when they read and write what is as large as features are.
+
+        What is added to it must be as large: with norms before the layers all that they add, with norms behind them
+        what the first layer adds before its first norm.
+        """
+        own = "decoder.head_layers."
+        written, read = (
+            r"layers\.0\.self_attn\.out_proj\.",
+            r"layers\.0\.self_attn\.[qkv]_proj\.weight",
+        )
+        last = rf"layers\.{layers - 1}\.final_layer_norm\."
+        if (
+            f"{own}layer_norm.weight" in made
+        ):  # norms before the layers: what they read is as it was
+            written, read, last = r"layers\.\d+\..*(out_proj|fc2)\.", "$.", r"layer_norm\."
+        found = {}
+        for name, value in made.items():
+            if re.match(f"{own}({written}|{last})", name):
+                found[name] = value * self.features
+            elif re.match(f"{own}{read}", name):
+                found[name] = value / self.features
+        return found
 
 
 def silent(layer: dict[str, Tensor], pre_norm: bool) -> dict[str, Tensor]:
@@ -116,6 +145,8 @@ def enlarged(options: dict[str, Any]) -> dict[str, Any]:
     """The options of an architecture at twice the sizes."""
     doubled = {f"{side}_{size}" for side in ("encoder", "decoder") for size in WIDTHS}
     doubled |= {f"{side}_layers" for side in deepened(options)}
+    if options.get("head_hidden_dim"):  # else it is that of the decoder
+        doubled.add("head_hidden_dim")
     larger = {name: 2 * value if name in doubled else value for name, value in options.items()}
     for name in ("decoder_input_dim", "decoder_output_dim"):
         larger[name] = larger["decoder_embed_dim"]
@@ -152,6 +183,8 @@ def grow(model: dict[str, Tensor], options: dict[str, Any], seed: int = 1) -> di
         last = f"decoder.layers.{enlarged(options)['decoder_layers'] - 1}.final_layer_norm"
     for part in ("weight", "bias"):
         made[f"{last}.{part}"] = made[f"{last}.{part}"] * growth.features
+    if options.get("head_layers"):
+        made |= growth.among_heads(made, options["head_layers"])
     return made
 
 
@@ -170,7 +203,7 @@ def main() -> None:
     name = architecture.get("arch", architecture.get("_name"))
     if ARCH_MODEL_NAME_REGISTRY.get(name, name) not in GROWN:
         raise SystemExit(
-            f"error: {args.small} holds no Transformer of stock fairseq and no drafter of one"
+            f"error: {args.small} holds no Transformer of stock fairseq and none with block heads, and no drafter"
         )
     saved["model"] = enlarged(architecture)
     write(args.large, grow(state["model"], architecture, args.seed), plain(saved), state)

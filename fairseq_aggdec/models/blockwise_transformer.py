@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
+from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.models.head_layers import HeadLayers
@@ -131,6 +132,9 @@ class BlockwiseTransformerModel(TransformerModel):
         if parameters is not None:
             load_base(model, parameters, path, new=NEW)
             model.decoder.begin_head_layers()
+        if args.init_heads_from:
+            load_heads(model, args.init_heads_from)
+            args.init_heads_from = None  # as with the base
         return model
 
     @classmethod
@@ -234,6 +238,12 @@ def add_head_args(parser: ArgumentParser) -> None:
         help="begin with a trained stock Transformer; the architecture is read from it too",
     )
     parser.add_argument(
+        "--init-heads-from",
+        metavar="FILE",
+        help="begin with the heads of this model, their layers and chain among them, which were trained for another "
+        "state of the base",
+    )
+    parser.add_argument(
         "--freeze-base", action="store_true", help="train the heads only, the base stays as it is"
     )
     # Becomes true with --base-checkpoint and is saved; checkpoints older than it lack it.
@@ -258,6 +268,27 @@ def check_head_args(args: Namespace) -> None:
         raise ValueError(f"--head-hidden-dim {args.head_hidden_dim}: a head has a hidden unit")
     if args.freeze_base and not args.base_checkpoint and not getattr(args, "has_base", True):
         raise ValueError("--freeze-base without --base-checkpoint would freeze random weights")
+
+
+def load_heads(model: nn.Module, path: str) -> None:
+    """Gives a model the heads, their layers and their chain of a checkpoint, and nothing else of it.
+
+    Raises:
+        CheckpointError: it has other heads, or none.
+    """
+    own = {name: value for name, value in model.state_dict().items() if name.startswith(NEW)}
+    saved = load_checkpoint(path)["model"]
+    found = {name: value for name, value in saved.items() if name.startswith(NEW)}
+    for name in own.keys() | found.keys():
+        shapes = [
+            tuple(heads[name].shape) if name in heads else "no such parameter"
+            for heads in (found, own)
+        ]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError(
+                f"--init-heads-from {path} has other heads: {name} is {shapes[0]} there and {shapes[1]} here."
+            )
+    model.load_state_dict(found, strict=False)
 
 
 def check_head_layers(args: Namespace, dim: int) -> None:
@@ -290,6 +321,7 @@ def set_head_defaults(args: Namespace) -> None:
     args.head_layers = getattr(args, "head_layers", None) or 0
     args.slot_chain = getattr(args, "slot_chain", False)
     args.base_checkpoint = getattr(args, "base_checkpoint", None)
+    args.init_heads_from = getattr(args, "init_heads_from", None)
     args.freeze_base = getattr(args, "freeze_base", False)
 
 

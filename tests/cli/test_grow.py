@@ -38,7 +38,9 @@ def test_what_is_not_a_stock_transformer_is_refused(
 ) -> None:
     state = load_checkpoint(str(trained.checkpoint))
     state["cfg"] = OmegaConf.to_container(OmegaConf.create(state["cfg"]), enum_to_str=True)
-    state["cfg"]["model"].arch = "blockwise_transformer"
-    torch.save(state, tmp_path / "heads.pt")
-    with pytest.raises(SystemExit, match=r"heads\.pt holds no Transformer of stock fairseq and no"):
-        _grow(monkeypatch, tmp_path / "heads.pt", tmp_path / "large.pt")
+    state["cfg"]["model"].arch = "lattice_transformer"
+    torch.save(state, tmp_path / "lattice.pt")
+    with pytest.raises(
+        SystemExit, match=r"lattice\.pt holds no Transformer of stock fairseq and none"
+    ):
+        _grow(monkeypatch, tmp_path / "lattice.pt", tmp_path / "large.pt")

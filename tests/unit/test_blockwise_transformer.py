@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq import options
 
+from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.models.blockwise_transformer import BlockwiseTransformerModel
 from tests.support import SIZES, make_model, make_task
 
@@ -91,6 +92,28 @@ def test_layers_of_heads_begin_as_the_last_of_the_base(tmp_path: Path) -> None:
     older = build(args)
     older.load_state_dict(saved)
     assert older.decoder.head_layers is None
+
+
+def test_heads_of_another_model_on_another_base(tmp_path: Path) -> None:
+    base = save_base(tmp_path, args=Namespace(arch="transformer", **SIZES))
+    options = ["--head-layers", "1", "--slot-chain", "--block-size", "3"]
+    other, path = build(command_line(*options)), tmp_path / "heads.pt"
+    saved = {
+        "optimizer_history": [{"best_loss": 1.0}],
+        "extra_state": {},
+        "args": Namespace(arch="blockwise_transformer", **SIZES),
+    }
+    torch.save(saved | {"model": other.state_dict()}, path)
+    args = command_line(*options, "--base-checkpoint", base, "--init-heads-from", str(path))
+    found = build(args).state_dict()
+    expected = make_model(make_task(), 4).state_dict()
+    for name, value in found.items():
+        of = other.state_dict() if name not in expected else expected
+        assert torch.equal(value, of[name]) or name.endswith(".version"), name
+    assert args.init_heads_from is None  # a checkpoint of this model needs no other
+    options[1] = "2"
+    with pytest.raises(CheckpointError, match=r"has other heads: .* is no such parameter there"):
+        build(command_line(*options, "--init-heads-from", str(path)))
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,45 @@ def test_what_cannot_be_grown_is_named() -> None:
         grow({**small.state_dict(), "decoder.gate": torch.zeros(3)}, vars(options))
     with pytest.raises(SystemExit, match="attention heads of encoder and decoder"):
         grow(small.state_dict(), {**vars(options), "decoder_attention_heads": 4})
+
+
+@pytest.mark.parametrize("pre_norm", [True, False], ids=("pre-norm", "post-norm"))
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize("layout", ["dense", "per-head"])
+def test_heads_grow_with_their_base(layout: str, layers: int, pre_norm: bool) -> None:
+    """From features that are twice the small ones, as large as a grown base makes them: the same logits."""
+    options = {**SHARED, **LEARNED, "decoder_normalize_before": pre_norm, "head_layout": layout}
+    options |= {"block_size": 3, "slot_chain": True, "head_hidden_dim": 8, "head_layers": layers}
+    small = make_model(task := make_task(), 5, "blockwise_transformer", **options)
+    with torch.no_grad():
+        for part in (small.decoder.heads, small.decoder.chain):
+            for parameter in part.parameters():
+                parameter.normal_(0, 0.3)
+    complete = Namespace(**(SIZES | options))
+    ARCH_CONFIG_REGISTRY["blockwise_transformer"](complete)
+    sizes = enlarged(vars(complete))
+    assert (sizes["head_hidden_dim"], sizes["head_layers"]) == (16, layers)
+    larger = {name: sizes[name] for name in (*SIZES, "head_hidden_dim")}
+    large = make_model(task, 6, "blockwise_transformer", **{**options, **larger})
+    grown = grow(small.state_dict(), vars(complete))
+    large.load_state_dict(grown)
+    base = {n: x for n, x in small.state_dict().items() if ".heads." not in n and "head_" not in n}
+    alone = grow(
+        {n: x for n, x in base.items() if ".chain." not in n}, vars(complete) | {"head_layers": 0}
+    )
+    assert all(torch.equal(grown[name], value) for name, value in alone.items())
+    features, chosen = torch.randn(2, 3, 16), torch.randint(4, 30, (2, 3))
+    states = torch.randn(4, 2, 16)
+    found = []
+    for model, scale in ((small, 1.0), (large, 0.5 * 2**0.5)):
+        twice = 1 if model is small else 2
+        encoder_out = {"encoder_out": [states.repeat_interleave(twice, -1)]}
+        encoder_out["encoder_padding_mask"] = []
+        read = features.repeat_interleave(twice, -1) * scale
+        with torch.no_grad():
+            slots = model.decoder.head_features(read, range(1, 3), chosen, encoder_out)
+            before = chosen.unsqueeze(2).expand(2, 3, 2)
+            told = model.decoder.chained(slots, before)
+            found.append([model.decoder.output_projection(x) for x in (slots, told)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-3)
