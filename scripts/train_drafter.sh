@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # A drafter for a trained model, from the model and the data it was trained on: what it writes for the training set is
-# distilled, then a drafter of one layer with its encoder learns to write that.
+# distilled, then a drafter of one layer with its encoder learns to write that, or block heads with a layer of their own.
 #
 #   scripts/train_drafter.sh DATA VERIFIER [OUTPUT]
+#   KIND=heads scripts/train_drafter.sh DATA VERIFIER [OUTPUT]
 #
 # DATA is a data folder of fairseq-preprocess, VERIFIER a checkpoint of an ordinary fairseq Transformer. The drafter is then
-# OUTPUT/drafter/checkpoint_best.pt (OUTPUT: DATA-drafter); decode with
+# OUTPUT/drafter/checkpoint_best.pt (OUTPUT: DATA-drafter), or the verifier with heads OUTPUT/heads/checkpoint_best.pt, one
+# model that writes what VERIFIER does; decode with
 #
 #   fairseq-generate DATA --path VERIFIER --decoding gad --drafter-path OUTPUT/drafter/checkpoint_best.pt
+#   fairseq-generate DATA --path OUTPUT/heads/checkpoint_best.pt --decoding blockwise
 #
 # Training ends early when the tokens that would stand (mean_accepted in the log) no longer grow. Killed at any moment, the
 # same command goes on.
-# Environment: LAYERS (1, of the drafter's decoder), BLOCK_SIZE (10), MAX_UPDATE (5000), PATIENCE (6 validations, one every
-# 250 updates), LR (0.001), MAX_TOKENS (4000), SEED (1), FLAGS (more for fairseq-train), DISTILL_FLAGS (more for distill.sh:
-# --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16, PYTHON: see recipes/multi30k_common.sh.
+# Environment: KIND (drafter, or heads), LAYERS (1, of the drafter's decoder or the heads' own), BLOCK_SIZE (10), MAX_UPDATE
+# (5000), PATIENCE (6 validations, one every 250 updates), LR (0.001), MAX_TOKENS (4000; heads 2000), SEED (1), FLAGS (more for
+# fairseq-train), DISTILL_FLAGS (more for distill.sh: --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16,
+# PYTHON: see recipes/multi30k_common.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipes/common.sh"
 
@@ -24,8 +28,10 @@ WORK=${3:-$DATA-drafter}
 [ -d "$DATA" ] || die "the folder $DATA does not exist"
 [ -f "$VERIFIER" ] || die "the checkpoint $VERIFIER does not exist"
 mkdir -p "$WORK"
+KIND=${KIND:-drafter}
 LAYERS=${LAYERS:-1}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
+case $KIND in drafter|heads) ;; *) die "unknown KIND '$KIND' (choose from: drafter heads)" ;; esac
 MAX_UPDATE=${MAX_UPDATE:-5000}
 devices
 
@@ -61,17 +67,30 @@ distil() {
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
 }
 
+# A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough.
 train() {
+    local options
+    # shellcheck disable=SC2206  # the sizes are a list
+    case $KIND in
+        drafter)
+            SIZES=$(sizes)
+            options=(--task translation_aggdec --arch nar_drafter $SIZES --decoder-layers "$LAYERS"
+                --criterion glancing_loss --slot-decay 0.8 --eval-acceptance "$VERIFIER"
+                --share-verifier-encoder "$VERIFIER" --init-decoder-from "$VERIFIER" --share-decoder-input-output-embed
+                --slot-predicts next --prefix-attention causal --max-tokens "${MAX_TOKENS:-4000}") ;;
+        heads)
+            options=(--task translation --arch blockwise_transformer --base-checkpoint "$VERIFIER" --freeze-base
+                --identity-first-head --head-layers "$LAYERS" --head-layout per-head --head-hidden-dim 128
+                --criterion blockwise_loss --head-loss mean --head-decay 0.8 --head-positions 0.2
+                --max-tokens "${MAX_TOKENS:-2000}") ;;
+    esac
     # shellcheck disable=SC2086
-    "$BIN/fairseq-train" "$WORK/distilled" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS $PRECISION_FLAGS \
-        --seed "${SEED:-1}" --arch nar_drafter $SIZES --decoder-layers "$LAYERS" --block-size "$BLOCK_SIZE" \
-        --dropout 0 --criterion glancing_loss --label-smoothing 0.1 --slot-decay 0.8 --eval-acceptance "$VERIFIER" \
-        --share-verifier-encoder "$VERIFIER" --init-decoder-from "$VERIFIER" --share-decoder-input-output-embed \
-        --slot-predicts next --prefix-attention causal --slot-chain \
+    "$BIN/fairseq-train" "$WORK/distilled" --user-dir "$USER_DIR" $DEVICE_FLAGS $PRECISION_FLAGS \
+        --seed "${SEED:-1}" "${options[@]}" --block-size "$BLOCK_SIZE" --slot-chain --dropout 0 --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "${LR:-0.001}" \
         --lr-scheduler polynomial_decay --warmup-updates $((MAX_UPDATE < 4000 ? MAX_UPDATE / 10 : 400)) \
         --total-num-update "$MAX_UPDATE" --max-update "$MAX_UPDATE" --patience "${PATIENCE:-6}" \
-        --max-tokens "${MAX_TOKENS:-4000}" --required-batch-size-multiple 1 --num-workers 0 \
+        --required-batch-size-multiple 1 --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
         --keep-interval-updates 1 --no-epoch-checkpoints ${FLAGS:-} --log-format simple --log-interval 50 2>&1 |
@@ -79,6 +98,5 @@ train() {
 }
 
 [ -e "$WORK/distilled/distillation.json" ] || distil
-SIZES=$(sizes)
-resume drafter train
-say "the drafter: $WORK/drafter/checkpoint_best.pt"
+resume "$KIND" train
+say "done: $WORK/$KIND/checkpoint_best.pt"

@@ -93,7 +93,8 @@ def test_gad(made: Path, tmp_path: Path) -> None:
 
 
 def test_train_drafter(made: Path, tmp_path: Path) -> None:
-    """A drafter with the verifier's encoder, from model and data alone; the same command again goes on from there."""
+    """A drafter with the verifier's encoder, from model and data alone; the same command again goes on from there, and
+    another makes heads of what is distilled already."""
     data, verifier = made / "data-de-en", made / "model-de-en" / "model.pt"
     settings = SETTINGS | {"BLOCK_SIZE": "4", "PATIENCE": "1"}
     for done in (False, True):
@@ -105,8 +106,15 @@ def test_train_drafter(made: Path, tmp_path: Path) -> None:
     shared = [name for name in own if name.startswith("encoder.layers")]
     assert shared and all(torch.equal(drafter[name], own[name]) for name in shared)
     assert any(name.startswith("decoder.chain.") for name in drafter)
+    result = recipe("../train_drafter", data, verifier, tmp_path / "out", KIND="heads", **settings)
+    assert result.returncode == 0, result.stderr[-2000:]
+    headed = load_checkpoint(str(tmp_path / "out" / "heads" / "checkpoint_best.pt"))["model"]
+    assert all(torch.equal(headed[name], value) for name, value in own.items())
+    assert any(name.startswith("decoder.head_layers.layers.0.") for name in headed)
     missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
     assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
+    unknown = recipe("../train_drafter", data, verifier, KIND="tail", **settings)
+    assert unknown.returncode == 2 and "unknown KIND 'tail'" in unknown.stderr
 
 
 def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
