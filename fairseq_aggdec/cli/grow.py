@@ -34,7 +34,7 @@ WIDTHS = ("embed_dim", "ffn_embed_dim", "attention_heads")  # of encoder and dec
 NORM = r"(?:self_attn_layer_norm|encoder_attn_layer_norm|final_layer_norm|layernorm_embedding|layer_norm)"
 ATTENTION = r"(?:self_attn|encoder_attn)"
 # What stands behind the last norm.
-BEHIND = r"\.(?:chain\.(?:read_slot|read_token|write)|heads\.(?:expand|contract)|head_layers\.read_token)"
+BEHIND = r"\.(?:chain\.(?:read_slot|read_token|write)|heads\.(?:expand|contract)|head_layers\.(?:read_token|opening))"
 
 
 class Growth:
@@ -75,7 +75,7 @@ class Growth:
             return self.twice(x, 1) * self.embedding
         if name.endswith("mask_embedding"):
             return self.twice(x, 0) * self.embedding
-        if re.search(rf"{BEHIND}\.", name):
+        if re.search(BEHIND, name):
             return self._behind_features(name, x)
         if re.search(r"embed_positions\.weight$", name):
             return self.twice(x, 1)
@@ -94,7 +94,7 @@ class Growth:
     def _behind_features(self, name: str, x: Tensor) -> Tensor:
         """Of a layer that reads features, or adds to them, or neither."""
         larger = self.twice(self.halved(x) if x.dim() > 1 else x, 0)
-        if re.search(r"(chain\.write|heads\.contract|read_token)\.", name):
+        if re.search(r"(chain\.write|heads\.contract|read_token|opening)", name):
             # What a chain has heard stays within it.
             return larger if "chain.read_token" in name else larger * self.features
         reads = re.search(r"(chain\.read_slot|heads\.expand)\.weight$", name)

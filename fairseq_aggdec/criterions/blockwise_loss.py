@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
@@ -80,10 +81,12 @@ class BlockwiseLoss(FairseqCriterion):
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
+    ) -> tuple[Tensor, Any, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
-        target = sample["target"]
         layer, heads = block_heads(model), self._heads(model)
+        target, opened = sample["target"], model.decoder.head_layers is not None
+        if opened:  # before the first position stands </s>, and only heads 2 to k are read there
+            target = F.pad(target, (1, 0), value=self.task.target_dictionary.eos())
         # fairseq seeds torch with the number of the update, so a resumed run draws the same heads and positions.
         places = self._places(target) if model.training else None
         outputs = model(**sample["net_input"], heads=heads, chosen=target, places=places)
@@ -94,6 +97,8 @@ class BlockwiseLoss(FairseqCriterion):
         losses, predicted = [], []
         for head, output in zip(heads, outputs.unbind(-2), strict=True):  # each (B, T, C)
             wanted = shift(target, head, self.padding_idx, places)
+            if opened and head == 0 and (places is None or int(places[0]) == 0):
+                wanted = wanted.index_fill(1, wanted.new_zeros(1), self.padding_idx)
             learning = functools.partial(
                 projected_loss,
                 model.decoder.output_projection,
@@ -119,12 +124,12 @@ class BlockwiseLoss(FairseqCriterion):
             decoder = model.decoder
             parts = (layer, decoder.output_projection, decoder.head_layers, decoder.chain)
             loss = loss + nothing_of(*(part for part in parts if part is not None))
-        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
-        if places is not None and not self.sentence_avg:
-            sample_size = int((target[:, places] != self.padding_idx).sum())
+        read = target if places is None else target[:, places]
+        sample_size = target.size(0) if self.sentence_avg else (read != self.padding_idx).sum()
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:
-            gained, positions = accepted_on_reference(predicted, target, self.padding_idx)
+            own = [tokens[:, int(opened) :] for tokens in predicted]
+            gained, positions = accepted_on_reference(own, sample["target"], self.padding_idx)
             logging |= {"gained": gained, "positions": positions}
         return loss, sample_size, logging
 

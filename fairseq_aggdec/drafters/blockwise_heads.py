@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class BlockwiseHeadsDrafter(Warmed):
-    """Drafts the proposals of heads 2 to k; nothing in the first iteration, which has no features yet.
+    """Drafts the proposals of heads 2 to k; nothing in the first iteration, which has no features yet, but where heads
+    with layers have learned some for it.
 
     Args:
         block_size: chooses how many tokens are drafted, fewer than there are trained heads.
@@ -73,6 +74,12 @@ class BlockwiseHeadsDrafter(Warmed):
         self.features: Tensor | None = None
         self.last: Verification | None = None  # where ``places`` has to be read from it
         self.places: list[int] = []
+        if self.layered:
+            opening = verifier.members[0].model.decoder.head_layers.opening.detach()
+            self.features, self.places = (
+                opening.expand(len(state.rows), -1),
+                list(range(len(state.rows))),
+            )
 
     def _check(self, member: Any) -> None:
         """Looks at the weights of heads and chain, once for every state of the parameters."""

@@ -177,8 +177,8 @@ class BlockwiseTransformerModel(TransformerModel):
     ) -> Any:
         """As a stock Transformer; with ``heads``, what those consecutive heads project: (B, T, len(heads), C).
 
-        ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read; with ``places`` (T',) heads run
-        at these positions only: (B, T', len(heads), C).
+        ``chosen`` (B, T) are then the tokens of head 1, which the heads' layers read. These have one position more, the
+        one before the first. With ``places`` (T',) heads run at these positions only: (B, T', len(heads), C).
         """
         if heads is None:
             return super().forward(src_tokens, src_lengths, prev_output_tokens, **options)
@@ -188,6 +188,8 @@ class BlockwiseTransformerModel(TransformerModel):
             features = self.decoder(
                 prev_output_tokens, encoder_out=encoder_out, features_only=True
             )[0]
+        if self.decoder.head_layers is not None:
+            features = self.decoder.head_layers.opened(features)
         if places is not None:
             features = features[:, places]
             chosen = None if chosen is None else chosen[:, places]

@@ -19,11 +19,16 @@ class HeadLayers(nn.Module):
         args: options of the decoder, whose layers these are like.
         layers: how many.
         embedding: E, of token embeddings.
+
+    Attributes:
+        opening: (C,), learned: the features of a position before the first, whose token is ``</s>``. From there heads 2
+            to k draft how an output begins, before the decoder has run.
     """
 
     def __init__(self, args: Any, layers: int, embedding: int):
         super().__init__()
         width = int(args.decoder_embed_dim)
+        self.opening = nn.Parameter(torch.empty(width).normal_(0, width**-0.5))
         self.read_token = nn.Linear(embedding, width, bias=False)
         self.layers = nn.ModuleList(TransformerDecoderLayer(args) for _ in range(layers))
         self.layer_norm = nn.LayerNorm(width) if args.decoder_normalize_before else None
@@ -45,6 +50,11 @@ class HeadLayers(nn.Module):
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x.view(positions, count, rows, width).permute(2, 0, 1, 3)
+
+    def opened(self, features: Tensor) -> Tensor:
+        """With the position before the first: (B, T, C) -> (B, 1 + T, C)."""
+        opening = self.opening.expand(len(features), 1, -1).type_as(features)
+        return torch.cat([opening, features], dim=1)
 
 
 def other_heads(positions: int, count: int, device: torch.device) -> Tensor:

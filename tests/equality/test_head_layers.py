@@ -124,6 +124,22 @@ def test_proposals_in_8_bits_change_no_output(pre_norm: bool) -> None:
         assert task.counters.drafted > 0
 
 
+def test_the_first_iteration_drafts_from_what_was_learned_for_it() -> None:
+    model = layered(chain=False)
+    sample = make_batch(random_sources(3, 6))
+    found = blockwise(model, sample, retain_iter_history=True)
+    assert_same(found, stock([model], sample))
+    net_input = sample["net_input"]
+    with torch.no_grad():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+        opening = model.decoder.head_layers.opening.expand(6, 1, -1)
+        slots = model.decoder.head_features(
+            opening, range(1, 4), torch.full((6, 1), 2), encoder_out
+        )
+        likeliest = model.decoder.output_projection(slots[:, 0]).argmax(-1).tolist()
+    assert [h["history"][0]["tokens"].tolist() for h in found] == likeliest
+
+
 def test_another_batch_is_another_source() -> None:
     model = layered(chain=False, identity=False)
     task = make_task("blockwise")

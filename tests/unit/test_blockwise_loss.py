@@ -193,13 +193,13 @@ def test_some_positions_teach_on_average_what_all_do(layers: int) -> None:
     options = {"block_size": 3, "head_hidden_dim": 8, "head_layers": layers, "slot_chain": True}
     model = make_model(make_task(), 2, "blockwise_transformer", **options, dropout=0.0).train()
     sample = sample_with_targets()
-    columns = sample["target"].size(1)
+    columns = sample["target"].size(1) + (layers > 0)
     whole, size, _ = criterion("mean")(model, sample)
     learning = criterion("mean", positions=1 / columns)
     found: dict[int, tuple[float, int]] = {}
     for seed in range(200):
         torch.manual_seed(seed)
-        (place,) = learning._places(sample["target"])
+        (place,) = learning._places(torch.zeros(1, columns))
         if int(place) not in found:
             torch.manual_seed(seed)
             loss, count, _ = learning(model, sample)
@@ -293,3 +293,36 @@ def test_validation_reports_every_head_and_the_accepted_block() -> None:
     values = gathered.get_smoothed_values()
     assert 1 <= values["mean_accepted"] <= 3
     assert 0 <= values["acc_1"] <= 100
+
+
+def test_heads_with_layers_learn_how_an_output_begins() -> None:
+    """Behind a position before the first, whose token is ``</s>`` and which head 1 does not learn."""
+    options = {"block_size": 3, "head_hidden_dim": 8, "head_layers": 1, "slot_chain": True}
+    model = make_model(make_task(), 2, "blockwise_transformer", **options).eval()
+    sample, decoder = sample_with_targets(), model.decoder
+    target, net_input = sample["target"], sample["net_input"]
+    with torch.no_grad():
+        encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
+        opening = decoder.head_layers.opening.expand(len(target), 1, -1)
+        chosen = torch.full((len(target), 1), 2)
+        begun = decoder.head_features(opening, range(1, 3), chosen, encoder_out)
+        outputs = model(**net_input, heads=range(3), chosen=torch.cat([chosen, target], 1))
+        torch.testing.assert_close(outputs[:, :1, 1:], begun)
+        _, _, logging = criterion("mean")(model, sample)
+    tokens = [len(row[row != PAD]) for row in target]
+    assert [int(logging[f"count_{head}"]) for head in (1, 2, 3)] == [
+        sum(tokens),
+        sum(tokens),
+        sum(count - 1 for count in tokens),
+    ]
+    told = decoder.chained(begun[:, 0, 0], torch.tensor(2))
+    first = decoder.output_projection(told).argmax(-1) == target[:, 0]
+    model.decoder.head_layers.opening.data += 5  # another beginning, the same everywhere else
+    with torch.no_grad():
+        _, _, moved = criterion("mean")(model, sample)
+        begun = decoder.head_features(
+            decoder.head_layers.opening.expand(len(target), 1, -1), [1], chosen, encoder_out
+        )
+    told = decoder.chained(begun[:, 0, 0], torch.tensor(2))
+    now = decoder.output_projection(told).argmax(-1) == target[:, 0]
+    assert int(moved["hits_2"]) - int(logging["hits_2"]) == int(now.sum()) - int(first.sum())

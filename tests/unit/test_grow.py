@@ -166,6 +166,8 @@ def test_heads_grow_with_their_base(layout: str, layers: int, pre_norm: bool) ->
         encoder_out = {"encoder_out": [states.repeat_interleave(twice, -1)]}
         encoder_out["encoder_padding_mask"] = []
         read = features.repeat_interleave(twice, -1) * scale
+        if layers:  # and from where there are no features yet
+            read = model.decoder.head_layers.opened(read)[:, :3]
         with torch.no_grad():
             slots = model.decoder.head_features(read, range(1, 3), chosen, encoder_out)
             before = chosen.unsqueeze(2).expand(2, 3, 2)
