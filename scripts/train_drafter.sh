@@ -80,7 +80,7 @@ train() {
                 --slot-predicts next --prefix-attention causal --max-tokens "${MAX_TOKENS:-4000}") ;;
         heads)
             options=(--task translation --arch blockwise_transformer --base-checkpoint "$VERIFIER" --freeze-base
-                --identity-first-head --head-layers "$LAYERS" --head-layout per-head --head-hidden-dim 128
+                --identity-first-head --head-layers "$LAYERS" --head-layout per-head --head-hidden-dim 32
                 --criterion blockwise_loss --head-loss mean --head-decay 0.8 --head-positions 0.2
                 --max-tokens "${MAX_TOKENS:-2000}") ;;
     esac
