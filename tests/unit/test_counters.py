@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding import counters as counters_module
 from fairseq_aggdec.decoding.counters import PARTS, Counters
 from fairseq_aggdec.decoding.draft import Verification
 from fairseq_aggdec.decoding.window import Window
@@ -97,13 +96,10 @@ def test_counters_share_nothing() -> None:
     assert not second.emitted
 
 
-def test_modules_are_timed_apart_with_what_they_gave_a_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_modules_are_timed_apart_with_what_they_gave_a_device() -> None:
     """Work that is only given out returns at once; its part has its time where the end of it is waited for."""
     now, pending = 0.0, 0.0
-    monkeypatch.setattr(counters_module.time, "perf_counter", lambda: now)
-    counters, drafter = Counters(), SimpleNamespace(encoder_seconds=7.0, wait=None)
+    counters, drafter = Counters(read=lambda: now), SimpleNamespace(encoder_seconds=7.0, wait=None)
     counters.seconds["encoder"] = 5.0  # counted before: without waiting
 
     def wait() -> None:
