@@ -244,8 +244,9 @@ class TreeGrower:
         self.deepest = REMEMBERED  # slots that trees fill, the most of late
 
     def slots(self, most: int) -> int:
-        """How many of at most so many slots a drafter is to fill: where the size of trees is learned one more than they
-        reach, for what is drafted behind that is not looked at."""
+        """How many of at most so many slots a drafter is to fill: no more than a tree has nodes, and where its size is
+        learned one more than trees reach, for what is drafted behind that is not looked at."""
+        most = min(most, self.budget.most)
         return min(most, math.ceil(self.deepest) + 1) if self.budget.learned else most
 
     def draft(self, tokens: Tensor, scores: Tensor, room: Sequence[int], eos: int) -> Draft:

@@ -277,7 +277,7 @@ class Oracle:
 
         drafter.draft, verifier.logits, verifier.propose = draft, count, self.propose
 
-    def propose(self, features: Tensor, block_size: int, types: int = 0) -> tuple[Tensor, Tensor]:
+    def propose(self, features: Tensor, block_size: int, *_: Any) -> tuple[Tensor, Tensor]:
         following = self.output[self.position : self.position + block_size - 1]
         wrong = [4 if token != 4 else 5 for token in following[self.right :]]
         block = following[: self.right] + wrong
