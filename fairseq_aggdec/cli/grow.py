@@ -106,21 +106,17 @@ class Growth:
         What is added to it must be as large: with norms before the layers all that they add, with norms behind them
         what the first layer adds before its first norm.
         """
-        own = "decoder.head_layers."
-        written, read = (
-            r"layers\.0\.self_attn\.out_proj\.",
-            r"layers\.0\.self_attn\.[qkv]_proj\.weight",
-        )
+        own, attention = "decoder.head_layers.", r"layers\.0\.self_attn\."
+        written, read = rf"{attention}out_proj\.", rf"{attention}[qkv]_proj\.weight"
         last = rf"layers\.{layers - 1}\.final_layer_norm\."
-        if (
-            f"{own}layer_norm.weight" in made
-        ):  # norms before the layers: what they read is as it was
-            written, read, last = r"layers\.\d+\..*(out_proj|fc2)\.", "$.", r"layer_norm\."
+        pre_norm = f"{own}layer_norm.weight" in made
+        if pre_norm:
+            written, last = r"layers\.\d+\..*(out_proj|fc2)\.", r"layer_norm\."
         found = {}
         for name, value in made.items():
             if re.match(f"{own}({written}|{last})", name):
                 found[name] = value * self.features
-            elif re.match(f"{own}{read}", name):
+            elif not pre_norm and re.match(f"{own}{read}", name):
                 found[name] = value / self.features
         return found
 

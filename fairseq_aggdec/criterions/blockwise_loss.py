@@ -84,8 +84,10 @@ class BlockwiseLoss(FairseqCriterion):
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
         layer, heads = block_heads(model), self._heads(model)
-        target, opened = sample["target"], model.decoder.head_layers is not None
+        own = target = sample["target"]
+        opened = model.decoder.head_layers is not None
         if opened:  # before the first position stands </s>, and only heads 2 to k are read there
+            own = F.pad(target, (1, 0), value=self.padding_idx)
             target = F.pad(target, (1, 0), value=self.task.target_dictionary.eos())
         # fairseq seeds torch with the number of the update, so a resumed run draws the same heads and positions.
         places = self._places(target) if model.training else None
@@ -96,9 +98,7 @@ class BlockwiseLoss(FairseqCriterion):
             logging |= {f"{name}_{head + 1}": target.new_zeros(()) for name in SUMS}
         losses, predicted = [], []
         for head, output in zip(heads, outputs.unbind(-2), strict=True):  # each (B, T, C)
-            wanted = shift(target, head, self.padding_idx, places)
-            if opened and head == 0 and (places is None or int(places[0]) == 0):
-                wanted = wanted.index_fill(1, wanted.new_zeros(1), self.padding_idx)
+            wanted = shift(target if head else own, head, self.padding_idx, places)
             learning = functools.partial(
                 projected_loss,
                 model.decoder.output_projection,
@@ -128,8 +128,8 @@ class BlockwiseLoss(FairseqCriterion):
         sample_size = target.size(0) if self.sentence_avg else (read != self.padding_idx).sum()
         logging |= {"loss": loss.detach(), "sample_size": sample_size}
         if not model.training:
-            own = [tokens[:, int(opened) :] for tokens in predicted]
-            gained, positions = accepted_on_reference(own, sample["target"], self.padding_idx)
+            written = [tokens[:, int(opened) :] for tokens in predicted]
+            gained, positions = accepted_on_reference(written, sample["target"], self.padding_idx)
             logging |= {"gained": gained, "positions": positions}
         return loss, sample_size, logging
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, Draft, Proposing, Verification
+from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
 from fairseq_aggdec.decoding.grid import Grid
 from fairseq_aggdec.decoding.linear import ParameterWatch
@@ -258,17 +258,11 @@ class Verifier:
             for member in self.members:
                 member.decoder.move(moved)
 
-    def propose(
-        self,
-        features: Tensor,
-        block_size: int,
-        proposing: Proposing = AS_VERIFIED,
-        chosen: Tensor | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Features and logits of heads 2 to ``block_size``: see :meth:`CachedDecoder.propose`."""
+    def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
+        """Features and logits of heads 2 to ``block_size`` of the only model; arguments as for
+        :meth:`~fairseq_aggdec.decoding.cached_decoder.CachedDecoder.propose`."""
         (member,) = self.members
-        return member.decoder.propose(features, block_size, proposing, chosen, rows)
+        return member.decoder.propose(features, block_size, *how)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""
