@@ -271,7 +271,7 @@ class CachedDecoder:
         if self.head_layers is None:
             int8 = proposing.int8 or self.int8
             self.head_layers = FastHeadLayers(self.decoder, self.pack, int8)
-        sentences = self.sentences[: len(features)]
+        sentences = self.sentences[: features.size(0)]
         if rows is not None:
             sentences = [self.sentences[row] for row in rows]
         return self.head_layers(others, chosen, self.encoder_out, sentences)

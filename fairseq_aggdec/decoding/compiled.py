@@ -102,7 +102,7 @@ class CompiledLayers:
             step.positions = None if positions is None else positions.data_ptr()
             if isinstance(window, TreeWindow):
                 step.depths = window.depths.data_ptr()
-            x = cache.new_empty(len(tokens), self.channels)
+            x = cache.new_empty(tokens.size(0), self.channels)
         else:
             x = x.contiguous()
         step.rows, step.end, step.threads = window.rows, window.end, torch.get_num_threads()

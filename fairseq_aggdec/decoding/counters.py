@@ -71,8 +71,10 @@ class Counters:
         self.iterations += len(verification.emitted)
         self.drafted += sum(verification.drafted)
         self.accepted += sum(verification.accepted)
-        self.emitted.update(map(len, verification.emitted))
-        self.stood.update(verification.accepted)
+        # One by one: Counter.update takes ten times as long for a few.
+        for tokens, stood in zip(verification.emitted, verification.accepted, strict=True):
+            self.emitted[len(tokens)] += 1
+            self.stood[stood] += 1
 
     def add_search(self, search: SentenceSearch) -> None:
         """Counts the beam search of a sentence; the calls of a batch are counted apart."""

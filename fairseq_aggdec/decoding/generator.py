@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.device_loop import DeviceLoop
-from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter, Follows
+from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter, Follows, can_follow
 from fairseq_aggdec.decoding.finite import NonFiniteError, check_scores
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
@@ -255,7 +255,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             or self.counters.wait is not None
         )
         drafter = self.drafter
-        if not seen and isinstance(drafter, Follows):
+        if not seen and can_follow(drafter):
             loop = self._loop_of(drafter)
             if self.on_host or loop.captures():
                 size = drafter.follows(state)

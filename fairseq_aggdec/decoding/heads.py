@@ -55,9 +55,16 @@ class FastHeads:
         wanted, dim = block_size - 1, self.heads.dim
         hidden = self.expand(features)
         if self.heads.dense:
-            correction = self.contract(hidden).view(len(features), -1, dim)[:, :wanted]
+            correction = self.contract(hidden).view(features.size(0), -1, dim)[:, :wanted]
         else:
-            by_head = hidden.unflatten(1, (-1, self.heads.hidden_dim)).transpose(0, 1)[:wanted]
-            biases, weights = self.biases[:wanted], self.weights[:wanted]
-            correction = torch.baddbmm(biases, by_head, weights).transpose(0, 1)
-        return features.unsqueeze(1) + correction
+            # (H, B, hidden); of one row a view that is laid out as the product wants it
+            shape = features.size(0), -1, self.heads.hidden_dim
+            by_head = (
+                hidden.view(shape).transpose(0, 1)
+                if features.size(0) > 1
+                else hidden.view(shape[1:]).unsqueeze(1)
+            )
+            correction = torch.baddbmm(
+                self.biases[:wanted], by_head[:wanted], self.weights[:wanted]
+            ).transpose(0, 1)
+        return correction + features.unsqueeze(1)

@@ -63,7 +63,9 @@ class Rules:
             ruled[where] = value
 
         if in_place:
-            hide((slice(None), self.pad))
+            padding = logits.select(1, self.pad)  # a view: in every iteration, without an index
+            kept_padding = padding.clone()
+            padding.fill_(-torch.inf)
         if self.unk_penalty:
             hide((slice(None), self.unk), ruled[:, self.unk] - self.unk_penalty)
         if banned:
@@ -75,6 +77,8 @@ class Rules:
         yield ruled
         for where, values in reversed(kept):
             logits[where] = values
+        if in_place:
+            padding.copy_(kept_padding)
 
     def apply_on_device(
         self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor

@@ -29,6 +29,13 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def rows_at(table: Tensor, places: Sequence[int]) -> Tensor:
+    """Rows of a table (N, C) at places that the host knows: (B, C), of one place a view."""
+    if len(places) == 1:
+        return table[places[0] : places[0] + 1]
+    return table[to_device(places, table.device)]
+
+
 def send_into(target: Tensor, values: Any) -> None:
     """Writes numbers of the host to a tensor of the device that stays where it is, without waiting."""
     source = torch.as_tensor(values, dtype=target.dtype)

@@ -21,7 +21,7 @@ from fairseq_aggdec.decoding.finite import broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.times import IterationClock
-from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.transfer import rows_at, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
@@ -116,7 +116,7 @@ class BlockwiseHeadsDrafter(Warmed):
         if self.features is None or size == 0:
             return nothing
         self._place()
-        read = self.features[to_device(self.places, self.features.device)]  # (B, C)
+        read = rows_at(self.features, self.places)  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
         before = [row.tokens[-1] for row in state.rows]
         last = to_device(before, state.device)

@@ -53,6 +53,7 @@ class Session:
         if self.args.task != TASK:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
         self.cfg = convert_namespace_to_omegaconf(self.args)
+        self.prefix_size = self.cfg.generation.prefix_size  # asked for with every batch
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
         if every and self.cfg.task.block_size is None and self.cfg.task.draft_nodes is None:
@@ -139,7 +140,7 @@ class Session:
 
     def decode(self, generator: Any, sample: dict[str, Any]) -> list[Hypothesis]:
         """The best hypothesis of each sentence of a sample."""
-        prefix_size = self.cfg.generation.prefix_size
-        prefix: Tensor | None = sample["target"][:, :prefix_size] if prefix_size > 0 else None
+        size = self.prefix_size
+        prefix: Tensor | None = sample["target"][:, :size] if size > 0 else None
         found = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
         return [hypotheses[0] for hypotheses in found]
