@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -53,7 +54,6 @@ class Session:
         if self.args.task != TASK:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
         self.cfg = convert_namespace_to_omegaconf(self.args)
-        self.prefix_size = self.cfg.generation.prefix_size  # asked for with every batch
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
         if every and self.cfg.task.block_size is None and self.cfg.task.draft_nodes is None:
@@ -137,6 +137,11 @@ class Session:
         ).next_epoch_itr(shuffle=False)
         for sample in batches:
             yield utils.move_to_cuda(sample) if self.cuda else sample
+
+    @functools.cached_property
+    def prefix_size(self) -> int:
+        """``--prefix-size``: asked for with every batch, and a configuration takes long to say it."""
+        return int(self.cfg.generation.prefix_size)
 
     def decode(self, generator: Any, sample: dict[str, Any]) -> list[Hypothesis]:
         """The best hypothesis of each sentence of a sample."""
