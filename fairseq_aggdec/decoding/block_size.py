@@ -25,6 +25,9 @@ TRIAL, CREDIT = 24, 25.0
 # What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as so many of them,
 # and the drafter a share of one without a draft.
 STEP, DRAFTER = 5.0, 0.7
+# Of what became of drafts, the weight per new one: some 170 count. What fifty gain is off by a tenth, which is
+# how much faster drafts must look: those that pay would be given up by chance.
+REMEMBER = 0.994
 # The largest tree where its size is learned.
 MOST_NODES = 64
 # Iterations after which measured times of trees are believed.
@@ -155,9 +158,10 @@ class LearnedBlockSize:
         self.sizes = sorted({*range(1, min(largest, 6) + 1), *range(8, largest + 1, 2), largest})
         if whole:
             self.sizes = [largest]
-        self.stands = [Decayed() for _ in range(largest)]  # by place in the block: of those behind
+        # By place in the block: of those behind.
+        self.stands = [Decayed(REMEMBER) for _ in range(largest)]
         # Tokens that stood which were </s>: nothing is gained behind it.
-        self.ends = Decayed()
+        self.ends = Decayed(REMEMBER)
         self.times: dict[int, Times] = {}
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}

@@ -16,13 +16,18 @@ LEAST_SPREAD = 1e-9
 
 
 class Decayed:
-    """A mean in which old values fade."""
+    """A mean in which old values fade.
 
-    def __init__(self) -> None:
+    Args:
+        forget: the weight of everything seen, per new observation.
+    """
+
+    def __init__(self, forget: float = FORGET) -> None:
         self.sum = self.weight = 0.0
+        self.forget = forget
 
     def fade(self, times: float = 1.0) -> None:
-        left = FORGET**times
+        left = self.forget**times
         self.sum *= left
         self.weight *= left
 
