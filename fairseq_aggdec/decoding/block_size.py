@@ -19,9 +19,9 @@ MARGIN = 0.1
 TIMED_RESTS = range(3, 7)
 # Of its time: what a try is believed to lose at least. The weights that a draft reads drive others from the caches.
 LEAST_LOSS = 0.5
-# Where nothing was drafted before: drafts by which it is known whether they pay, and tokens of greedy decoding that
-# they may cost.
-TRIAL, CREDIT = 24, 25.0
+# One sentence at a time, where nothing was drafted before: drafts by which it is known whether they pay. And tokens of
+# greedy decoding that these, and later ones that look faster and are not, may cost beyond what is allowed.
+TRIAL, CREDIT = 48, 25.0
 # What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as so many of them,
 # and the drafter a share of one without a draft.
 STEP, DRAFTER = 5.0, 0.7
@@ -117,9 +117,9 @@ class Account:
         self.lost = max(0.0, self.lost + spent - greedy)
         self.greedy += greedy
 
-    @property
-    def solvent(self) -> bool:
-        return self.lost <= ALLOWED * self.greedy
+    def solvent(self, credit: float) -> bool:
+        """Whether drafts that look faster may go on: no more was lost than is allowed, and so many seconds."""
+        return self.lost <= ALLOWED * self.greedy + credit
 
     def affords_a_try(self, loss: float) -> bool:
         """Whether a draft may be tried that is believed to lose so many seconds: earned since the last one."""
@@ -263,10 +263,11 @@ class LearnedBlockSize:
             sizes = [sizes[-1] if middle == round(times.k.mean) else middle]
         best = max(sizes, key=lambda size: gains[size] / seconds(size))
         loss = seconds(best) - gains[best] * times.plain.mean
-        if loss <= -MARGIN * seconds(best) and self.account.solvent:
+        # One sentence whose drafts do not stand, or a machine that slows down, is no reason to stop.
+        credit = CREDIT * times.plain.mean if len(self.outputs) == 1 else 0.0
+        if loss <= -MARGIN * seconds(best) and self.account.solvent(credit):
             return best, best
-        trial = len(self.outputs) == 1 and self.tries < TRIAL
-        if trial and self.account.lost + max(0.0, loss) <= CREDIT * times.plain.mean:
+        if credit and self.tries < TRIAL and self.account.lost + max(0.0, loss) <= credit:
             return best, best
         loss = max(loss, LEAST_LOSS * seconds(best))
         if self.account.affords_a_try(loss):

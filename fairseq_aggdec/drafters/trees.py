@@ -34,6 +34,9 @@ CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 64.0
 WARM_UP_NODES = 6
+# What an iteration with a tree costs beside its nodes, in nodes, until it was measured: as it was where models of three
+# layers and width 256 had been timed, in the compiled kernels.
+KERNELS_COST = {"kernels": 8.0}
 # From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
 
@@ -284,9 +287,8 @@ class TreeGrower:
 
     def _fixed_cost(self, rows: int, by: str) -> float:
         """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""
-        return self.budget.fixed_cost(
-            rows, STEP_COST_IN_TOKENS.get(by, STEP_COST_IN_TOKENS["cuda"])
-        )
+        costs = STEP_COST_IN_TOKENS | KERNELS_COST
+        return self.budget.fixed_cost(rows, costs.get(by, costs["cuda"]))
 
     def _drafted(self, trees: list[Grown]) -> Draft:
         self.trees = trees

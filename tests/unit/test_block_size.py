@@ -336,4 +336,27 @@ def test_tries_are_earned() -> None:
     chooser.account.tried = 50.0
     assert not chooser.account.affords_a_try(100.0 * ALLOWED)
     chooser.account.settle(spent=10.0, greedy=1.0)  # wrongly believed to pay
-    assert not chooser.account.solvent and not chooser.account.affords_a_try(0.1)
+    assert not chooser.account.solvent(0.0) and not chooser.account.affords_a_try(0.1)
+    assert chooser.account.solvent(9.0)
+
+
+def test_drafts_that_pay_survive_a_sentence_whose_do_not() -> None:
+    """One at a time: nothing that was drafted for it stood, and the next ones are like those before."""
+    machine = waiting_for_weights(0.3)
+    learned = Simulation(LearnedBlockSize(LARGEST), machine).run(20, 1, 0.85)
+    learned.run(1, 1, 0.0)
+    learned.spent = learned.greedy = 0.0
+    best = max(fixed(machine, 40, 1, 0.85))
+    assert learned.run(40, 1, 0.85).speed > 0.85 * best
+
+
+def test_drafts_that_pay_a_fifth_are_seldom_given_up() -> None:
+    """What some of them gain says little: over many runs most of it is had."""
+    machine, speeds = waiting_for_weights(1.3), []
+    for seed in range(8):
+        learned = Simulation(LearnedBlockSize(9, whole=True), machine, noise=0.1)
+        learned.random = random.Random(seed)
+        speeds.append(learned.run(400, 1, 0.78, longest=20).speed)
+    always = Simulation(FixedBlockSize(9), machine).run(400, 1, 0.78, longest=20).speed
+    assert 1.2 < always < 1.35
+    assert sum(speeds) / len(speeds) > 0.95 * always
