@@ -291,14 +291,26 @@ class DraftedTree(TreeWindow):
                 below.append(below[parent] + 1)
                 above.append(parent)
                 seen.append(seen[parent] | 1 << place)
-        sent_tokens, sent_depths, self.above, self.below = to_device(
-            [host, depths, above, below], device
-        ).unbind(0)
+        sent_tokens, sent_depths = to_device([host, depths], device).unbind(0)
+        self.host_links = above, below
         widths = [len(row) for row in tokens]
         super().__init__(sent_tokens, starts, widths, sent_depths, max(depths), seen)
         self.host, self.parents, self.host_depths = host, parents, depths
 
+    @functools.cached_property
+    def links(self) -> Tensor:
+        """(2, N): ``above`` and ``below``, which only relaxed acceptance reads."""
+        return to_device(self.host_links, self.tokens.device)
+
     @property
+    def above(self) -> Tensor:
+        return self.links[0]
+
+    @property
+    def below(self) -> Tensor:
+        return self.links[1]
+
+    @functools.cached_property
     def outputs(self) -> Sequence[Sequence[int]]:
         ends = itertools.accumulate(self.widths)
         return [
