@@ -57,7 +57,7 @@ class Rules:
         kept = []
 
         # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
-        def hide(where: Any, value: float | Tensor = -torch.inf) -> None:
+        def hide(where: Any, value: Tensor) -> None:
             if in_place:
                 kept.append((where, logits[where].clone()))
             ruled[where] = value

@@ -13,7 +13,7 @@ from fairseq_aggdec.decoding.beam_rules import SentenceRules, Table
 from fairseq_aggdec.decoding.beam_search import SentenceSearch
 from fairseq_aggdec.decoding.beam_tables import best_tokens
 from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.transfer import rows_at, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 
 
@@ -46,7 +46,7 @@ class HeadTables:
         if not read:
             return
         features = verifier.features[0]  # (N, C), N positions of the last window
-        behind = features[to_device(places, features.device)]  # (R, C)
+        behind = rows_at(features, places)  # (R, C)
         _, logits = verifier.propose(
             behind, self.block_size, self.proposing, to_device(chosen, features.device), rows
         )  # (R, k - 1, V)
