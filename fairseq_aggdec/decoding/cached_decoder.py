@@ -284,8 +284,12 @@ class CachedDecoder:
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values: (row, from which place of the cache, to which)."""
-        rows, old, new = to_device(places, self.cache.device).unbind(1)
-        self.cache[:, rows, new] = self.cache[:, rows, old]
+        cache = self.cache
+        if self.compiled is not None:
+            self.compiled.move(cache, places)
+            return
+        rows, old, new = to_device(places, cache.device).unbind(1)
+        cache[:, rows, new] = cache[:, rows, old]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows in the given order; what stands already in its place is not moved."""

@@ -151,6 +151,14 @@ class CompiledLayers:
         )
         step.sources = first.size(3)
 
+    def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
+        """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""
+        numbers = (ctypes.c_int64 * (3 * len(places)))(*(n for place in places for n in place))
+        layer, row, size, _ = cache.stride()
+        self.library.aggdec_move(
+            cache.data_ptr(), len(cache), layer, row, size, ctypes.addressof(numbers), len(places)
+        )
+
     def encode(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Sentences one after the other, (N, C) with N the sum of ``lengths``, through all layers of an encoder."""
         x = x.contiguous()

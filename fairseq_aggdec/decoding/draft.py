@@ -153,6 +153,7 @@ class Verification:
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
         paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
             are each row's first.
+        scores: log-probabilities of all that was emitted, row after row, in nats; None where they are not known yet.
     """
 
     window: Window
@@ -161,6 +162,7 @@ class Verification:
     accepted: list[int]
     emitted: list[list[int]]
     paths: list[list[int]] | None = None
+    scores: Tensor | None = None
 
     def places(self) -> list[int]:
         """The positions that the emitted tokens come from, row after row."""

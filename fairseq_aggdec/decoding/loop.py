@@ -9,6 +9,7 @@ from fairseq_aggdec.decoding.acceptance import Acceptance, drafted_next, exact
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.drafter import Drafter
+from fairseq_aggdec.decoding.judging import judge_compiled, judges
 from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
@@ -42,8 +43,11 @@ def draft_and_verify(
             window = state.window(draft)
             logits = verifier.logits(window)
         with counters.clock("other"):
-            with rules.applied(logits, window, state) as ruled:
-                verification = judge(accept, ruled, draft, window, rules.eos)
+            if library := judges(accept, logits, window):
+                verification = judge_compiled(library, rules, logits, draft, window, state)
+            else:
+                with rules.applied(logits, window, state) as ruled:
+                    verification = judge(accept, ruled, draft, window, rules.eos)
             commit(verification, rules, logits, state)
             drafter.observe(verification, state)
             verifier.settle(verification)
@@ -181,7 +185,9 @@ def commit(verification: Verification, rules: Rules, logits: Tensor, state: Deco
     window, emitted = verification.window, verification.emitted
     if state.rows[0].history is not None:
         _remember(window, state)
-    if window.rows == 1 and verification.paths is None:
+    if verification.scores is not None:
+        scores = verification.scores
+    elif window.rows == 1 and verification.paths is None:
         count = len(emitted[0])
         scores = rules.scores(logits[:count], verification.tokens[:count])
     elif window.width == 1:

@@ -47,7 +47,7 @@ class Rules:
         rules without knowing them. On a CPU these are the given logits, changed for as long as this holds; on a GPU,
         where each change is a launch and memory is fast, others.
         """
-        forced, banned = self._forced(window, state), self._banned(window, state)
+        forced, banned = self.hidden(window, state)
         in_place = logits.device.type == "cpu"
         ruled = (
             logits
@@ -162,6 +162,12 @@ class Rules:
                     scores[last : last + 1].zero_()
         return scores
 
+    def hidden(
+        self, window: Window, state: DecodeState
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
+        return self._forced(window, state), self._banned(window, state)
+
     def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """(index, token) of every position of the window whose output is not the model's to choose."""
         forced = []
@@ -197,7 +203,7 @@ class Rules:
                 ]
             first += len(outputs)
         if self.no_repeat_ngram_size:
-            banned += self._repeated(window, state)
+            banned = sorted(banned + self._repeated(window, state))
         return banned
 
     def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:

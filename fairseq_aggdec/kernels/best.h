@@ -51,6 +51,26 @@ inline Normaliser normaliser(const float* x, int64_t size) {
     return {best, broken || std::isinf(best) ? NAN : std::log(total(sum)), most};
 }
 
+// The first place of the largest of the numbers x (V); NaN counts as the largest.
+inline int64_t first_largest(const float* x, int64_t size) {
+    Floats most = same(-INFINITY);
+    unsigned broken = 0;
+    each_vector(size, [&](int64_t i, int count) {
+        const Floats part = padded(x + i, count);
+        most = larger(part, most);
+        broken |= not_numbers(part);
+    });
+    const Floats best = same(largest(most));
+    int64_t place = size;
+    each_vector(size, [&](int64_t i, int count) {
+        if (place < size) return;
+        const Floats part = padded(x + i, count);
+        const unsigned found = broken ? not_numbers(part) : equal(part, best);
+        if (found) place = i + __builtin_ctz(found);
+    });
+    return std::min(place, size - 1);
+}
+
 // The largest numbers of a row, best first, of equal ones the first.
 struct Best {
     float* values;

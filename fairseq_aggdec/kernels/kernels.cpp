@@ -16,6 +16,7 @@
 #include "attention.h"
 #include "best.h"
 #include "drafts.h"
+#include "judge.h"
 #include "products.h"
 #include "vector.h"
 
@@ -217,7 +218,7 @@ int aggdec_supported() {
 
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
-    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots)) +
+    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement)) +
            1000000 * (sizeof(Step) + sizeof(Shape)) +
            1000000000 * static_cast<int64_t>(ACTIVATIONS);
 }
@@ -236,24 +237,21 @@ void aggdec_activate(int64_t activation, float* x, int64_t count, int64_t thread
 
 // Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.
 void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places) {
-    for (int64_t row = 0; row < rows; ++row, x += size) {
-        Floats most = same(-INFINITY);
-        unsigned broken = 0;
-        each_vector(size, [&](int64_t i, int count) {
-            const Floats part = padded(x + i, count);
-            most = larger(part, most);
-            broken |= not_numbers(part);
-        });
-        const Floats best = same(largest(most));
-        int64_t place = size;
-        each_vector(size, [&](int64_t i, int count) {
-            if (place < size) return;
-            const Floats part = padded(x + i, count);
-            const unsigned found = broken ? not_numbers(part) : equal(part, best);
-            if (found) place = i + __builtin_ctz(found);
-        });
-        places[row] = std::min(place, size - 1);
-    }
+    for (int64_t row = 0; row < rows; ++row) places[row] = first_largest(x + row * size, size);
+}
+
+// What stands of a draft, see judge.h.
+void aggdec_judge(const Judgement* judgement) { judge(*judgement); }
+
+// Copies keys and values of a cache as that of `Step`: `moves` of (row, from which place, to which).
+void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size,
+                 const int64_t* moves, int64_t count) {
+    for (int64_t l = 0; l < layers; ++l, cache += layer)
+        for (int64_t i = 0; i < count; ++i) {
+            float* of_row = cache + moves[3 * i] * row;
+            std::memcpy(of_row + moves[3 * i + 2] * size, of_row + moves[3 * i + 1] * size,
+                        sizeof(float) * size);
+        }
 }
 
 // Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.

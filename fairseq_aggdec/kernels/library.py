@@ -102,13 +102,26 @@ class SlotsStruct(ctypes.Structure):
     )
 
 
+class JudgementStruct(ctypes.Structure):
+    _fields_ = (
+        *((name, _int) for name in ("rows", "types")),
+        *((name, _pointer) for name in ("widths", "tokens", "above", "logits")),
+        *((name, _int) for name in ("pad", "unk", "eos")),
+        ("unk_penalty", ctypes.c_double),
+        *((name, _pointer) for name in ("banned", "forced")),
+        *((name, _int) for name in ("banned_count", "forced_count")),
+        *((name, _pointer) for name in ("choices", "accepted", "emitted")),
+        *((name, _pointer) for name in ("places", "gained", "scores")),
+    )
+
+
 # What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
 # nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
 
 _LAYOUT = (
     ctypes.sizeof(ProductStruct)
-    + 1000 * sum(map(ctypes.sizeof, (LayerStruct, ProposerStruct, SlotsStruct)))
+    + 1000 * sum(map(ctypes.sizeof, (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct)))
     + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
     + 1000000000 * len(ACTIVATIONS)
 )
@@ -142,6 +155,8 @@ def _declare(library: Any) -> None:
         "aggdec_log_probabilities": (_pointer, _int, _int, *[_pointer] * 3),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
         "aggdec_grow": (_pointer, _pointer),
+        "aggdec_judge": (_pointer,),
+        "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),
         "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
         "aggdec_decode": (_pointer, _pointer, _pointer, _pointer),
         "aggdec_encode": (_pointer, _pointer, _pointer, _int, _int, _pointer),

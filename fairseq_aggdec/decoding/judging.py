@@ -1,0 +1,86 @@
+"""Choices, what stands of a draft and what it scores, in one call of the compiled library.
+
+Where only the verifier's own choices stand and logits are on the host: what
+:meth:`~fairseq_aggdec.decoding.rules.Rules.applied`, :func:`~fairseq_aggdec.decoding.loop.judge` and
+:meth:`~fairseq_aggdec.decoding.rules.Rules.scores` do in a dozen operators, each of which takes as long there as a
+small product.
+"""
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_aggdec.decoding.acceptance import Acceptance, exact
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.window import DraftedTree, Window
+from fairseq_aggdec.kernels.library import JudgementStruct, kernels, reads
+
+WORD = 8  # bytes
+
+
+def judges(accept: Acceptance, logits: Tensor, window: Window) -> Any:
+    """The library where it can judge a window, else None."""
+    own = accept is exact or window.width == 1  # where nothing was drafted the choices are emitted
+    return kernels() if own and reads(logits) and window.tokens.is_contiguous() else None
+
+
+def judge_compiled(
+    library: Any, rules: Rules, logits: Tensor, draft: Draft, window: Window, state: DecodeState
+) -> Verification:
+    """Finds each row's bifurcation, what it emits and the log-probabilities of that; logits (N, V) are as before."""
+    rows, (count, types) = window.rows, logits.shape
+    forced, banned = rules.hidden(window, state)
+    above = window.host_links[0] if isinstance(window, DraftedTree) else ()
+    given = (*window.widths, *itertools.chain.from_iterable(forced + banned), *above)
+    # In: widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
+    words = (ctypes.c_int64 * (len(given) + 2 * rows + 2 * count))(*given)
+    at = ctypes.addressof(words)
+    pairs, out = at + WORD * rows, at + WORD * len(given)
+    choices, scores = window.tokens.new_empty(count), logits.new_empty(count)
+    call = JudgementStruct(
+        rows,
+        types,
+        at,
+        window.tokens.data_ptr(),
+        out - WORD * count if above else None,
+        logits.data_ptr(),
+        rules.pad,
+        rules.unk,
+        rules.eos,
+        rules.unk_penalty,
+        pairs + 2 * WORD * len(forced),
+        pairs,
+        len(banned),
+        len(forced),
+        choices.data_ptr(),
+        out,
+        out + WORD * rows,
+        out + 2 * WORD * rows,
+        out + WORD * (2 * rows + count),
+        scores.data_ptr(),
+    )
+    library.aggdec_judge(ctypes.addressof(call))
+    first = len(given)
+    accepted, emitted = words[first : first + rows], words[first + rows : first + 2 * rows]
+    places, tokens = first + 2 * rows, first + 2 * rows + count
+    paths = _split(words, places, emitted) if above else None
+    return Verification(
+        window,
+        choices,
+        draft.lengths,
+        accepted,
+        _split(words, tokens, emitted),
+        paths,
+        scores[: sum(emitted)],
+    )
+
+
+def _split(words: Any, first: int, lengths: Sequence[int]) -> list[list[int]]:
+    """Numbers that stand one row after the other."""
+    ends = itertools.accumulate(lengths, initial=first)
+    return [words[begin:end] for begin, end in itertools.pairwise(ends)]
