@@ -95,7 +95,7 @@ class BlockwiseHeadsDrafter(Warmed):
             weight = weight or broken_weight(decoder.chain)
             self.chain = FastChain(decoder, member.pack, self.proposing.int8)
         self.proposer: Proposer | None = None
-        if self.trees is not None and isinstance(member.decoder, CachedDecoder):
+        if isinstance(member.decoder, CachedDecoder):
             vocabulary = member.decoder.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)
         self.broken = weight is not None
@@ -120,14 +120,16 @@ class BlockwiseHeadsDrafter(Warmed):
         room = [min(size, row.end - row.position) for row in state.rows]
         before = [row.tokens[-1] for row in state.rows]
         last = to_device(before, state.device)
-        if self.trees is None:
-            return BlockDraft(self._proposed(read, last, size), room)
         if self.proposer is not None:
-            slots = self.trees.slots(size)
+            slots = size if self.trees is None else self.trees.slots(size)
             decoder = self.verifier.members[0].decoder
             assert isinstance(decoder, CachedDecoder)
             features = decoder.proposed_features(read, slots + 1, self.proposing, last)
+            if self.trees is None:
+                return self.proposer.paths(features, before, room, state.eos)
             return self.trees.compiled(self.proposer, features, before, room, state.eos)
+        if self.trees is None:
+            return BlockDraft(self._proposed(read, last, size), room)
         features, logits = self.verifier.propose(read, size + 1, self.proposing, last)
         if self.chain is None:
             return self.trees.alone(logits, room, state.eos)

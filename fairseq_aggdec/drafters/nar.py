@@ -119,11 +119,21 @@ class NarDrafter(Warmed):
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
         ]
-        if self.trees is not None and any(room):
+        if any(room):
+            self._begin()
+            if self._is_well():
+                return self._drafted(state, block_size, room)
+        return Draft([()] * len(room))
+
+    def _drafted(self, state: DecodeState, block_size: int, room: Sequence[int]) -> Draft:
+        """What the slots say, no more than there is ``room`` for."""
+        if self.trees is not None:
             return self._tree(self.trees, state, block_size, room)
-        block = self._block(state, block_size) if any(room) else None
-        if block is None:
-            return Draft([()] * len(room))
+        features = self._features(state, block_size)
+        if self.proposer is not None:
+            before = [row.tokens[-1] for row in state.rows]
+            return self.proposer.paths(features, before, room, state.eos)
+        block = self._chosen(features, self._last(state))
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)
@@ -183,9 +193,6 @@ class NarDrafter(Warmed):
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]
     ) -> Draft:
         """The likeliest paths of every row, no longer than there is room for."""
-        self._begin()
-        if not self._is_well():
-            return Draft([()] * len(room))
         features = self._features(state, trees.slots(block_size))
         if self.proposer is not None:
             before = [row.tokens[-1] for row in state.rows]
@@ -196,13 +203,6 @@ class NarDrafter(Warmed):
         last = self._last(state)
         assert last is not None
         return trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
-
-    def _block(self, state: DecodeState, block_size: int) -> Tensor | None:
-        """(B, k) int64, the most likely tokens; None where the model is broken."""
-        self._begin()
-        if not self._is_well():
-            return None
-        return self._chosen(self._features(state, block_size), self._last(state))
 
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
@@ -315,7 +315,7 @@ class NarDrafter(Warmed):
         if model.decoder.chain is not None:
             self.chain = FastChain(model.decoder, self.pack, self.proposing.int8)
         self.proposer: Proposer | None = None
-        if self.trees is not None and isinstance(self.slots, CachedSlots):
+        if isinstance(self.slots, CachedSlots):
             vocabulary = self.slots.draft_projection(self.proposing)
             self.proposer = proposer(model.decoder, vocabulary, self.chain)
         self.broken = False

@@ -8,6 +8,7 @@ likeliest next token and the next likely one in its own place become candidates.
 """
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -169,6 +170,7 @@ class Proposer:
         nodes: int,
         eos: int,
         fixed_cost: float,
+        branches: bool = True,
     ) -> list[Grown]:
         """A tree for every row; see :func:`grow`.
 
@@ -178,6 +180,7 @@ class Proposer:
             room: how many slots of each row may be filled.
             scales: (2, k) fp32, see :meth:`Calibration.numbers`.
             nodes, eos, fixed_cost: as for :func:`grow`.
+            branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
         """
         rows, slots, _ = features.shape
         features, scales = features.contiguous(), scales.contiguous()
@@ -196,6 +199,7 @@ class Proposer:
             scales.data_ptr() + 4 * slots,
             nodes,
             eos,
+            branches,
             fixed_cost,
             tokens,
             tokens + 8 * rows * nodes,
@@ -215,6 +219,19 @@ class Proposer:
                 )
             )
         return trees
+
+    def paths(self, features: Tensor, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
+        """One path for every row; arguments as for :meth:`grow`."""
+        slots = features.size(1)
+        as_given = _as_given(slots)
+        found = self.grow(features, last, room, as_given, slots, eos, math.inf, branches=False)
+        return Draft([tree.tokens for tree in found])
+
+
+@functools.cache
+def _as_given(slots: int) -> Tensor:
+    """Slopes and shifts (2, k) that change nothing."""
+    return torch.tensor([[1.0] * slots, [0.0] * slots])
 
 
 def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:

@@ -1,4 +1,5 @@
-// Trees of drafted tokens, grown from what a drafter's slots, or block heads, say: the likeliest paths, best first.
+// Trees of drafted tokens, grown from what a drafter's slots, or block heads, say: the likeliest paths, best first; or of
+// each slot the likeliest token behind the one before, which is one path.
 //
 // fairseq_aggdec/drafters/trees.py does the same in PyTorch's operators, for all slots and candidates at once. Here only
 // what the tree reaches is worked out: the vocabulary in runs of slots, the chain one candidate at a time.
@@ -30,7 +31,7 @@ struct Slots {
     const float* features;          // (R, K, C)
     const int64_t *last, *room;     // (R): the token before the first slot, how many slots may be filled
     const float *slopes, *shifts;   // (K): of the logit of a token's chance
-    int64_t nodes, eos;
+    int64_t nodes, eos, branches;
     double fixed_cost;              // of an iteration, in nodes
     int64_t *tokens, *parents;      // (R, nodes), out; parents counted from 1, 0 is the last token
     double* chances;                // (R, nodes), out: logarithms
@@ -201,7 +202,7 @@ void grow_row(const Slots& call, int64_t row, RowSlots& slots) {
         const int64_t place = found.order[best.rank], token = slots.token(best.slot, place);
         tokens[count] = token, parents[count] = best.parent, chances[count] = -best.cost;
         ++count;
-        if (best.rank + 1 < slots.candidates())
+        if (call.branches && best.rank + 1 < slots.candidates())
             open.push({best.base - found.chances[best.rank + 1], best.parent, best.slot, best.before,
                        best.rank + 1, best.base});
         if (best.slot + 1 < room && token != call.eos)

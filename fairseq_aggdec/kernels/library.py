@@ -96,7 +96,7 @@ class SlotsStruct(ctypes.Structure):
     _fields_ = (
         *((name, _int) for name in ("rows", "slots", "threads")),
         *((name, _pointer) for name in ("features", "last", "room", "slopes", "shifts")),
-        *((name, _int) for name in ("nodes", "eos")),
+        *((name, _int) for name in ("nodes", "eos", "branches")),
         ("fixed_cost", ctypes.c_double),
         *((name, _pointer) for name in ("tokens", "parents", "chances", "counts")),
     )

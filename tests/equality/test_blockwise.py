@@ -268,6 +268,7 @@ class Oracle:
 
         def draft(state: Any) -> Any:
             self.position = state.rows[0].position
+            drafter.proposer = None  # the library asks the heads themselves
             return state_of(state)
 
         def count(window: Any) -> Tensor:

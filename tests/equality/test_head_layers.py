@@ -99,15 +99,16 @@ def test_a_head_reads_its_token_the_source_and_the_heads_before_it() -> None:
         moved = encoder_out | {"encoder_out": [states]}
         changed = decoder.head_features(features, range(1, 4), chosen, moved) != found
         assert changed.any(-1).any(-1).tolist() == [[False] * 3, [True] * 3]
-        assert torch.equal(
-            found[..., :2, :], decoder.head_features(features, [1, 2], chosen, encoder_out)
-        )
-        assert torch.equal(
-            found[..., 1:, :], decoder.head_features(features, [2, 3], chosen, encoder_out)
-        )
+        few = [
+            decoder.head_features(features, heads, chosen, encoder_out)
+            for heads in ([1, 2], [2, 3])
+        ]
         first = decoder.head_features(features, range(3), chosen, encoder_out)
+    # To rounding: products of another shape are added up in another order on some processors.
+    torch.testing.assert_close(few[0], found[..., :2, :])
+    torch.testing.assert_close(few[1], found[..., 1:, :])
+    torch.testing.assert_close(first[..., 1:, :], found[..., :2, :])
     assert torch.equal(first[..., 0, :], features)
-    assert torch.equal(first[..., 1:, :], found[..., :2, :])
 
 
 def test_heads_of_other_positions_are_hidden() -> None:

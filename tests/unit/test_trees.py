@@ -228,6 +228,27 @@ def test_compiled_trees_are_the_same(
             assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
 
 
+@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.parametrize("chained", [True, False])
+def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> None:
+    for seed in range(6):
+        model = make_model(make_task(), seed, "nar_drafter", slot_chain=chained)
+        decoder = model.decoder
+        vocabulary = linear([decoder.output_projection])
+        chain = FastChain(decoder, True) if chained else None
+        compiled = proposer(decoder, vocabulary, chain)
+        assert compiled is not None
+        features, last, room = torch.randn(3, 7, decoder.embed_dim), [5, 6, 7], [12, 3, 0]
+        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 7))
+        block = logits.argmax(-1)
+        if chain is not None:
+            block = chain.choose(features, logits, torch.tensor(last))
+        found = compiled.paths(features, last, room, EOS).rows()
+        for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
+            until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
+            assert list(drafted) == tokens[: min(until, most)]
+
+
 def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
     learned, fixed = TreeGrower(NodeBudget(9, learned=True)), TreeGrower(NodeBudget(9))
     assert learned.slots(10) == fixed.slots(10) == 9  # a tree of nine; more is not known yet
