@@ -264,9 +264,8 @@ class CachedDecoder:
         """Features of :meth:`propose` alone: (R, ``block_size`` - 1, C_out)."""
         self._propose_as(proposing)
         assert self.draft_heads is not None
-        others = self.draft_heads.others(features, block_size)
         if self.decoder.head_layers is None:
-            return others
+            return self.draft_heads.others(features, block_size)
         assert chosen is not None
         if self.head_layers is None:
             int8 = proposing.int8 or self.int8
@@ -274,6 +273,7 @@ class CachedDecoder:
         sentences = self.sentences[: features.size(0)]
         if rows is not None:
             sentences = [self.sentences[row] for row in rows]
+        others = self.draft_heads.others(features, block_size, self.head_layers.heard, chosen)
         return self.head_layers(others, chosen, self.encoder_out, sentences)
 
     @property

@@ -84,7 +84,8 @@ class FastEncoder:
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens = net_input["src_tokens"]  # (B, S)
         padding = src_tokens.eq(self.encoder.padding_idx)
-        padded = bool((on_host(src_tokens) == self.encoder.padding_idx).any())
+        host = on_host(src_tokens)
+        padded = bool((padding if host is src_tokens else host == self.encoder.padding_idx).any())
         x, embedding = self._embed(src_tokens, padded)  # (B, S, C)
         run = self._plain if self.compiled is None else self._compiled
         x = run(x.clone() if x is embedding else x, padding, padded)

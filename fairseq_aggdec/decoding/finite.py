@@ -8,6 +8,7 @@ weights searched for the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,8 @@ def check_scores(scores: Sequence[Tensor]) -> None:
     Raises:
         NonFiniteError: without names, which :func:`explained` adds.
     """
-    if (scores[0] if len(scores) == 1 else torch.cat(list(scores))).isfinite().all():
+    # A sum of numbers is a number only if all of them are.
+    if math.isfinite((scores[0] if len(scores) == 1 else torch.cat(list(scores))).sum().item()):
         return
     raise NonFiniteError(next(i for i, own in enumerate(scores) if not own.isfinite().all()))
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.decoding.attention import additive_mask, mask_of_rows
@@ -23,6 +22,9 @@ class FastHeadLayers:
         decoder: has them; its weights are read, never changed.
         pack: lay the weights out for few rows on CPU. (What a head hears of every token, V x C, is kept in any case.)
         int8: compute in 8 bits.
+
+    Attributes:
+        heard: (V, C), what heads hear of every token.
     """
 
     @torch.no_grad()
@@ -57,7 +59,7 @@ class FastHeadLayers:
     def __call__(
         self, heads: Tensor, chosen: Tensor, encoder_out: EncoderOut, sentences: Sequence[int]
     ) -> Tensor:
-        """Outputs of heads 2 to H + 1 (R, H, C) behind the tokens of head 1 (R,) -> (R, H, C).
+        """Outputs of heads 2 to H + 1 (R, H, C), which have :attr:`heard` the tokens of head 1 (R,) -> (R, H, C).
 
         Args:
             encoder_out: of the whole batch.
@@ -67,7 +69,7 @@ class FastHeadLayers:
         rows, count, width = heads.shape
         window = Window(chosen, [0] * rows, [count] * rows)
         cache = heads.new_empty(len(self.layers), rows, count, 2 * width)
-        x = (heads + F.embedding(chosen, self.heard).unsqueeze(1)).flatten(0, 1)
+        x = heads.flatten(0, 1)
         if self.compiled is not None:
             x = self.compiled.decode(x, window, cache, None, self.memory, self.memory_mask)
             return x.view_as(heads)

@@ -1,10 +1,14 @@
 """Block heads over packed weights: only the heads and positions that are read."""
 
+import ctypes
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.int8 import Int8Linear, linear
 from fairseq_aggdec.decoding.linear import FastLinear, some_outputs
+from fairseq_aggdec.kernels.library import HeadsStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
 
 
@@ -19,6 +23,7 @@ class FastHeads:
 
     def __init__(self, heads: BlockHeads, pack: bool, int8: bool = False):
         self.heads, self.pack, self.int8 = heads, pack, int8
+        self.struct: HeadsStruct | None = None
         self.first_head = None if heads.identity_first else self._layers(0, 1)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
@@ -32,6 +37,16 @@ class FastHeads:
                 weight = heads.contract.weight[write].detach().unflatten(0, (-1, heads.dim))
                 self.weights = weight.transpose(1, 2).contiguous()
                 self.biases = heads.contract.bias[write].detach().view(-1, 1, heads.dim)
+                self._compile()
+
+    def _compile(self) -> None:
+        """Has the library do it, where that reads the weights."""
+        product = self.expand.kernel
+        if product is None or not (reads(self.weights) and reads(self.biases)):
+            return
+        pointers = self.weights.data_ptr(), self.biases.data_ptr()
+        self.struct = HeadsStruct(product.struct, self.heads.hidden_dim, *pointers)
+        self.library = product.library
 
     def _layers(self, first: int, last: int) -> tuple[FastLinear | Int8Linear, ...]:
         read, write = self.heads.weights(first, last)
@@ -50,9 +65,46 @@ class FastHeads:
         expand, contract = self.first_head
         return features + contract(expand(features))
 
-    def others(self, features: Tensor, block_size: int) -> Tensor:
-        """Heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, C)."""
+    def others(
+        self,
+        features: Tensor,
+        block_size: int,
+        heard: Tensor | None = None,
+        chosen: Tensor | None = None,
+    ) -> Tensor:
+        """Heads 2 to ``block_size``: (B, C) -> (B, ``block_size`` - 1, C).
+
+        Args:
+            features: of one position in each row.
+            block_size: heads, head 1 among them.
+            heard: (V, C), what is added for each token; None: nothing.
+            chosen: (B,) int64, the token of each row for which that is.
+        """
         wanted, dim = block_size - 1, self.heads.dim
+        if self.struct is not None:
+            return self._compiled(features, wanted, heard, chosen)
+        others = self._plain(features, wanted, dim)
+        if heard is None or chosen is None:
+            return others
+        return others + F.embedding(chosen, heard).unsqueeze(1)
+
+    def _compiled(
+        self, features: Tensor, wanted: int, heard: Tensor | None, chosen: Tensor | None
+    ) -> Tensor:
+        struct, features = self.struct, features.contiguous()
+        assert struct is not None
+        rows, dim = features.shape
+        out = features.new_empty(rows, wanted, dim)
+        struct.heard = tokens = None
+        if heard is not None and chosen is not None:
+            struct.heard, tokens = heard.data_ptr(), chosen.data_ptr()
+        self.library.aggdec_heads(
+            *(ctypes.addressof(struct), features.data_ptr(), tokens, rows, wanted),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        return out
+
+    def _plain(self, features: Tensor, wanted: int, dim: int) -> Tensor:
         hidden = self.expand(features)
         if self.heads.dense:
             correction = self.contract(hidden).view(features.size(0), -1, dim)[:, :wanted]

@@ -291,7 +291,7 @@ class DraftedTree(TreeWindow):
                 below.append(below[parent] + 1)
                 above.append(parent)
                 seen.append(seen[parent] | 1 << place)
-        sent_tokens, sent_depths = to_device([host, depths], device).unbind(0)
+        sent_tokens, sent_depths = to_device([*host, *depths], device).view(2, -1).unbind(0)
         self.host_links = above, below
         widths = [len(row) for row in tokens]
         super().__init__(sent_tokens, starts, widths, sent_depths, max(depths), seen)

@@ -16,6 +16,7 @@
 #include "attention.h"
 #include "best.h"
 #include "drafts.h"
+#include "heads.h"
 #include "judge.h"
 #include "products.h"
 #include "vector.h"
@@ -218,7 +219,7 @@ int aggdec_supported() {
 
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
-    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement)) +
+    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads)) +
            1000000 * (sizeof(Step) + sizeof(Shape)) +
            1000000000 * static_cast<int64_t>(ACTIVATIONS);
 }
@@ -238,6 +239,12 @@ void aggdec_activate(int64_t activation, float* x, int64_t count, int64_t thread
 // Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.
 void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places) {
     for (int64_t row = 0; row < rows; ++row) places[row] = first_largest(x + row * size, size);
+}
+
+// What block heads say, see heads.h.
+void aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows,
+                  int64_t wanted, float* out, int64_t threads) {
+    spread(*heads, x, tokens, rows, wanted, out, threads);
 }
 
 // What stands of a draft, see judge.h.

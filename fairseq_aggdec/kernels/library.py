@@ -115,13 +115,22 @@ class JudgementStruct(ctypes.Structure):
     )
 
 
+class HeadsStruct(ctypes.Structure):
+    _fields_ = (
+        ("expand", ProductStruct),
+        ("hidden", _int),
+        *((name, _pointer) for name in ("weights", "biases", "heard")),
+    )
+
+
 # What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
 # nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
 
+_CALLS = (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct, HeadsStruct)
 _LAYOUT = (
     ctypes.sizeof(ProductStruct)
-    + 1000 * sum(map(ctypes.sizeof, (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct)))
+    + 1000 * sum(map(ctypes.sizeof, _CALLS))
     + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
     + 1000000000 * len(ACTIVATIONS)
 )
@@ -155,6 +164,7 @@ def _declare(library: Any) -> None:
         "aggdec_log_probabilities": (_pointer, _int, _int, *[_pointer] * 3),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
         "aggdec_grow": (_pointer, _pointer),
+        "aggdec_heads": (*[_pointer] * 3, _int, _int, _pointer, _int),
         "aggdec_judge": (_pointer,),
         "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),
         "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
