@@ -160,6 +160,10 @@ class LearnedBlockSize:
             self.sizes = [largest]
         # By place in the block: of those behind.
         self.stands = [Decayed(REMEMBER) for _ in range(largest)]
+        self.drafts, self.faded = (
+            0,
+            [0] * largest,
+        )  # in all, and those by which each place was faded
         # Tokens that stood which were </s>: nothing is gained behind it.
         self.ends = Decayed(REMEMBER)
         self.times: dict[int, Times] = {}
@@ -244,12 +248,21 @@ class LearnedBlockSize:
         self.spent += self.now.add(size, seconds - once) + once
 
     def _observe_draft(self, size: int, accepted: Sequence[int], emitted: Sequence[int]) -> None:
-        for index, share in enumerate(self.stands):
-            # Where a sentence ends before the block does, the rest of the block brings nothing either.
-            reached = sum(stood >= index for stood in accepted) if index < size else 0
-            share.add(sum(stood > index for stood in accepted), reached)
+        # Where a sentence ends before the block does, the rest of the block brings nothing either.
+        for index in range(min(size, max(accepted) + 1)):
+            reached = sum(stood >= index for stood in accepted)
+            self._share(index).add(sum(stood > index for stood in accepted), reached)
+            self.faded[index] += 1
+        self.drafts += 1
         ended = sum(gained == stood for stood, gained in zip(accepted, emitted, strict=True))
         self.ends.add(ended, sum(accepted))
+
+    def _share(self, index: int) -> Decayed:
+        """Of a place in the block, faded by the drafts that did not reach it: most do not reach most places."""
+        share = self.stands[index]
+        share.fade(self.drafts - self.faded[index])
+        self.faded[index] = self.drafts
+        return share
 
     def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
         """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
@@ -280,10 +293,9 @@ class LearnedBlockSize:
         """Tokens that a row gains by a draft of 0, 1, ... k: those that stand, and one more but behind ``</s>``."""
         goes_on = 1.0 - self.ends.mean_with(0.0)
         gains, chance, stands = [1.0], 1.0, PRIOR
-        for share in self.stands:
-            stands = share.mean_with(
-                stands
-            )  # a place that was seldom reached is like the one before it
+        for index in range(len(self.stands)):
+            # A place that was seldom reached is like the one before it.
+            stands = self._share(index).mean_with(stands)
             chance *= stands
             gains.append(gains[-1] + chance * goes_on)
         return gains
@@ -335,7 +347,8 @@ class NodeBudget:
         bucket = rows.bit_length()
         if self.seen.get(bucket, 0) >= MEASURED:
             times = self.times[bucket]
-            fixed, one = times.estimate(1), times.estimate(2) - times.estimate(1)
+            one = times.estimate(2) - times.estimate(1)
+            fixed = times.estimate(1) - one
             guess = min(max(fixed / max(one, 1e-9), guess / 4), 16 * guess)
         return guess / rows
 
