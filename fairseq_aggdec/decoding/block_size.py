@@ -160,17 +160,14 @@ class LearnedBlockSize:
             self.sizes = [largest]
         # By place in the block: of those behind.
         self.stands = [Decayed(REMEMBER) for _ in range(largest)]
-        self.drafts, self.faded = (
-            0,
-            [0] * largest,
-        )  # in all, and those by which each place was faded
+        self.faded = [0] * largest  # by how many drafts each place was
         # Tokens that stood which were </s>: nothing is gained behind it.
         self.ends = Decayed(REMEMBER)
         self.times: dict[int, Times] = {}
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}
         self.account = Account()
-        self.tries = 0  # iterations with a draft
+        self.tries = 0  # drafts whose outcome is known
         self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.plan: dict[int, int] = {}  # what was decided for the batch
@@ -239,7 +236,6 @@ class LearnedBlockSize:
         size = self.chosen if any(drafted) else 0
         if size:
             self.drafting = True
-            self.tries += 1
             self._observe_draft(size, accepted, emitted)
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
@@ -253,15 +249,15 @@ class LearnedBlockSize:
             reached = sum(stood >= index for stood in accepted)
             self._share(index).add(sum(stood > index for stood in accepted), reached)
             self.faded[index] += 1
-        self.drafts += 1
+        self.tries += 1
         ended = sum(gained == stood for stood, gained in zip(accepted, emitted, strict=True))
         self.ends.add(ended, sum(accepted))
 
     def _share(self, index: int) -> Decayed:
         """Of a place in the block, faded by the drafts that did not reach it: most do not reach most places."""
         share = self.stands[index]
-        share.fade(self.drafts - self.faded[index])
-        self.faded[index] = self.drafts
+        share.fade(self.tries - self.faded[index])
+        self.faded[index] = self.tries
         return share
 
     def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
