@@ -79,4 +79,4 @@ done
 if [ "${#FAILED[@]}" -gt 0 ]; then
     die "${#FAILED[@]} of $PROCESSES processes failed; once the reason is gone, the same command goes on where they stopped"
 fi
-grep -hE '^[^ ]+: [0-9]+ of [0-9]+ pairs kept|is made already$' "$LOGS".*.log || say "another machine makes the data folder"
+grep -hE '^[^ ]+: [0-9]+ of [0-9]+ pairs kept|is made already$' "$LOGS".*.log

@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from fairseq_aggdec.bulk.ending import apart, together
 
 LEASE = 180.0  # seconds; network file systems may show a touch a minute late
 BEATS = 6  # touches per lease
+POLL = 0.5  # seconds between two looks at what others have claimed
 DEAD_STATES = "ZX"  # of a process in Linux: nobody has asked for its end yet
 
 
@@ -63,6 +64,26 @@ class Claims:
                 # The dead ones last: they are nobody's in between.
                 for old in range(generation, -1, -1):
                     self._path(name, old).unlink(missing_ok=True)
+
+    @contextmanager
+    def turn(
+        self, name: str, done: Callable[[], bool], wait: Callable[[], object]
+    ) -> Iterator[bool]:
+        """The same, as soon as nobody else holds it; not held where what it is for was ``done`` meanwhile.
+
+        Args:
+            wait: is called once if somebody else holds it.
+        """
+        told = False
+        while True:
+            with self.take(name) as mine:
+                if mine or done():
+                    yield mine
+                    return
+            if not told:
+                wait()
+                told = True
+            time.sleep(POLL)
 
     def _claim(self, name: str) -> tuple[int, int] | None:
         """A new claim's descriptor and generation; None: somebody holds it."""

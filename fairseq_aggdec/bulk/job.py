@@ -22,14 +22,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.bulk.claims import LEASE, Claims
+from fairseq_aggdec.bulk.claims import LEASE, POLL, Claims
 
 logger = logging.getLogger(__name__)
 
 Header = Mapping[str, Any]
 NOTES = "notes"  # the part of a header that may differ between two workers
 LABELS = {"teacher": "teacher (--path)", "model": "model (--path)", "data": "DATA"}
-POLL = 0.5  # seconds between two looks at what others have claimed
 REPORT = 10.0  # seconds between two reports
 
 

@@ -165,14 +165,16 @@ def work(job: Job, places: Places, source: Text, translate: LineTranslator, seed
 
     if not places.is_merged():
         job.work(make, finished)
-    with job.claims.take("merge") as mine:
-        if not mine:
-            logger.info("another worker writes %s", places.target)
-            return
-        if not places.is_merged():
-            merge(job, places)
-        clean(job, places)
-        logger.info("%s is complete: %d lines", places.target, source.index.lines)
+
+    def wait() -> None:
+        logger.info("another worker writes %s: waiting for it", places.target)
+
+    with job.claims.turn("merge", places.is_merged, wait) as mine:
+        if mine:
+            if not places.is_merged():
+                merge(job, places)
+            clean(job, places)
+    logger.info("%s is complete: %d lines", places.target, source.index.lines)
 
 
 def merge(job: Job, places: Places) -> None:

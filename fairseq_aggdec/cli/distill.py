@@ -255,17 +255,25 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
         session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]], every=False)
         for subset in subsets:
             decode(session, subset)
-        if is_merged(args, subsets):
-            print(f"{args.output} is made already")
-            return
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
-    with Claims(args.output / SHARDS, args.lease).take("merge") as mine:
-        if mine:
+    claims = Claims(args.output / SHARDS, args.lease)
+    if args.merge:
+        with claims.take("merge") as mine:
+            if not mine:
+                reason = f"another process makes {args.output} just now: wait for it"
+                raise DistillationError(reason)
             merge(args, cfg, subsets)
-        elif args.merge:
-            raise DistillationError(f"another process makes {args.output} just now: wait for it")
+        return
+    # Not before the folder is whole does a worker end: what follows in a script reads it.
+    with claims.turn(
+        "merge",
+        lambda: is_merged(args, subsets),
+        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
+    ) as mine:
+        if mine and not is_merged(args, subsets):
+            merge(args, cfg, subsets)
         else:
-            print(f"another process makes {args.output}")
+            print(f"{args.output} is made already")
 
 
 def main() -> None:

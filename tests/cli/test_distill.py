@@ -10,7 +10,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -294,13 +294,16 @@ def test_one_process_merges(
     folder: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    with Claims(tmp_path / "shards").take("merge") as other:
-        assert other
-        distill(folder, tmp_path)
-        assert "another process makes" in capsys.readouterr().out
+    with ExitStack() as stack:
+        assert stack.enter_context(Claims(tmp_path / "shards").take("merge"))
         assert "another process makes" in refused(folder, tmp_path, "--merge")
-        assert not (tmp_path / "distillation.json").exists()
-    distill(folder, tmp_path)
+        waited = mock.Mock(side_effect=lambda seconds: stack.close())
+        with mock.patch("fairseq_aggdec.bulk.claims.time.sleep", waited):
+            distill(
+                folder, tmp_path
+            )  # the other one ends while this one waits, and has made nothing
+    waited.assert_called_once()
+    assert "another process makes" in capsys.readouterr().out
     assert contents(tmp_path) == contents(undisturbed)
     written = (tmp_path / "distillation.json").stat().st_ino
     distill(folder, tmp_path)  # one who comes late

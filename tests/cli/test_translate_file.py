@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,12 +157,22 @@ def test_who_comes_late_changes_nothing(folder: Path, expected: bytes, tmp_path:
     assert target.read_bytes() == expected
 
 
-def test_one_worker_writes_the_output(folder: Path, unmerged: Path, tmp_path: Path) -> None:
+def test_one_worker_writes_the_output_and_others_wait_for_it(
+    folder: Path, unmerged: Path, expected: bytes, tmp_path: Path
+) -> None:
     target = tmp_path / "out"
     begun(unmerged, tmp_path)
-    with Claims(tmp_path / "out.parts").take("merge"):
-        assert any("another worker writes" in line for line in translate(folder, target).log)
-    assert not target.exists()
+    with ExitStack() as stack:
+        stack.enter_context(Claims(tmp_path / "out.parts").take("merge"))
+
+        def end(seconds: float) -> None:
+            assert not target.exists()
+            stack.close()
+
+        with mock.patch("fairseq_aggdec.bulk.claims.time.sleep", end):
+            log = translate(folder, target).log
+    assert any("another worker writes" in line for line in log)
+    assert target.read_bytes() == expected
 
 
 # -- refusals
