@@ -72,6 +72,23 @@ inline void ask_for_rest(const T* weight, int part) {
         __builtin_prefetch(reinterpret_cast<const char*>(weight) + at);
 }
 
+// The panel behind one, in fp32. Behind the last, and but for the first rows, the panel itself, which is there: nothing has
+// to be decided in the innermost loop.
+inline const char* following(const Product& p, int64_t panel, int64_t row) {
+    const bool last = row || (panel + 1) * PANEL >= p.outputs;
+    const int64_t bytes = p.inputs * PANEL * static_cast<int64_t>(sizeof(float));
+    return static_cast<const char*>(p.weight) + (last ? panel : panel + 1) * bytes;
+}
+
+// The tiles behind the first find their panel in the cache and ask for the next one meanwhile, a line in each step: memory
+// does not rest while they multiply.
+template <int R>
+inline void ask_for_next(const char* next, int part, int64_t step, int64_t steps) {
+    constexpr int64_t LINE = 64;
+    if (tile(R) * LANES == PANEL || part == 0) return;
+    __builtin_prefetch(next + ((part / tile(R) - 1) * steps + step) * LINE);
+}
+
 // Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32.
 template <int R>
 void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row,
@@ -79,6 +96,7 @@ void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_
     constexpr int TILE = tile(R);
     const float* weight =
         static_cast<const float*>(p.weight) + panel * p.inputs * PANEL + part * LANES;
+    const char* next = following(p, panel, row);
     x += row * p.inputs;
     Floats a[R][TILE];
     for (auto& of_row : a)
@@ -87,6 +105,7 @@ void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_
         Floats w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * LANES);
         ask_for_rest<R>(weight, part);
+        ask_for_next<R>(next, part, k, p.inputs);
         for (int r = 0; r < R; ++r) {
             const Floats one = same(x[r * p.inputs + k]);
             for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
