@@ -219,7 +219,8 @@ int aggdec_supported() {
 
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
-    return sizeof(Product) + 1000 * (sizeof(Layer) + sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads)) +
+    const int64_t calls = sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads);
+    return sizeof(Product) + 1000 * (sizeof(Layer) + calls) +
            1000000 * (sizeof(Step) + sizeof(Shape)) +
            1000000000 * static_cast<int64_t>(ACTIVATIONS);
 }

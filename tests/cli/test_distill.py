@@ -299,9 +299,8 @@ def test_one_process_merges(
         assert "another process makes" in refused(folder, tmp_path, "--merge")
         waited = mock.Mock(side_effect=lambda seconds: stack.close())
         with mock.patch("fairseq_aggdec.bulk.claims.time.sleep", waited):
-            distill(
-                folder, tmp_path
-            )  # the other one ends while this one waits, and has made nothing
+            # The other one ends while this one waits, and has made nothing.
+            distill(folder, tmp_path)
     waited.assert_called_once()
     assert "another process makes" in capsys.readouterr().out
     assert contents(tmp_path) == contents(undisturbed)
