@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
 from fairseq_aggdec.decoding.int8 import linear
+from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.decoding.loop import best_path, own_path
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.calibration import Calibration, Scale
@@ -31,7 +32,6 @@ from fairseq_aggdec.drafters.trees import (
     grow,
     proposer,
 )
-from fairseq_aggdec.kernels.library import kernels
 from tests.equality.test_gad import drafter as small_drafter
 from tests.support import make_model, make_task
 
@@ -191,7 +191,7 @@ def test_what_drafters_learned_is_forgotten(kind: str) -> None:
     assert torch.equal(drafter.trees.calibration.chances(log_probs), before)
 
 
-@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
 @pytest.mark.parametrize("chained", [True, False])
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize(("nodes", "fixed_cost"), [(1, math.inf), (12, math.inf), (64, 5.0)])
@@ -228,7 +228,7 @@ def test_compiled_trees_are_the_same(
             assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
 
 
-@pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
 @pytest.mark.parametrize("chained", [True, False])
 def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> None:
     for seed in range(6):
