@@ -217,6 +217,9 @@ int aggdec_supported() {
     return 0;
 }
 
+// Outputs whose weights are laid out side by side.
+int64_t aggdec_strip() { return STRIP; }
+
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {
     const int64_t calls = sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads);

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # What the library was compiled for, by the number that its function aggdec_instructions() gives.
 INSTRUCTIONS = ("plain", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
-PANEL = 64  # outputs that are laid out side by side
+PANEL = 64  # weights are padded to multiples of so many outputs
 LEVELS = 127  # largest weight in 8 bits
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
@@ -144,7 +144,7 @@ def _open(name: str) -> Any:
             continue
         try:
             library: Any = ctypes.CDLL(str(path))
-            library.aggdec_layout.restype = _int
+            library.aggdec_layout.restype = library.aggdec_strip.restype = _int
             if library.aggdec_layout() != _LAYOUT:
                 logger.warning("%s is of another version: build it anew (pip install)", path)
                 return None
@@ -243,16 +243,16 @@ class Product:
         self.bias = None if bias is None else bias.detach().contiguous()
         self.scales: Tensor | None = None
         self.sums: Tensor | None = None
-        missing = -self.outputs % PANEL
+        missing, strip = -self.outputs % PANEL, self.library.aggdec_strip()
         if int8:
             levels, scales = in_levels(weight)
             levels = F.pad(levels, (0, -self.inputs % 4, 0, missing))
             self.scales = F.pad(scales, (0, missing))
             self.sums = levels.sum(1, dtype=torch.int32)
-            weight = levels.view(-1, PANEL, levels.size(1) // 4, 4).transpose(1, 2)
+            weight = levels.view(-1, strip, levels.size(1) // 4, 4).transpose(1, 2)
         else:
             weight = F.pad(weight.detach(), (0, 0, 0, missing))
-            weight = weight.view(-1, PANEL, self.inputs).transpose(1, 2)
+            weight = weight.view(-1, strip, self.inputs).transpose(1, 2)
         self.weight = weight.contiguous()
         use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
         parts = (self.weight, self.bias, self.scales, self.sums)

@@ -9,8 +9,9 @@
 
 using namespace aggdec;
 
-// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs. fp32: (O / 64, K, 64). 8 bits:
-// (O / 64, K / 4, 64, 4), K padded with zeros to a multiple of 4, with the scale and the sum of each output's weights.
+// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP. fp32:
+// (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of 4, with the scale and the sum of each
+// output's weights.
 struct Product {
     int64_t inputs, outputs;
     const void* weight;
@@ -22,7 +23,13 @@ struct Product {
 
 namespace {
 
-constexpr int PANEL = 64;  // outputs that are laid out side by side
+constexpr int PANEL = 64;
+// Outputs that are laid out side by side: as many as a tile of several rows has, which then reads memory in order.
+#if defined(AGGDEC_AVX512)
+constexpr int STRIP = PANEL;
+#else
+constexpr int STRIP = LANES;
+#endif
 // Rows that are in registers together, in fp32 and in 8 bits.
 constexpr int ROWS = 6;
 #if defined(AGGDEC_AVX2)
@@ -31,11 +38,11 @@ constexpr int ROWS_INT8 = 5;
 constexpr int ROWS_INT8 = 6;
 #endif
 // ... with so many vectors of outputs.
-constexpr int tile(int rows) {
+constexpr int tile(int rows, bool int8) {
 #if defined(AGGDEC_AVX512)
-    return rows ? 4 : 0;
+    return 4;
 #else
-    return rows == 1 ? 4 : rows == 2 ? 2 : 1;
+    return rows == 1 ? 4 : rows == 2 && !int8 ? 2 : 1;
 #endif
 }
 struct Output {
@@ -62,50 +69,52 @@ inline void finish(const Output& out, int64_t row, int64_t column, int count, Fl
     }
 }
 
-// A tile of a few vectors leaves gaps in its panel. The first tile asks for what is in them, so that a panel which comes
-// from memory comes in order, and once.
-template <int R, class T>
-inline void ask_for_rest(const T* weight, int part) {
-    constexpr int64_t LINE = 64, USED = tile(R) * LANES * sizeof(T), ALL = PANEL * sizeof(T);
-    if (USED == ALL || part) return;
-    for (int64_t at = USED; at < ALL; at += LINE)
-        __builtin_prefetch(reinterpret_cast<const char*>(weight) + at);
+// Where the weights of a panel's vectors from `part` on begin, `unit` numbers for every output and step; and how far apart the
+// vectors are.
+constexpr int64_t first_weight(int64_t panel, int part, int64_t steps, int64_t unit) {
+    return (panel * steps * PANEL + part * (STRIP == PANEL ? LANES : steps * LANES)) * unit;
+}
+constexpr int64_t between(int64_t steps, int64_t unit) {
+    return (STRIP == PANEL ? 1 : steps) * LANES * unit;
 }
 
-// The panel behind one, in fp32. Behind the last, and but for the first rows, the panel itself, which is there: nothing has
-// to be decided in the innermost loop.
-inline const char* following(const Product& p, int64_t panel, int64_t row) {
-    const bool last = row || (panel + 1) * PANEL >= p.outputs;
-    const int64_t bytes = p.inputs * PANEL * static_cast<int64_t>(sizeof(float));
-    return static_cast<const char*>(p.weight) + (last ? panel : panel + 1) * bytes;
-}
+// Which of the `count` tiles of a panel's vector, one for some of the rows each.
+struct Turn {
+    int64_t tile, count;
+};
 
-// The tiles behind the first find their panel in the cache and ask for the next one meanwhile, a line in each step: memory
-// does not rest while they multiply.
-template <int R>
-inline void ask_for_next(const char* next, int part, int64_t step, int64_t steps) {
-    constexpr int64_t LINE = 64;
-    if (tile(R) * LANES == PANEL || part == 0) return;
-    __builtin_prefetch(next + ((part / tile(R) - 1) * steps + step) * LINE);
-}
+// What a tile of one vector asks memory for while it multiplies: with others the next vector's weights, each its share of
+// them; alone its own, some steps ahead. Behind the last weights, what is there.
+struct Ahead {
+    const char* from;
+    int64_t pace;  // bytes for every step
+    Ahead(const Product& p, int64_t panel, int part, Turn turn) {
+        constexpr int64_t LINE = 64, LEAD = 32;
+        const char* own = static_cast<const char*>(p.weight) +
+                          first_weight(panel, part, p.inputs, sizeof(float));
+        const bool last = (panel + 1) * PANEL >= p.outputs && (part + 1) * LANES == PANEL;
+        from = own, pace = LINE / turn.count;
+        if (!last && turn.count == 1) from += LEAD * LINE;
+        else if (!last) from += (turn.count + turn.tile) * (p.inputs * LINE / turn.count);
+    }
+};
 
-// Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32.
-template <int R>
-void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row,
+// Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32. Inlined, what the caller keeps in registers is missing
+// here.
+template <int R, int TILE>
+[[gnu::noinline]] void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row, Turn turn,
                const Output& out) {
-    constexpr int TILE = tile(R);
-    const float* weight =
-        static_cast<const float*>(p.weight) + panel * p.inputs * PANEL + part * LANES;
-    const char* next = following(p, panel, row);
+    const float* weight = static_cast<const float*>(p.weight) + first_weight(panel, part, p.inputs, 1);
+    const int64_t apart = between(p.inputs, 1);
+    const Ahead ahead(p, panel, part, turn);
     x += row * p.inputs;
     Floats a[R][TILE];
     for (auto& of_row : a)
         for (auto& sum : of_row) sum = same(0.0f);
-    for (int64_t k = 0; k < p.inputs; ++k, weight += PANEL) {
+    for (int64_t k = 0; k < p.inputs; ++k, weight += STRIP) {
         Floats w[TILE];
-        for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * LANES);
-        ask_for_rest<R>(weight, part);
-        ask_for_next<R>(next, part, k, p.inputs);
+        for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * apart);
+        if (TILE == 1) __builtin_prefetch(ahead.from + k * ahead.pace);
         for (int r = 0; r < R; ++r) {
             const Floats one = same(x[r * p.inputs + k]);
             for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
@@ -158,21 +167,19 @@ void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int
 }
 
 // ... in 8 bits.
-template <int R>
-void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64_t row,
+template <int R, int TILE>
+[[gnu::noinline]] void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64_t row,
                const Output& out) {
-    constexpr int TILE = tile(R);
     const int64_t groups = x.groups, stride = x.stride();
-    const int8_t* weight =
-        static_cast<const int8_t*>(p.weight) + panel * groups * PANEL * 4 + part * LANES * 4;
+    const int8_t* weight = static_cast<const int8_t*>(p.weight) + first_weight(panel, part, groups, 4);
+    const int64_t apart = between(groups, 4);
     Ints a[R][TILE];
     for (auto& of_row : a)
         for (auto& sum : of_row) sum = zeros();
     const uint8_t* levels = x.levels + row * stride;
-    for (int64_t g = 0; g < groups; ++g, weight += PANEL * 4) {
+    for (int64_t g = 0; g < groups; ++g, weight += STRIP * 4) {
         Ints w[TILE];
-        for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * LANES * 4);
-        ask_for_rest<R>(reinterpret_cast<const int32_t*>(weight), part);
+        for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
         for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
             for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
@@ -187,27 +194,41 @@ void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64
         }
 }
 
-// f(row, part) for the tiles of R rows in rows `begin` to `end`; a tile's weights serve all rows while they are in the cache.
-template <int R, class F>
-void tiles(int64_t begin, int64_t end, const F& f) {
-    for (int part = 0; part < PANEL / LANES; part += tile(R))
-        for (int64_t row = begin; row < end; row += R)
-            f(std::integral_constant<int, R>{}, row, part);
+template <int N>
+using Number = std::integral_constant<int, N>;
+
+// f(Number<rows>), 1 to MOST.
+template <int MOST, class F>
+void with(int64_t rows, const F& f) {
+    switch (rows) {
+        case 1: return f(Number<1>{});
+        case 2: return f(Number<2>{});
+        case 3: return f(Number<3>{});
+        case 4: return f(Number<4>{});
+        case 5: return f(Number<5>{});
+        default: return f(Number<MOST>{});
+    }
 }
 
-// The tiles of one panel, up to so many rows in each.
-template <int MOST, class F>
+// f(R, TILE, row, part, turn) for the tiles of one panel, as few as there can be. The weights of a vector serve all rows while
+// they are in the cache. In fp32 all tiles have as many rows: one row alone waits for its own sums.
+template <bool INT8, class F>
 void by_tiles(int64_t rows, const F& f) {
-    const int64_t full = rows / MOST * MOST;
-    tiles<MOST>(0, full, f);
-    switch (rows - full) {
-        case 1: tiles<1>(full, rows, f); break;
-        case 2: tiles<2>(full, rows, f); break;
-        case 3: tiles<3>(full, rows, f); break;
-        case 4: tiles<4>(full, rows, f); break;
-        case 5: tiles<5>(full, rows, f); break;
-        default: break;
-    }
+    constexpr int MOST = INT8 ? ROWS_INT8 : ROWS, VECTORS = PANEL / LANES;
+    const int64_t count = (rows + MOST - 1) / MOST;
+    if (count == 1)
+        return with<MOST>(rows, [&](auto size) {
+            constexpr int TILE = tile(decltype(size)::value, INT8);
+            for (int part = 0; part < VECTORS; part += TILE)
+                f(size, Number<TILE>{}, 0, part, Turn{0, 1});
+        });
+    constexpr int TILE = tile(MOST, INT8);
+    for (int part = 0; part < VECTORS; part += TILE)
+        for (int64_t row = 0, i = 0; i < count; ++i) {
+            const int64_t some = INT8 ? std::min<int64_t>(MOST, rows - row) : (rows + i) / count;
+            with<MOST>(some, [&](auto size) { f(size, Number<TILE>{}, row, part, Turn{i, count}); });
+            row += some;
+        }
 }
 
 // x (N, K), contiguous; y (N, O), may be x only if `residual` is not.
@@ -218,8 +239,8 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
             for (int64_t panel = begin; panel < end; ++panel)
-                by_tiles<ROWS>(rows, [&](auto count, int64_t row, int part) {
-                    tile_fp32<decltype(count)::value>(p, panel, part, x, row, out);
+                by_tiles<false>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
+                    tile_fp32<size(), wide()>(p, panel, part, x, row, turn, out);
                 });
         });
         return;
@@ -234,8 +255,8 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     });
     share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel)
-            by_tiles<ROWS_INT8>(rows, [&](auto count, int64_t row, int part) {
-                tile_int8<decltype(count)::value>(p, panel, part, levels, row, out);
+            by_tiles<true>(rows, [&](auto size, auto wide, int64_t row, int part, Turn) {
+                tile_int8<size(), wide()>(p, panel, part, levels, row, out);
             });
     });
 }
