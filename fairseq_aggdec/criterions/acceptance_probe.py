@@ -8,6 +8,9 @@ from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.drafters.loading import load_verifier
 from fairseq_aggdec.drafters.nar import NarDrafter
 
+# Longer than almost every output, and the time that validation takes does not depend on those that would not end.
+LIMITS = {"max_len_a": 2.0, "max_len_b": 20}
+
 
 class AcceptanceProbe:
     """Decodes the first sentences of a set with draft and verify and counts.
@@ -29,20 +32,22 @@ class AcceptanceProbe:
         self.sentences, self.dictionary = sentences, task.target_dictionary
         self.drafter: Any = None
 
-    def decode(self, drafter: Any, sample: dict[str, Any]) -> tuple[int, int]:
-        """Tokens emitted (``</s>`` included) and iterations for the sentences of a batch that are to be decoded."""
+    def decode(self, drafter: Any, sample: dict[str, Any]) -> list[float]:
+        """Tokens per iteration (``</s>`` included) of each sentence of a batch that is to be decoded.
+
+        All count alike: in a total, one that the verifier repeats itself in to its limit would outweigh dozens.
+        """
         chosen = (sample["id"] < self.sentences).nonzero().squeeze(1)
         if len(chosen) == 0:
-            return 0, 0
+            return []
         net_input = {
             name: sample["net_input"][name][chosen] for name in ("src_tokens", "src_lengths")
         }
         if self.drafter is not drafter:
             self._prepare(drafter)
         generator = self.generator
-        generator.counters = Counters()
-        generator.generate([self.verifier], {"net_input": net_input})
-        return generator.counters.tokens, generator.counters.iterations
+        found = generator.generate([self.verifier], {"net_input": net_input})
+        return [len(best["tokens"]) / best["steps"] for best, *_ in found]
 
     def _prepare(self, drafter: Any) -> None:
         self.drafter = drafter
@@ -53,4 +58,5 @@ class AcceptanceProbe:
             drafter=NarDrafter(drafter),
             accept=exact,
             counters=Counters(),
+            **LIMITS,
         )

@@ -65,7 +65,7 @@ class GlancingLossConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "checkpoint of a verifier: validation decodes with it and the drafter and reports mean_accepted, "
-            "the tokens per iteration"
+            "the tokens per iteration of a sentence"
         },
     )
     eval_acceptance_sentences: int = field(
@@ -189,11 +189,11 @@ class GlancingLoss(FairseqCriterion):
         start, end = self.cfg.glancing_start, self.cfg.glancing_end
         return start + (end - start) * min(1.0, update / updates)
 
-    def _probe(self, model: Any, sample: dict[str, Any]) -> dict[str, int]:
+    def _probe(self, model: Any, sample: dict[str, Any]) -> dict[str, float]:
         if self.probe is None:
             return {}
-        emitted, iterations = self.probe.decode(model, sample)
-        return {"emitted": emitted, "iterations": iterations}
+        gains = self.probe.decode(model, sample)
+        return {"gained": sum(gains), "decoded": len(gains)}
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: Sequence[Mapping[str, Any]]) -> None:
@@ -216,9 +216,8 @@ class GlancingLoss(FairseqCriterion):
         else:
             sentences = total("nsentences")
             metrics.log_scalar("matched", total("matched") / sentences, sentences, round=2)
-        if iterations := total("iterations"):
-            accepted = total("emitted") / iterations
-            metrics.log_scalar("mean_accepted", accepted, iterations, round=2)
+        if decoded := total("decoded"):
+            metrics.log_scalar("mean_accepted", total("gained") / decoded, decoded, round=2)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
+from fairseq_aggdec.criterions import acceptance_probe
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
 from fairseq_aggdec.data.block_targets import cut_blocks, draw_prefix_lengths
 from tests.support import make_batch, make_model, make_task, random_sources
@@ -265,9 +266,22 @@ def test_metrics_are_ratios_of_sums() -> None:
     assert values["nll_loss"] == pytest.approx(3 / 6 / math.log(2), abs=1e-3)
     assert (values["accuracy"], values["glancing_ratio"]) == (50.0, 0.4)
     validation = [
-        log | {"nsentences": 2, "matched": 3, "emitted": 9, "iterations": 3} for log in logs
+        log | {"nsentences": 2, "matched": 3, "gained": 9.0, "decoded": 3} for log in logs
     ]
     with metrics.aggregate() as gathered:
         GlancingLoss.reduce_metrics(validation)
     values = gathered.get_smoothed_values()
     assert (values["matched"], values["mean_accepted"]) == (1.5, 3.0)
+
+
+def test_every_probed_sentence_counts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = make_model(make_task(), 5, "transformer")
+    monkeypatch.setattr(acceptance_probe, "load_verifier", lambda *_: verifier)
+    probe = acceptance_probe.AcceptanceProbe("verifier.pt", 3, make_task())
+    model = drafter()
+    model.eval()
+    whole = probe.decode(model, sample_with_targets(4))
+    alone = [probe.decode(model, sample_with_targets(1, first=i)) for i in range(4)]
+    assert [len(gains) for gains in alone] == [1, 1, 1, 0]
+    assert whole == pytest.approx([gain for gains in alone for gain in gains])
+    assert all(1 <= gain <= BLOCK + 1 for gain in whole)
