@@ -8,8 +8,8 @@ from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.drafters.loading import load_verifier
 from fairseq_aggdec.drafters.nar import NarDrafter
 
-# Longer than almost every output, and the time that validation takes does not depend on those that would not end.
-LIMITS = {"max_len_a": 2.0, "max_len_b": 20}
+# Longer than almost every output; the time that validation takes does not depend on those that would not end.
+LONGEST = 2.0, 20
 
 
 class AcceptanceProbe:
@@ -58,5 +58,6 @@ class AcceptanceProbe:
             drafter=NarDrafter(drafter),
             accept=exact,
             counters=Counters(),
-            **LIMITS,
+            max_len_a=LONGEST[0],
+            max_len_b=LONGEST[1],
         )

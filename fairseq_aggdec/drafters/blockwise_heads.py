@@ -25,7 +25,8 @@ from fairseq_aggdec.decoding.transfer import rows_at, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, Warmed, proposer
+from fairseq_aggdec.drafters.proposer import Proposer, proposer
+from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
 
 logger = logging.getLogger(__name__)
 

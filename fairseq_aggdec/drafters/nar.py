@@ -32,8 +32,9 @@ from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.proposer import Proposer, proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import Proposer, TreeGrower, Warmed, proposer
+from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 

@@ -7,17 +7,17 @@ likeliest next token and the next likely one in its own place become candidates.
 (SpecInfer, 2024) and Li et al. (EAGLE-2, 2024), but without a call of a network for each of their levels.
 """
 
-import ctypes
-import functools
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_aggdec.decoding.block_size import (
     BlockSize,
@@ -28,7 +28,9 @@ from fairseq_aggdec.decoding.block_size import (
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
-from fairseq_aggdec.kernels.library import Product, ProposerStruct, SlotsStruct, reads
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.drafters.proposer import Proposer
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
@@ -136,117 +138,6 @@ def grow(
             longer = cost - chances[slot + 1][place][0]
             heappush(heap, (longer, len(tree.tokens), slot + 1, place, 0, cost))
     return tree
-
-
-class Proposer:
-    """What :func:`candidates` and :func:`grow` do, in the compiled library and only as far as trees reach.
-
-    Args:
-        vocabulary: the projection by which candidates are found, in the library.
-        projection: the decoder's, which scores candidates behind a chain.
-        chain: of the slots, or None.
-    """
-
-    def __init__(self, vocabulary: Product, projection: nn.Linear, chain: Any = None):
-        weight, bias = projection.weight.detach(), projection.bias
-        self.kept = vocabulary, weight, bias, chain  # what the structure points to
-        self.library = vocabulary.library
-        struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
-        struct.candidates = min(CANDIDATES, vocabulary.outputs)
-        struct.weight = weight.data_ptr()
-        struct.bias = None if bias is None else bias.data_ptr()
-        if chain is not None:
-            struct.read_slot, struct.write = (
-                layer.kernel.struct for layer in (chain.read_slot, chain.write)
-            )
-            struct.heard = chain.heard.data_ptr()
-
-    def grow(
-        self,
-        features: Tensor,
-        last: Sequence[int],
-        room: Sequence[int],
-        scales: Tensor,
-        nodes: int,
-        eos: int,
-        fixed_cost: float,
-        branches: bool = True,
-    ) -> list[Grown]:
-        """A tree for every row; see :func:`grow`.
-
-        Args:
-            features: (B, k, C) fp32 of the slots.
-            last: the token before the first slot of each row.
-            room: how many slots of each row may be filled.
-            scales: (2, k) fp32, see :meth:`Calibration.numbers`.
-            nodes, eos, fixed_cost: as for :func:`grow`.
-            branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
-        """
-        rows, slots, _ = features.shape
-        features, scales = features.contiguous(), scales.contiguous()
-        words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))(*last, *room)
-        chances = (ctypes.c_double * (rows * nodes))()
-        at = ctypes.addressof(words)
-        counts, tokens = at + 16 * rows, at + 24 * rows
-        call = SlotsStruct(
-            rows,
-            slots,
-            torch.get_num_threads(),
-            features.data_ptr(),
-            at,
-            at + 8 * rows,
-            scales.data_ptr(),
-            scales.data_ptr() + 4 * slots,
-            nodes,
-            eos,
-            branches,
-            fixed_cost,
-            tokens,
-            tokens + 8 * rows * nodes,
-            ctypes.addressof(chances),
-            counts,
-        )
-        self.library.aggdec_grow(ctypes.addressof(self.struct), ctypes.addressof(call))
-        trees = []
-        for row in range(rows):
-            first = 3 * rows + row * nodes
-            count, parents = words[2 * rows + row], first + rows * nodes
-            trees.append(
-                Grown(
-                    words[first : first + count],
-                    words[parents : parents + count],
-                    chances[row * nodes : row * nodes + count],
-                )
-            )
-        return trees
-
-    def paths(self, features: Tensor, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
-        """One path for every row; arguments as for :meth:`grow`."""
-        slots = features.size(1)
-        as_given = _as_given(slots)
-        found = self.grow(features, last, room, as_given, slots, eos, math.inf, branches=False)
-        return Draft([tree.tokens for tree in found])
-
-
-@functools.cache
-def _as_given(slots: int) -> Tensor:
-    """Slopes and shifts (2, k) that change nothing."""
-    return torch.tensor([[1.0] * slots, [0.0] * slots])
-
-
-def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:
-    """A :class:`Proposer` for a drafter's decoder or one with heads, None where the library does not represent it.
-
-    Args:
-        decoder: has ``output_projection``.
-        vocabulary: the layer that projects what is drafted.
-        chain: :class:`~fairseq_aggdec.drafters.chain.FastChain` or None.
-    """
-    layers = [vocabulary] if chain is None else [vocabulary, chain.read_slot, chain.write]
-    weight = decoder.output_projection.weight
-    if any(layer.kernel is None for layer in layers) or not reads(weight.detach()):
-        return None
-    return Proposer(vocabulary.kernel, decoder.output_projection, chain)
 
 
 class TreeGrower:

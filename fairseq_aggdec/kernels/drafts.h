@@ -19,6 +19,9 @@ using namespace aggdec;
 // How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
 struct Proposer {
     Product vocabulary;          // to the first types of the dictionary, or all
+    // To a few directions in which features vary, and from these to the same types, whose likeliest are then scored. Null weights:
+    // not known yet.
+    Product directions, narrow;
     const float *weight, *bias;  // (V, C), and (V) or null: what scores a candidate that was told the one before it
     Product read_slot, write;    // the chain
     const float* heard;          // (V, C), what it hears of each token; null: there is no chain
@@ -41,6 +44,8 @@ struct Slots {
 namespace {
 
 constexpr int64_t MOST_CANDIDATES = 16;
+// Types that are scored where only their place in a few directions is known.
+constexpr int64_t LISTED = 32;
 // Slots whose vocabulary is read together: in 8 bits a few more cost next to nothing, reading it again does.
 inline int64_t run(const Product& vocabulary) { return vocabulary.scales ? ROWS_INT8 : 4; }
 
@@ -51,6 +56,23 @@ inline float dot(const float* a, const float* b, int64_t size) {
         else sum = multiply_add(load(a + i, width), load(b + i, width), sum);
     });
     return total(sum);
+}
+
+// What a type scores with features, (C).
+inline float score(const Proposer& proposer, const float* features, int64_t type) {
+    const int64_t channels = proposer.vocabulary.inputs;
+    const float own = dot(features, proposer.weight + type * channels, channels);
+    return proposer.bias ? own + proposer.bias[type] : own;
+}
+
+// Logits (N, V) of slots by their features, or what is like them.
+inline void read_vocabulary(const Proposer& proposer, const float* features, int64_t count,
+                            int64_t threads, float* logits) {
+    if (!proposer.narrow.weight)
+        return product(proposer.vocabulary, features, count, logits, nullptr, threads);
+    float* few = scratch<float, 13>(count * proposer.directions.outputs);
+    product(proposer.directions, features, count, few, nullptr, threads);
+    product(proposer.narrow, few, count, logits, nullptr, threads);
 }
 
 // The candidates of a slot behind one token: places among them, likeliest first, and the logarithms of their chances.
@@ -83,7 +105,8 @@ class RowSlots {
         const int64_t types = proposer_.vocabulary.outputs, many = proposer_.candidates;
         for (int64_t slot = read_; slot < read_ + count; ++slot, logits += types) {
             Best best{&logits_[slot * many], &tokens_[slot * many], many};
-            take_best(logits, types, -1, bound(logits, types, many), best);
+            if (proposer_.narrow.weight) take_listed(logits, features(slot), best);
+            else take_best(logits, types, -1, bound(logits, types, many), best);
             while (best.count < many) best.take(-INFINITY, 0);  // numbers that are none
         }
         if (proposer_.heard)
@@ -111,21 +134,36 @@ class RowSlots {
     }
 
   private:
+    // The best by their scores of those that are best by `logits`, which are like them.
+    void take_listed(const float* logits, const float* features, Best& best) const {
+        const int64_t types = proposer_.vocabulary.outputs, listed = std::min(LISTED, types);
+        float near[LISTED], listed_types[LISTED];
+        Best list{near, listed_types, listed};
+        take_best(logits, types, -1, bound(logits, types, listed), list);
+        for (int64_t i = 0; i < list.count; ++i) {
+            const auto type = static_cast<int64_t>(listed_types[i]);
+            best.take(score(proposer_, features, type), type);
+        }
+    }
+
     // At least `many` of the numbers x are not below it.
     static float bound(const float* x, int64_t size, int64_t many) {
-        if (many > LANES || size < many) return -INFINITY;
-        Floats most = same(-INFINITY);
-        each_vector(size, [&](int64_t i, int width) { most = larger(padded(x + i, width), most); });
-        float maxima[LANES];
-        store(maxima, most);
-        std::nth_element(maxima, maxima + many - 1, maxima + LANES, std::greater<float>());
+        if (many > 2 * LANES || size < 2 * LANES) return -INFINITY;
+        Floats even = same(-INFINITY), odd = even;
+        each_vector(size, [&](int64_t i, int width) {
+            Floats& most = i / LANES % 2 ? odd : even;
+            most = larger(padded(x + i, width), most);
+        });
+        float maxima[2 * LANES];  // of numbers that are one another's 32nd
+        store(maxima, even), store(maxima + LANES, odd);
+        std::nth_element(maxima, maxima + many - 1, maxima + 2 * LANES, std::greater<float>());
         return maxima[many - 1];
     }
 
     void read_on() {
         const int64_t count = std::min(run(proposer_.vocabulary), call_.slots - read_);
         float* logits = scratch<float, 8>(count * proposer_.vocabulary.outputs);
-        product(proposer_.vocabulary, features(read_), count, logits, nullptr, call_.threads);
+        read_vocabulary(proposer_, features(read_), count, call_.threads, logits);
         take(logits, count);
     }
 
@@ -137,11 +175,8 @@ class RowSlots {
                     *of_token = proposer_.heard + before * channels_;
         for (int64_t i = 0; i < channels_; ++i) heard[i] = std::max(of_slot[i] + of_token[i], 0.0f);
         product(proposer_.write, heard, 1, told, features(slot), 1);
-        for (int64_t place = 0; place < proposer_.candidates; ++place) {
-            const int64_t type = token(slot, place);
-            scores[place] = dot(told, proposer_.weight + type * channels_, channels_);
-            if (proposer_.bias) scores[place] += proposer_.bias[type];
-        }
+        for (int64_t place = 0; place < proposer_.candidates; ++place)
+            scores[place] = score(proposer_, told, token(slot, place));
     }
 
     void rank(int64_t slot, const float* scores, Ranking& found) const {
@@ -222,7 +257,7 @@ void grow(const Proposer& proposer, const Slots& call) {
         std::copy_n(call.features + row * call.slots * channels, first * channels,
                     features + row * first * channels);
     float* logits = scratch<float, 11>(call.rows * first * types);
-    product(proposer.vocabulary, features, call.rows * first, logits, nullptr, call.threads);
+    read_vocabulary(proposer, features, call.rows * first, call.threads, logits);
     for (int64_t row = 0; row < call.rows; ++row) {
         RowSlots slots(proposer, call, row);
         slots.take(logits + row * first * types, first);

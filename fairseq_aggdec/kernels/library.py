@@ -84,7 +84,7 @@ class StepStruct(ctypes.Structure):
 
 class ProposerStruct(ctypes.Structure):
     _fields_ = (
-        ("vocabulary", ProductStruct),
+        *((name, ProductStruct) for name in ("vocabulary", "directions", "narrow")),
         *((name, _pointer) for name in ("weight", "bias")),
         *((name, ProductStruct) for name in ("read_slot", "write")),
         ("heard", _pointer),

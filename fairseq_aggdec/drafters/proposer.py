@@ -1,0 +1,198 @@
+"""Drafting in the compiled library, from the features of slots to trees or paths, as far as these reach.
+
+What takes longest there is to find the likeliest tokens among all of the vocabulary. Features of slots vary in few
+directions, which the first ones show; along these alone every type is compared, a quarter of the arithmetic, and the
+best are scored as they are.
+"""
+
+import ctypes
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.decoding.draft import Draft
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grown
+from fairseq_aggdec.kernels.library import Product, ProposerStruct, SlotsStruct, reads
+
+# Of the dimensions of features those that are looked along, one of so many.
+ONE_DIRECTION_OF = 4
+# Where there are fewer types, finding the likeliest takes little time anyway.
+FEWEST_TYPES = 2048
+# Features, for each of their dimensions, from which directions are learned, then learned anew.
+LEARNED_FROM = (2, 8, 32)
+# Types that directions are chosen for: some stand for all.
+TYPES_LEARNED_FROM = 8192
+# Slots of a draft that are learned from: most trees do not reach further.
+FIRST_SLOTS = 5
+
+
+class NarrowVocabulary:
+    """The types of a vocabulary as they look along the directions in which features differ most for them.
+
+    Args:
+        vocabulary: the projection that it stands for, in the library.
+        weight: (V, C) fp32 of the decoder's projection, the first rows of which ``vocabulary`` has.
+        bias: (V,) or None.
+    """
+
+    def __init__(self, vocabulary: Product, weight: Tensor, bias: Tensor | None):
+        self.vocabulary, self.weight = vocabulary, weight[: vocabulary.outputs]
+        self.bias = None if bias is None else bias[: vocabulary.outputs]
+        self.rows: list[Tensor] = []
+        self.due = [vocabulary.inputs * share for share in LEARNED_FROM]
+        if vocabulary.outputs < FEWEST_TYPES:
+            self.due = []
+        self.seen = 0
+        self.gram = weight.new_zeros(vocabulary.inputs, vocabulary.inputs)
+
+    def learn(self, features: Tensor) -> tuple[Product, Product] | None:
+        """From the features (B, k, C) of a draft; now and then what they are multiplied with, one after the other."""
+        if not self.due:
+            return None
+        rows = features[:, :FIRST_SLOTS].flatten(0, 1)
+        self.rows.append(rows.clone())
+        self.seen += len(rows)
+        if self.seen < self.due[0]:
+            return None
+        del self.due[0]
+        gathered = torch.cat(self.rows)
+        self.rows = []
+        self.gram += gathered.T @ gathered
+        if not self.gram.isfinite().all():
+            self.due = []  # a broken drafter
+            return None
+        return self._products()
+
+    def _products(self) -> tuple[Product, Product]:
+        """The projections through few dimensions that are closest to the whole one, by the features' second moments."""
+        count = max(1, len(self.gram) // ONE_DIRECTION_OF)
+        directions = torch.linalg.eigh(self.gram)[1][:, -count:].T.contiguous()
+        table = self.weight @ directions.T
+        int8, library = self.vocabulary.scales is not None, self.vocabulary.library
+        narrow = Product(table, self.bias, int8=int8, library=library)
+        return Product(directions, None, library=library), narrow
+
+
+class Proposer:
+    """What :func:`~fairseq_aggdec.drafters.trees.candidates` and :func:`~fairseq_aggdec.drafters.trees.grow` do, in the
+    compiled library and only as far as trees reach.
+
+    Args:
+        vocabulary: the projection by which candidates are found, in the library.
+        projection: the decoder's, which scores candidates behind a chain.
+        chain: of the slots, or None.
+    """
+
+    def __init__(self, vocabulary: Product, projection: nn.Linear, chain: Any = None):
+        weight = projection.weight.detach()
+        bias = None if projection.bias is None else projection.bias.detach()
+        self.kept = vocabulary, weight, bias, chain  # what the structure points to
+        self.narrowing = NarrowVocabulary(vocabulary, weight, bias)
+        self.narrow: tuple[Product, Product] | None = None
+        self.library = vocabulary.library
+        struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
+        struct.candidates = min(CANDIDATES, vocabulary.outputs)
+        struct.weight = weight.data_ptr()
+        struct.bias = None if bias is None else bias.data_ptr()
+        if chain is not None:
+            struct.read_slot, struct.write = (
+                layer.kernel.struct for layer in (chain.read_slot, chain.write)
+            )
+            struct.heard = chain.heard.data_ptr()
+
+    def grow(
+        self,
+        features: Tensor,
+        last: Sequence[int],
+        room: Sequence[int],
+        scales: Tensor,
+        nodes: int,
+        eos: int,
+        fixed_cost: float,
+        branches: bool = True,
+    ) -> list[Grown]:
+        """A tree for every row; see :func:`~fairseq_aggdec.drafters.trees.grow`.
+
+        Args:
+            features: (B, k, C) fp32 of the slots.
+            last: the token before the first slot of each row.
+            room: how many slots of each row may be filled.
+            scales: (2, k) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
+            nodes, eos, fixed_cost: as there.
+            branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
+        """
+        rows, slots, _ = features.shape
+        features, scales = features.contiguous(), scales.contiguous()
+        self._learn(features)
+        words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))(*last, *room)
+        chances = (ctypes.c_double * (rows * nodes))()
+        at = ctypes.addressof(words)
+        counts, tokens = at + 16 * rows, at + 24 * rows
+        call = SlotsStruct(
+            rows,
+            slots,
+            torch.get_num_threads(),
+            features.data_ptr(),
+            at,
+            at + 8 * rows,
+            scales.data_ptr(),
+            scales.data_ptr() + 4 * slots,
+            nodes,
+            eos,
+            branches,
+            fixed_cost,
+            tokens,
+            tokens + 8 * rows * nodes,
+            ctypes.addressof(chances),
+            counts,
+        )
+        self.library.aggdec_grow(ctypes.addressof(self.struct), ctypes.addressof(call))
+        trees = []
+        for row in range(rows):
+            first = 3 * rows + row * nodes
+            count, parents = words[2 * rows + row], first + rows * nodes
+            trees.append(
+                Grown(
+                    words[first : first + count],
+                    words[parents : parents + count],
+                    chances[row * nodes : row * nodes + count],
+                )
+            )
+        return trees
+
+    def _learn(self, features: Tensor) -> None:
+        if (found := self.narrowing.learn(features)) is not None:
+            self.narrow = found
+            self.struct.directions, self.struct.narrow = (product.struct for product in found)
+
+    def paths(self, features: Tensor, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
+        """One path for every row; arguments as for :meth:`grow`."""
+        slots = features.size(1)
+        as_given = _as_given(slots)
+        found = self.grow(features, last, room, as_given, slots, eos, math.inf, branches=False)
+        return Draft([tree.tokens for tree in found])
+
+
+@functools.cache
+def _as_given(slots: int) -> Tensor:
+    """Slopes and shifts (2, k) that change nothing."""
+    return torch.tensor([[1.0] * slots, [0.0] * slots])
+
+
+def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:
+    """A :class:`Proposer` for a drafter's decoder or one with heads, None where the library does not represent it.
+
+    Args:
+        decoder: has ``output_projection``.
+        vocabulary: the layer that projects what is drafted.
+        chain: :class:`~fairseq_aggdec.drafters.chain.FastChain` or None.
+    """
+    layers = [vocabulary] if chain is None else [vocabulary, chain.read_slot, chain.write]
+    weight = decoder.output_projection.weight
+    if any(layer.kernel is None for layer in layers) or not reads(weight.detach()):
+        return None
+    return Proposer(vocabulary.kernel, decoder.output_projection, chain)
