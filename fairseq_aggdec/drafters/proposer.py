@@ -23,7 +23,7 @@ ONE_DIRECTION_OF = 4
 # Where there are fewer types, finding the likeliest takes little time anyway.
 FEWEST_TYPES = 2048
 # Features, for each of their dimensions, from which directions are learned, then learned anew.
-LEARNED_FROM = (2, 8, 32)
+LEARNED_FROM = (2, 16)
 # Types that directions are chosen for: some stand for all.
 TYPES_LEARNED_FROM = 8192
 # Slots of a draft that are learned from: most trees do not reach further.
