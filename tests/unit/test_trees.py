@@ -15,25 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
-from fairseq_aggdec.decoding.int8 import linear
-from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.decoding.loop import best_path, own_path
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.calibration import Calibration, Scale
-from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.trees import (
-    CANDIDATES,
     LEARNED_FROM,
     ONE_OF,
     Grown,
     TreeGrower,
     candidates,
     grow,
-    proposer,
 )
 from tests.equality.test_gad import drafter as small_drafter
-from tests.support import make_model, make_task
 
 EOS = 2
 
@@ -189,64 +183,6 @@ def test_what_drafters_learned_is_forgotten(kind: str) -> None:
     assert not torch.allclose(drafter.trees.calibration.chances(log_probs), before)
     drafter.forget()
     assert torch.equal(drafter.trees.calibration.chances(log_probs), before)
-
-
-@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
-@pytest.mark.parametrize("chained", [True, False])
-@pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize(("nodes", "fixed_cost"), [(1, math.inf), (12, math.inf), (64, 5.0)])
-def test_compiled_trees_are_the_same(
-    chained: bool, int8: bool, nodes: int, fixed_cost: float
-) -> None:
-    task = make_task()
-    for seed in range(4):
-        sizes = {"decoder_embed_dim": 40, "encoder_embed_dim": 40}
-        tied = {"share_decoder_input_output_embed": seed % 2 == 0}
-        model = make_model(task, seed, "nar_drafter", slot_chain=chained, **sizes, **tied)
-        decoder = model.decoder
-        vocabulary = linear([decoder.output_projection], int8=int8)
-        chain = FastChain(decoder, True, int8) if chained else None
-        compiled = proposer(decoder, vocabulary, chain)
-        assert compiled is not None
-        features, last, room = 0.7 * torch.randn(3, 9, 40), [5, 6, 7], [12, 3, 0]
-        calibration = Calibration()
-        calibration.numbers(9, features.device)
-        calibration.table = torch.stack([torch.linspace(0.5, 1.5, 9), torch.linspace(-1, 1, 9)])
-        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 9))
-        if chain is not None:
-            tokens, scores = chain.pairs(features, logits, torch.tensor(last))
-        else:
-            best = logits.topk(CANDIDATES)
-            tokens = best.indices
-            scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
-        found = candidates(tokens, scores, calibration)
-        scales = calibration.numbers(9, features.device)
-        trees = compiled.grow(features, last, room, scales, nodes, EOS, fixed_cost)
-        for row, tree in enumerate(trees):
-            expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
-            assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
-            assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
-
-
-@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
-@pytest.mark.parametrize("chained", [True, False])
-def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> None:
-    for seed in range(6):
-        model = make_model(make_task(), seed, "nar_drafter", slot_chain=chained)
-        decoder = model.decoder
-        vocabulary = linear([decoder.output_projection])
-        chain = FastChain(decoder, True) if chained else None
-        compiled = proposer(decoder, vocabulary, chain)
-        assert compiled is not None
-        features, last, room = torch.randn(3, 7, decoder.embed_dim), [5, 6, 7], [12, 3, 0]
-        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 7))
-        block = logits.argmax(-1)
-        if chain is not None:
-            block = chain.choose(features, logits, torch.tensor(last))
-        found = compiled.paths(features, last, room, EOS).rows()
-        for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
-            until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
-            assert list(drafted) == tokens[: min(until, most)]
 
 
 def test_slots_that_trees_do_not_reach_are_not_filled() -> None:

@@ -1,0 +1,138 @@
+"""Drafting in the compiled library: what the operators draft, and the vocabulary seen along few directions."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.int8 import linear
+from fairseq_aggdec.decoding.linear import fast_kernels
+from fairseq_aggdec.drafters.calibration import Calibration
+from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, candidates, grow
+from tests.support import make_model, make_task
+
+pytestmark = pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
+
+EOS = 2
+
+
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("nodes", "fixed_cost"), [(1, math.inf), (12, math.inf), (64, 5.0)])
+def test_compiled_trees_are_the_same(
+    chained: bool, int8: bool, nodes: int, fixed_cost: float
+) -> None:
+    task = make_task()
+    for seed in range(4):
+        sizes = {"decoder_embed_dim": 40, "encoder_embed_dim": 40}
+        tied = {"share_decoder_input_output_embed": seed % 2 == 0}
+        model = make_model(task, seed, "nar_drafter", slot_chain=chained, **sizes, **tied)
+        decoder = model.decoder
+        vocabulary = linear([decoder.output_projection], int8=int8)
+        chain = FastChain(decoder, True, int8) if chained else None
+        compiled = proposer(decoder, vocabulary, chain)
+        assert compiled is not None
+        features, last, room = 0.7 * torch.randn(3, 9, 40), [5, 6, 7], [12, 3, 0]
+        calibration = Calibration()
+        calibration.numbers(9, features.device)
+        calibration.table = torch.stack([torch.linspace(0.5, 1.5, 9), torch.linspace(-1, 1, 9)])
+        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 9))
+        if chain is not None:
+            tokens, scores = chain.pairs(features, logits, torch.tensor(last))
+        else:
+            best = logits.topk(CANDIDATES)
+            tokens = best.indices
+            scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
+        found = candidates(tokens, scores, calibration)
+        scales = calibration.numbers(9, features.device)
+        trees = compiled.grow(features, last, room, scales, nodes, EOS, fixed_cost)
+        for row, tree in enumerate(trees):
+            expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
+            assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
+            assert tree.chances == pytest.approx(expected.chances, abs=1e-4)
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> None:
+    for seed in range(6):
+        model = make_model(make_task(), seed, "nar_drafter", slot_chain=chained)
+        decoder = model.decoder
+        vocabulary = linear([decoder.output_projection])
+        chain = FastChain(decoder, True) if chained else None
+        compiled = proposer(decoder, vocabulary, chain)
+        assert compiled is not None
+        features, last, room = torch.randn(3, 7, decoder.embed_dim), [5, 6, 7], [12, 3, 0]
+        logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 7))
+        block = logits.argmax(-1)
+        if chain is not None:
+            block = chain.choose(features, logits, torch.tensor(last))
+        found = compiled.paths(features, last, room, EOS).rows()
+        for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
+            until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
+            assert list(drafted) == tokens[: min(until, most)]
+
+
+WIDTH = 16
+
+
+def made(types: int, int8: bool = False) -> Proposer:
+    """Of a decoder with random weights."""
+    torch.manual_seed(1)
+    decoder: Any = SimpleNamespace(output_projection=torch.nn.Linear(WIDTH, types))
+    found = proposer(decoder, linear([decoder.output_projection], int8=int8))
+    assert found is not None
+    return found
+
+
+def trees_of(proposer: Proposer, features: torch.Tensor) -> list[Grown]:
+    rows, slots, _ = features.shape
+    scales = torch.stack([torch.ones(slots), torch.zeros(slots)])
+    return proposer.grow(features, [5] * rows, [slots] * rows, scales, 12, EOS, math.inf)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_few_directions_tell_types_apart_where_features_vary_in_no_others(int8: bool) -> None:
+    torch.manual_seed(2)
+    basis = torch.randn(WIDTH // 4, WIDTH)
+    learned = made(3000, int8)
+    for _ in range(30):
+        features = torch.randn(3, 7, WIDTH // 4) @ basis
+        narrow = learned.narrow is not None
+        found, expected = trees_of(learned, features), trees_of(made(3000), features)
+        if narrow:
+            assert [tree.tokens for tree in found] == [tree.tokens for tree in expected]
+            for tree, other in zip(found, expected, strict=True):
+                assert tree.chances == pytest.approx(other.chances, abs=1e-4)
+    assert narrow, "nothing was learned"
+    assert not learned.narrowing.due, "it is still learning"
+    # Scores are those of the whole projection, in fp32, whatever the candidates were found in.
+    products = learned.narrow
+    assert products is not None
+    assert (products[0].outputs, products[1].inputs) == (WIDTH // 4, WIDTH // 4)
+
+
+def test_what_was_learned_is_learned_once_more() -> None:
+    learned = made(FEWEST_TYPES)
+    kept = []
+    for _ in range(20):
+        trees_of(learned, torch.randn(3, 9, WIDTH))
+        if learned.narrow is not None and not any(learned.narrow is one for one in kept):
+            kept.append(learned.narrow)
+    assert len(kept) == 2
+
+
+def test_small_vocabularies_and_broken_features_are_read_whole() -> None:
+    small, broken = made(FEWEST_TYPES - 1), made(FEWEST_TYPES)
+    for _ in range(20):
+        features = torch.randn(3, 9, WIDTH)
+        trees_of(small, features)
+        trees_of(broken, features * torch.nan)
+    assert small.narrow is None
+    assert broken.narrow is None
+    assert not broken.narrowing.rows, "it gathers features that it does not use"
