@@ -90,7 +90,7 @@ train() {
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "${LR:-0.001}" \
         --lr-scheduler polynomial_decay --warmup-updates $((MAX_UPDATE < 4000 ? MAX_UPDATE / 10 : 400)) \
         --total-num-update "$MAX_UPDATE" --max-update "$MAX_UPDATE" --patience "${PATIENCE:-6}" \
-        --required-batch-size-multiple 1 --num-workers 0 \
+        --required-batch-size-multiple 1 --num-workers 0 --upsample-primary 1 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 250 --validate-interval-updates 250 --validate-interval 1000000 \
         --keep-interval-updates 1 --no-epoch-checkpoints ${FLAGS:-} --log-format simple --log-interval 50 2>&1 |

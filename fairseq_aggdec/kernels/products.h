@@ -30,6 +30,7 @@ constexpr int STRIP = PANEL;
 #else
 constexpr int STRIP = LANES;
 #endif
+constexpr uint64_t STRIPS = PANEL / LANES;
 // Rows that are in registers together, in fp32 and in 8 bits.
 constexpr int ROWS = 6;
 #if defined(AGGDEC_AVX2)
@@ -83,19 +84,27 @@ struct Turn {
     int64_t tile, count;
 };
 
-// What a tile of one vector asks memory for while it multiplies: with others the next vector's weights, each its share of
-// them; alone its own, some steps ahead. Behind the last weights, what is there.
+// What a tile of one vector asks memory for while it multiplies, a line in each step. With others: the next vector's weights,
+// each its share of them. Alone: the next panel's, from its four strips in turn, which memory gives faster than one after the
+// other. Behind the last weights, what is there.
 struct Ahead {
     const char* from;
-    int64_t pace;  // bytes for every step
+    int64_t pace, strip;  // bytes for every step; of a strip, 0: there are none in turn
     Ahead(const Product& p, int64_t panel, int part, Turn turn) {
-        constexpr int64_t LINE = 64, LEAD = 32;
-        const char* own = static_cast<const char*>(p.weight) +
-                          first_weight(panel, part, p.inputs, sizeof(float));
-        const bool last = (panel + 1) * PANEL >= p.outputs && (part + 1) * LANES == PANEL;
-        from = own, pace = LINE / turn.count;
-        if (!last && turn.count == 1) from += LEAD * LINE;
-        else if (!last) from += (turn.count + turn.tile) * (p.inputs * LINE / turn.count);
+        constexpr int64_t LINE = 64;
+        const int64_t bytes = p.inputs * LINE;
+        from = static_cast<const char*>(p.weight) + first_weight(panel, part, p.inputs, sizeof(float));
+        pace = LINE / turn.count, strip = 0;
+        const bool last = (panel + 1) * PANEL >= p.outputs;
+        if (turn.count > 1) {
+            if (!last || (part + 1) * LANES < PANEL) from += bytes + turn.tile * (bytes / turn.count);
+        } else if (!last) {
+            strip = bytes;
+            from += (STRIPS - part) * bytes + part * (p.inputs / STRIPS) * LINE;
+        }
+    }
+    const char* at(uint64_t step) const {
+        return strip ? from + step % STRIPS * strip + step / STRIPS * pace : from + step * pace;
     }
 };
 
@@ -114,7 +123,7 @@ template <int R, int TILE>
     for (int64_t k = 0; k < p.inputs; ++k, weight += STRIP) {
         Floats w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load(weight + t * apart);
-        if (TILE == 1) __builtin_prefetch(ahead.from + k * ahead.pace);
+        if (TILE == 1) __builtin_prefetch(ahead.at(k));
         for (int r = 0; r < R; ++r) {
             const Floats one = same(x[r * p.inputs + k]);
             for (int t = 0; t < TILE; ++t) a[r][t] = multiply_add(one, w[t], a[r][t]);
