@@ -67,7 +67,8 @@ distil() {
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
 }
 
-# A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough.
+# A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough. Of a training set in
+# parts (--subsets train train1), fairseq-train takes the first --upsample-primary times, by default -1 times.
 train() {
     local options
     # shellcheck disable=SC2206  # the sizes are a list

@@ -8,7 +8,7 @@ from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.drafters.loading import load_verifier
 from fairseq_aggdec.drafters.nar import NarDrafter
 
-# Longer than almost every output; the time that validation takes does not depend on those that would not end.
+# --max-len-a and --max-len-b, longer than almost every output: those that would not end take no long time.
 LONGEST = 2.0, 20
 
 

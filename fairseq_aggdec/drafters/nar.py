@@ -281,6 +281,8 @@ class NarDrafter(Warmed):
         """Forgets what was learned from the batches before."""
         if self.trees is not None:
             self.trees.forget()
+        if (proposer := getattr(self, "proposer", None)) is not None:  # made with the fast forms
+            proposer.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]

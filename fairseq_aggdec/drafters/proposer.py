@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.draft import Draft
 from fairseq_aggdec.drafters.trees import CANDIDATES, Grown
-from fairseq_aggdec.kernels.library import Product, ProposerStruct, SlotsStruct, reads
+from fairseq_aggdec.kernels.library import (
+    Product,
+    ProductStruct,
+    ProposerStruct,
+    SlotsStruct,
+    reads,
+)
 
 # Of the dimensions of features those that are looked along, one of so many.
 ONE_DIRECTION_OF = 4
@@ -24,14 +30,12 @@ ONE_DIRECTION_OF = 4
 FEWEST_TYPES = 2048
 # Features, for each of their dimensions, from which directions are learned, then learned anew.
 LEARNED_FROM = (2, 16)
-# Types that directions are chosen for: some stand for all.
-TYPES_LEARNED_FROM = 8192
 # Slots of a draft that are learned from: most trees do not reach further.
 FIRST_SLOTS = 5
 
 
 class NarrowVocabulary:
-    """The types of a vocabulary as they look along the directions in which features differ most for them.
+    """The types of a vocabulary as they look along the directions that features vary most in.
 
     Args:
         vocabulary: the projection that it stands for, in the library.
@@ -50,7 +54,8 @@ class NarrowVocabulary:
         self.gram = weight.new_zeros(vocabulary.inputs, vocabulary.inputs)
 
     def learn(self, features: Tensor) -> tuple[Product, Product] | None:
-        """From the features (B, k, C) of a draft; now and then what they are multiplied with, one after the other."""
+        """From the features (B, k, C) fp32 of a draft; now and then what they are multiplied with, one after the other:
+        (C) -> (C / 4) directions and (C / 4) -> (V)."""
         if not self.due:
             return None
         rows = features[:, :FIRST_SLOTS].flatten(0, 1)
@@ -61,14 +66,16 @@ class NarrowVocabulary:
         del self.due[0]
         gathered = torch.cat(self.rows)
         self.rows = []
-        self.gram += gathered.T @ gathered
+        self.gram = (
+            self.gram + gathered.T @ gathered
+        )  # not in place: it may have been made in inference mode
         if not self.gram.isfinite().all():
             self.due = []  # a broken drafter
             return None
         return self._products()
 
     def _products(self) -> tuple[Product, Product]:
-        """The projections through few dimensions that are closest to the whole one, by the features' second moments."""
+        """Both, by the second moments of the features so far."""
         count = max(1, len(self.gram) // ONE_DIRECTION_OF)
         directions = torch.linalg.eigh(self.gram)[1][:, -count:].T.contiguous()
         table = self.weight @ directions.T
@@ -85,6 +92,9 @@ class Proposer:
         vocabulary: the projection by which candidates are found, in the library.
         projection: the decoder's, which scores candidates behind a chain.
         chain: of the slots, or None.
+
+    Attributes:
+        narrow: what likely types are looked for with, see :class:`NarrowVocabulary`; None: with the whole vocabulary.
     """
 
     def __init__(self, vocabulary: Product, projection: nn.Linear, chain: Any = None):
@@ -168,6 +178,12 @@ class Proposer:
         if (found := self.narrowing.learn(features)) is not None:
             self.narrow = found
             self.struct.directions, self.struct.narrow = (product.struct for product in found)
+
+    def forget(self) -> None:
+        """Forgets what was learned: drafts do not depend on those before."""
+        vocabulary, weight, bias, _ = self.kept
+        self.narrowing, self.narrow = NarrowVocabulary(vocabulary, weight, bias), None
+        self.struct.directions = self.struct.narrow = ProductStruct()
 
     def paths(self, features: Tensor, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
         """One path for every row; arguments as for :meth:`grow`."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
-FORGET_DEPTH, REMEMBERED = 0.125, 64.0
+FORGET_DEPTH, REMEMBERED = 0.125, 8.0
 WARM_UP_NODES = 6
 # What an iteration with a tree costs beside its nodes, in nodes, until it was measured: as it was where models of three
 # layers and width 256 had been timed, in the compiled kernels.

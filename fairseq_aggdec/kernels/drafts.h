@@ -2,7 +2,8 @@
 // each slot the likeliest token behind the one before, which is one path.
 //
 // fairseq_aggdec/drafters/trees.py does the same in PyTorch's operators, for all slots and candidates at once. Here only
-// what the tree reaches is worked out: the vocabulary in runs of slots, the chain one candidate at a time.
+// what the tree reaches is worked out: the vocabulary in runs of slots, along few directions once these are known
+// (proposer.py), the chain one candidate at a time.
 
 #pragma once
 
@@ -19,8 +20,8 @@ using namespace aggdec;
 // How the tokens of a slot are scored. Letters: R rows, K slots, M candidates, C channels, V types.
 struct Proposer {
     Product vocabulary;          // to the first types of the dictionary, or all
-    // To a few directions in which features vary, and from these to the same types, whose likeliest are then scored. Null weights:
-    // not known yet.
+    // To a few directions that features vary in, and from these to the same types, whose likeliest are then scored.
+    // Null weights: not known yet.
     Product directions, narrow;
     const float *weight, *bias;  // (V, C), and (V) or null: what scores a candidate that was told the one before it
     Product read_slot, write;    // the chain
@@ -142,7 +143,8 @@ class RowSlots {
         take_best(logits, types, -1, bound(logits, types, listed), list);
         for (int64_t i = 0; i < list.count; ++i) {
             const auto type = static_cast<int64_t>(listed_types[i]);
-            best.take(score(proposer_, features, type), type);
+            const float own = score(proposer_, features, type);
+            if (own == own) best.take(own, type);  // no NaN
         }
     }
 

@@ -9,9 +9,9 @@
 
 using namespace aggdec;
 
-// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP. fp32:
-// (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of 4, with the scale and the sum of each
-// output's weights.
+// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP.
+// fp32: (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of 4, with the scale and the sum of
+// each output's weights.
 struct Product {
     int64_t inputs, outputs;
     const void* weight;
@@ -46,6 +46,7 @@ constexpr int tile(int rows, bool int8) {
     return rows == 1 ? 4 : rows == 2 && !int8 ? 2 : 1;
 #endif
 }
+
 struct Output {
     float* y;
     int64_t stride;
@@ -70,8 +71,8 @@ inline void finish(const Output& out, int64_t row, int64_t column, int count, Fl
     }
 }
 
-// Where the weights of a panel's vectors from `part` on begin, `unit` numbers for every output and step; and how far apart the
-// vectors are.
+// Where the weights of a panel's vectors from `part` on begin, `unit` numbers for every output and step; and how far apart
+// the vectors are.
 constexpr int64_t first_weight(int64_t panel, int part, int64_t steps, int64_t unit) {
     return (panel * steps * PANEL + part * (STRIP == PANEL ? LANES : steps * LANES)) * unit;
 }
@@ -84,9 +85,9 @@ struct Turn {
     int64_t tile, count;
 };
 
-// What a tile of one vector asks memory for while it multiplies, a line in each step. With others: the next vector's weights,
-// each its share of them. Alone: the next panel's, from its four strips in turn, which memory gives faster than one after the
-// other. Behind the last weights, what is there.
+// What a tile of one vector asks memory for while it multiplies, a line in each step. With others: the next vector's
+// weights, each its share of them. Alone: the next panel's, from its four strips in turn, which memory gives faster than
+// one after the other. Behind the last weights, what is there.
 struct Ahead {
     const char* from;
     int64_t pace, strip;  // bytes for every step; of a strip, 0: there are none in turn
@@ -108,12 +109,13 @@ struct Ahead {
     }
 };
 
-// Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32. Inlined, what the caller keeps in registers is missing
-// here.
+// Rows `row` to `row + R` of one panel's vectors `part` and on, in fp32. Inlined, what the caller keeps in registers would
+// be missing here.
 template <int R, int TILE>
-[[gnu::noinline]] void tile_fp32(const Product& p, int64_t panel, int part, const float* x, int64_t row, Turn turn,
-               const Output& out) {
-    const float* weight = static_cast<const float*>(p.weight) + first_weight(panel, part, p.inputs, 1);
+[[gnu::noinline]] void tile_fp32(const Product& p, int64_t panel, int part, const float* x,
+                                 int64_t row, Turn turn, const Output& out) {
+    const float* weight =
+        static_cast<const float*>(p.weight) + first_weight(panel, part, p.inputs, 1);
     const int64_t apart = between(p.inputs, 1);
     const Ahead ahead(p, panel, part, turn);
     x += row * p.inputs;
@@ -177,10 +179,11 @@ void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int
 
 // ... in 8 bits.
 template <int R, int TILE>
-[[gnu::noinline]] void tile_int8(const Product& p, int64_t panel, int part, const Levels& x, int64_t row,
-               const Output& out) {
+[[gnu::noinline]] void tile_int8(const Product& p, int64_t panel, int part, const Levels& x,
+                                 int64_t row, const Output& out) {
     const int64_t groups = x.groups, stride = x.stride();
-    const int8_t* weight = static_cast<const int8_t*>(p.weight) + first_weight(panel, part, groups, 4);
+    const int8_t* weight =
+        static_cast<const int8_t*>(p.weight) + first_weight(panel, part, groups, 4);
     const int64_t apart = between(groups, 4);
     Ints a[R][TILE];
     for (auto& of_row : a)
@@ -219,8 +222,8 @@ void with(int64_t rows, const F& f) {
     }
 }
 
-// f(R, TILE, row, part, turn) for the tiles of one panel, as few as there can be. The weights of a vector serve all rows while
-// they are in the cache. In fp32 all tiles have as many rows: one row alone waits for its own sums.
+// f(R, TILE, row, part, turn) for the tiles of one panel, as few as there can be. The weights of a vector serve all rows
+// while they are in the cache. In fp32 all tiles have as many rows, or one more: one row alone waits for its own sums.
 template <bool INT8, class F>
 void by_tiles(int64_t rows, const F& f) {
     constexpr int MOST = INT8 ? ROWS_INT8 : ROWS, VECTORS = PANEL / LANES;

@@ -78,7 +78,7 @@ def test_the_largest_products_of_8_bits(instructions: str, inputs: int) -> None:
     """Levels and weights at both ends, beside each other: the sums are exact, however a processor adds them."""
     signs = torch.tensor([[1.0], [-1.0]]).expand(2, inputs)
     mixed = torch.randn(3, inputs).sign()
-    weight = torch.cat((signs, mixed, mixed * torch.rand(3, 1)))
+    weight = torch.cat((signs, mixed, mixed * torch.rand(3, 1), torch.randn(130, inputs)))
     x = torch.cat(
         (signs, mixed, mixed.roll(1, 0), signs + 1, torch.zeros(1, inputs), torch.randn(2, inputs))
     )

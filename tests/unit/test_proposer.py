@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from fairseq_aggdec.decoding.int8 import linear
-from fairseq_aggdec.decoding.linear import fast_kernels
+from fairseq_aggdec.decoding.linear import fast_kernels, some_outputs
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
 from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, candidates, grow
+from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.support import make_model, make_task
 
 pytestmark = pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
@@ -136,3 +138,60 @@ def test_small_vocabularies_and_broken_features_are_read_whole() -> None:
     assert small.narrow is None
     assert broken.narrow is None
     assert not broken.narrowing.rows, "it gathers features that it does not use"
+
+
+def test_what_was_learned_is_forgotten() -> None:
+    learned, features = made(FEWEST_TYPES), torch.randn(3, 9, WIDTH)
+    before = trees_of(made(FEWEST_TYPES), features)
+    for _ in range(20):
+        trees_of(learned, torch.randn(3, 9, WIDTH))
+    assert learned.narrow is not None
+    learned.forget()
+    assert learned.narrow is None
+    assert trees_of(learned, features) == before
+    model = make_model(make_task(), 1, "nar_drafter", block_size=4)
+    drafter = NarDrafter(model)
+    drafter.forget()  # nothing was made yet
+    verifier: Any = None
+    drafter.prepare(verifier)
+    assert drafter.proposer is not None
+    drafter.proposer.narrowing.seen = 5
+    drafter.forget()
+    assert drafter.proposer.narrowing.seen == 0
+
+
+def test_numbers_that_are_none_are_no_candidates_after_learning_either() -> None:
+    learned = made(FEWEST_TYPES)
+    for _ in range(20):
+        trees_of(learned, torch.randn(3, 9, WIDTH))
+    features = torch.randn(3, 9, WIDTH)
+    expected = trees_of(learned, features)
+    features[1] = torch.nan
+    found = trees_of(learned, features)
+    assert (found[0], found[2]) == (expected[0], expected[2])
+    assert all(0 <= token < FEWEST_TYPES for token in found[1].tokens)
+
+
+@pytest.mark.parametrize("types", [2500, 0])
+def test_narrow_vocabularies_with_a_chain_and_with_a_part_of_the_types(types: int) -> None:
+    torch.manual_seed(3)
+    decoder: Any = SimpleNamespace(output_projection=torch.nn.Linear(WIDTH, 3000))
+    decoder.chain, decoder.embed_scale = SlotChain(WIDTH, WIDTH), 1.0
+    decoder.embed_tokens = torch.nn.Embedding(3000, WIDTH)
+    part = some_outputs(decoder.output_projection, slice(types or None))
+    chain = FastChain(decoder, True)
+    basis = torch.randn(WIDTH // 4, WIDTH)
+
+    def new() -> Proposer:
+        found = proposer(decoder, linear([part]), chain)
+        assert found is not None
+        return found
+
+    learned = new()
+    for _ in range(20):
+        trees_of(learned, torch.randn(3, 7, WIDTH // 4) @ basis)
+    assert learned.narrow is not None
+    features = torch.randn(3, 7, WIDTH // 4) @ basis
+    for tree, other in zip(trees_of(learned, features), trees_of(new(), features), strict=True):
+        assert tree.tokens == other.tokens
+        assert all(token < (types or 3000) for token in tree.tokens)
