@@ -66,9 +66,8 @@ class NarrowVocabulary:
         del self.due[0]
         gathered = torch.cat(self.rows)
         self.rows = []
-        self.gram = (
-            self.gram + gathered.T @ gathered
-        )  # not in place: it may have been made in inference mode
+        # Not in place: it may have been made in inference mode.
+        self.gram = self.gram + gathered.T @ gathered
         if not self.gram.isfinite().all():
             self.due = []  # a broken drafter
             return None
