@@ -144,9 +144,11 @@ class CachedDecoder:
         self.types, self.project_types = types, linear([part], pack=False, int8=self.int8)
 
     def features(self, window: Window) -> Tensor:
-        """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out)."""
+        """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out), or of what is
+        ``wanted`` of each row, (B * wanted, C_out)."""
         if self.compiled is None or window.alone or window.fixed:
             x = with_kernels(window.tokens.device, self._run, window)
+            x = x[window.row_ends(window.wanted)] if window.wanted else x
         else:
             x = self._run_compiled(window)
         return x if self.project_out is None else self.project_out(x)

@@ -82,7 +82,8 @@ class CompiledLayers:
         memory_mask: Tensor | None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The window's tokens through all layers and the norm behind them, (N, C); may be ``x`` itself, overwritten.
+        """The window's tokens through all layers and the norm behind them, (N, C), or of the ``wanted`` of each row,
+        (B * wanted, C); may be ``x`` itself, overwritten.
 
         Args:
             x: (N, C); None: they are embedded here, each at its place among ``positions`` (>= end, C), if any. Where
@@ -106,6 +107,7 @@ class CompiledLayers:
         else:
             x = x.contiguous()
         step.rows, step.end, step.threads = window.rows, window.end, torch.get_num_threads()
+        step.wanted = window.wanted
         places = (ctypes.c_int64 * (2 * window.rows))(*window.starts, *window.widths)
         step.starts = ctypes.addressof(places)
         step.widths = step.starts + 8 * window.rows
@@ -120,7 +122,7 @@ class CompiledLayers:
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
         del kept
-        return x
+        return x[: window.rows * window.wanted] if window.wanted else x
 
     def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> Any:
         """Writes into the step what each slot sees; returns what that points to, besides the mask."""

@@ -38,6 +38,7 @@ class Window:
         widths: number of slots of each row (host numbers, B of them, each >= 1).
         block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 to width);
             None when every slot sees only the slots up to itself.
+        wanted: of how many last slots of each row features are asked for, 0: of all.
 
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
@@ -50,6 +51,7 @@ class Window:
     alone = False
     fixed = False
     gridded = True
+    wanted = 0
     host: list[int] | None = None  # the tokens, where the host knows them
 
     def __init__(
@@ -58,8 +60,9 @@ class Window:
         starts: Sequence[int],
         widths: Sequence[int],
         block_starts: Sequence[int] | None = None,
+        wanted: int = 0,
     ):
-        self.tokens = tokens
+        self.tokens, self.wanted = tokens, wanted
         self.starts, self.widths, self.block_starts = starts, widths, block_starts
         self.rows, self.width = len(starts), max(widths)
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
@@ -105,6 +108,13 @@ class Window:
     def positions(self) -> Tensor:
         """(N,) position of each token in its sentence."""
         return self._placement[2]
+
+    def row_ends(self, count: int) -> Tensor | slice:
+        """The last so many of the N places of every row, row after row."""
+        if self.rows == 1:
+            return slice(self.widths[0] - count, self.widths[0])  # read without an index
+        rows = [range(end - count, end) for end in itertools.accumulate(self.widths)]
+        return to_device(rows, self.tokens.device, torch.long).flatten()
 
     @functools.cached_property
     def _placement(self) -> tuple[Tensor, ...]:

@@ -115,9 +115,8 @@ class CachedSlots(CachedDecoder):
         if decoder.causal_prefix:
             self.cached = [len(prefix) for prefix in prefixes]
             block_starts = [width - block_size for width in widths]
-        window = Window(to_device(flat, self.device), starts, widths, block_starts)
-        places, self.masks = self._last(block_size, ends), self._last(masks, ends)
-        return self.features(window)[places].unflatten(0, (-1, block_size))
+        window = Window(to_device(flat, self.device), starts, widths, block_starts, block_size)
+        return self.features(window).unflatten(0, (-1, block_size))
 
     @property
     def follows(self) -> bool:
@@ -149,20 +148,13 @@ class CachedSlots(CachedDecoder):
         keys = keys_beside(shape)
         grid = shape.rows, width + masks, grid_end(keys) if self.graphs else keys
         window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
-        self.masks = masked.flatten()
+        self.masked = masked.flatten()
         features = self.features(window).view(*tokens.shape, -1)
         slots = prefix + masks - block_size + torch.arange(block_size, device=owners.device)
         return features[torch.arange(shape.rows, device=owners.device).unsqueeze(1), slots]
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         return self.draft_logits(features.flatten(0, 1), proposing).unflatten(0, features.shape[:2])
-
-    def _last(self, count: int, ends: Sequence[int]) -> Tensor | slice:
-        """The last ``count`` places of every row of a window whose rows end there."""
-        if len(ends) == 1:
-            return slice(ends[0] - count, ends[0])  # read without an index
-        rows = [range(end - count, end) for end in ends]
-        return to_device(rows, self.device, torch.long).flatten()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         super().keep_rows(rows)
@@ -181,17 +173,18 @@ class CachedSlots(CachedDecoder):
     def _embed(self, window: Window) -> Tensor:
         decoder = self.decoder
         table = self._position_table(window.end)
+        on_grid = isinstance(window, GridWindow)
+        masks = self.masked if on_grid else window.row_ends(window.wanted - decoder.shift)
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
         positions = None
         if decoder.copy_query is not None:
-            positions = table[window.positions[self.masks]]  # (B * masks, C)
+            positions = table[window.positions[masks]]  # (B * masks, C)
             positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
         slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
-        if isinstance(window, GridWindow):
-            assert isinstance(self.masks, Tensor)
-            x = torch.where(self.masks.unsqueeze(1), slots, x)
+        if on_grid:
+            x = torch.where(self.masked.unsqueeze(1), slots, x)
         else:
-            x[self.masks] = slots if positions is None else slots.flatten(0, 1)
+            x[masks] = slots if positions is None else slots.flatten(0, 1)
         if self.project_in is not None:
             x = self.project_in(x)
         x = window.add_positions(x, table)

@@ -58,12 +58,13 @@ struct Step {
     int64_t memory_value, memory_row, memory_head, memory_position, sources;
     const float* memory_mask;  // additive, (B, S) or null
     int64_t memory_mask_row;
+    int64_t wanted;  // of each row so many last tokens, which x begins with in the end; 0: all
 };
 
 namespace {
 
 struct Token {
-    int64_t row, slot;  // of the window
+    int64_t row, slot, place;  // of the window, the last among all its tokens
 };
 
 void embed(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
@@ -110,15 +111,15 @@ int64_t sight_end(const Step& step, const Token& token) {
     return start + token.slot + 1;
 }
 
-// What a token, the n-th of its window, sees in the cache of a layer; `places` for as many numbers.
-Sight own_sight(const Step& step, const Shape& shape, const Token& token, int64_t n,
-                const float* cache, int32_t* places) {
+// What a token sees in the cache of a layer; `places` for as many numbers.
+Sight own_sight(const Step& step, const Shape& shape, const Token& token, const float* cache,
+                int32_t* places) {
     const int64_t channels = shape.channels;
     const float* keys = cache + token.row * step.cache_row;
     Sight sight{keys, keys + channels, 2 * channels, channels / shape.heads, step.end, nullptr, nullptr};
     if (step.mask)
         return seen(sight, step.mask + token.row * step.mask_row + token.slot * step.mask_slot, places);
-    if (step.seen) return of_bits(sight, step.seen + n * step.seen_bytes, places);
+    if (step.seen) return of_bits(sight, step.seen + token.place * step.seen_bytes, places);
     sight.count = sight_end(step, token);
     return sight;
 }
@@ -135,10 +136,25 @@ void by_rows(const std::vector<Token>& window, int64_t begin, int64_t end, const
     }
 }
 
-void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
-                  const std::vector<Token>& window, float* x, float* cache, const float* memory) {
-    const int64_t tokens = static_cast<int64_t>(window.size()), channels = shape.channels;
-    const int64_t threads = step.threads;
+// Behind the keys and values of the last layer only what is wanted has to be worked out: its tokens, x (N, C) and queries
+// (N, 3 C) are moved to the front.
+void leave_wanted(const Step& step, int64_t channels, std::vector<Token>& window, float* x, float* wide) {
+    size_t kept = 0;
+    for (size_t n = 0; n < window.size(); ++n) {
+        if (window[n].slot < step.widths[window[n].row] - step.wanted) continue;
+        if (kept < n) {
+            std::memcpy(x + kept * channels, x + n * channels, sizeof(float) * channels);
+            std::memcpy(wide + 3 * kept * channels, wide + 3 * n * channels, sizeof(float) * channels);
+        }
+        window[kept++] = window[n];
+    }
+    window.resize(kept);
+}
+
+void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool last,
+                  std::vector<Token>& window, float* x, float* cache, const float* memory) {
+    const int64_t channels = shape.channels, threads = step.threads;
+    int64_t tokens = static_cast<int64_t>(window.size());
     float* inner = scratch<float, 5>(tokens * channels);
     float* wide = scratch<float, 6>(tokens * 3 * channels);
     const float* in = x;
@@ -153,13 +169,17 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step,
                     (step.starts[token.row] + token.slot) * 2 * channels;
         std::memcpy(to, wide + (3 * n + 1) * channels, sizeof(float) * 2 * channels);
     }
+    if (last && step.wanted) {
+        leave_wanted(step, channels, window, x, wide);
+        tokens = static_cast<int64_t>(window.size());
+    }
     const int64_t most = std::max(step.end, step.sources);  // places that a token may see
     share(tokens, threads, tokens * step.end * channels * 4, [&](int64_t begin, int64_t end) {
         int32_t* places = scratch<int32_t, 7>(QUERIES * most);
         by_rows(window, begin, end, [&](int64_t first, int count) {
             Sight sights[QUERIES];
             for (int i = 0; i < count; ++i)
-                sights[i] = own_sight(step, shape, window[first + i], first + i, cache, places + i * most);
+                sights[i] = own_sight(step, shape, window[first + i], cache, places + i * most);
             attend(wide + 3 * first * channels, 3 * channels, sights, count, channels, shape.heads,
                    inner + first * channels, channels);
         });
@@ -303,16 +323,17 @@ void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t
 // Trees of drafted tokens, see drafts.h.
 void aggdec_grow(const Proposer* proposer, const Slots* slots) { grow(*proposer, *slots); }
 
-// The layers of a decoder over the tokens of a window: x (N, C), in place.
+// The layers of a decoder over the tokens of a window: x (N, C), in place, what is wanted at its front.
 void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
     thread_local std::vector<Token> window;
     window.clear();
     for (int64_t row = 0; row < step->rows; ++row)
-        for (int64_t slot = 0; slot < step->widths[row]; ++slot) window.push_back({row, slot});
+        for (int64_t slot = 0; slot < step->widths[row]; ++slot)
+            window.push_back({row, slot, static_cast<int64_t>(window.size())});
     if (step->tokens) embed(*shape, *step, window, x);
     for (int64_t l = 0; l < shape->layers; ++l)
-        decode_layer(layers[l], *shape, *step, window, x, step->cache + l * step->cache_layer,
-                     step->memory[l]);
+        decode_layer(layers[l], *shape, *step, l + 1 == shape->layers, window, x,
+                     step->cache + l * step->cache_layer, step->memory[l]);
     if (shape->end_norm.weight)
         normalise_rows(shape->end_norm, x, static_cast<int64_t>(window.size()), shape->channels, x);
 }

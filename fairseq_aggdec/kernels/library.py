@@ -78,7 +78,7 @@ class StepStruct(ctypes.Structure):
         *((name, _int) for name in ("memory_value", "memory_row", "memory_head")),
         *((name, _int) for name in ("memory_position", "sources")),
         ("memory_mask", _pointer),
-        ("memory_mask_row", _int),
+        *((name, _int) for name in ("memory_mask_row", "wanted")),
     )
 
 
