@@ -174,9 +174,9 @@ class BeamGenerator(CachedGenerator):
             inputs[0].extend([tree.tokens[node] for node in nodes])
             inputs[1].extend([tree.depths[node] for node in nodes])
             inputs[2].extend([rules.wanted(tree.depths[node]) for node in nodes])
-        tokens, depths, wanted = to_device(inputs, device).unbind(0)
         widths = [len(nodes) for nodes in requests]
-        window = TreeWindow(tokens, starts, widths, depths, max(inputs[1]), seen)
+        window = TreeWindow(inputs[0], starts, widths, inputs[1], seen, device)
+        window.tokens, window.depths, wanted = to_device(inputs, device).unbind(0)  # at once
         logits = self.verifier.logits(window)
         count = min(self.beam_size + 1, logits.size(1))
         table = best_tokens(logits, count, wanted, self.pad, self.unk, self.unk_penalty, banned)

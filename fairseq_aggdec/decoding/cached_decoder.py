@@ -147,8 +147,7 @@ class CachedDecoder:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out), or of what is
         ``wanted`` of each row, (B * wanted, C_out)."""
         if self.compiled is None or window.alone or window.fixed:
-            x = with_kernels(window.tokens.device, self._run, window)
-            x = x[window.row_ends(window.wanted)] if window.wanted else x
+            x = window.of_wanted(with_kernels(window.tokens.device, self._run, window))
         else:
             x = self._run_compiled(window)
         return x if self.project_out is None else self.project_out(x)
@@ -164,9 +163,10 @@ class CachedDecoder:
             x = self._embed(window)
         elif self.decoder.embed_positions is not None:
             positions = self._position_table(window.reach)
-        return self.compiled.decode(
+        found = self.compiled.decode(
             x, window, self.cache, own_mask, self.memory, self.memory_mask, positions
         )
+        return found if x is None else window.of_wanted(found)
 
     def _run(self, window: Window) -> Tensor:
         if self.graphs is not None:

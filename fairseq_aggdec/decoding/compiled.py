@@ -12,6 +12,7 @@ from fairseq_aggdec.decoding.linear import FastNorm
 from fairseq_aggdec.decoding.window import TreeWindow, Window
 from fairseq_aggdec.kernels.library import (
     ACTIVATIONS,
+    WORD,
     LayerStruct,
     NormStruct,
     ShapeStruct,
@@ -82,8 +83,8 @@ class CompiledLayers:
         memory_mask: Tensor | None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The window's tokens through all layers and the norm behind them, (N, C), or of the ``wanted`` of each row,
-        (B * wanted, C); may be ``x`` itself, overwritten.
+        """The window's tokens through all layers and the norm behind them, (N, C); may be ``x`` itself, overwritten.
+        What is ``wanted`` of them, (B * wanted, C), where they are embedded here.
 
         Args:
             x: (N, C); None: they are embedded here, each at its place among ``positions`` (>= end, C), if any. Where
@@ -96,24 +97,19 @@ class CompiledLayers:
             memory_mask: additive, (B, 1, 1, S), or None.
         """
         step = self.step
-        step.tokens = step.positions = step.depths = None
-        if x is None:
-            tokens = window.tokens.contiguous()
-            step.tokens = tokens.data_ptr()
-            step.positions = None if positions is None else positions.data_ptr()
-            if isinstance(window, TreeWindow):
-                step.depths = window.depths.data_ptr()
-            x = cache.new_empty(tokens.size(0), self.channels)
+        step.positions = None
+        if x is not None:
+            x, said, step.wanted = x.contiguous(), self._say_where(window, ()), 0
         else:
-            x = x.contiguous()
-        step.rows, step.end, step.threads = window.rows, window.end, torch.get_num_threads()
-        step.wanted = window.wanted
-        places = (ctypes.c_int64 * (2 * window.rows))(*window.starts, *window.widths)
-        step.starts = ctypes.addressof(places)
-        step.widths = step.starts + 8 * window.rows
+            tokens, step.wanted = window.host_tokens(), window.wanted
+            said = self._say_where(window, tokens)
+            if positions is not None:
+                step.positions = positions.data_ptr()
+            x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)
+        step.end, step.threads = window.end, torch.get_num_threads()
         step.cache = cache.data_ptr()
         step.cache_layer, step.cache_row, _, _ = cache.stride()
-        kept = self._say_what_is_seen(window, own_mask)  # until the call is over
+        seen = self._say_what_is_seen(window, own_mask)
         if memory is not self.memory:
             self._remember(memory)
         step.memory_mask = None
@@ -121,27 +117,41 @@ class CompiledLayers:
             step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
-        del kept
-        return x[: window.rows * window.wanted] if window.wanted else x
+        del said, seen  # the step points to them
+        return x
+
+    def _say_where(self, window: Window, tokens: Sequence[int]) -> Any:
+        """Writes into the step where tokens stand, and which they are where they are embedded here; returns what that
+        points to."""
+        step, rows = self.step, window.rows
+        blocks = window.block_starts or ()
+        depths = window.host_depths if tokens and isinstance(window, TreeWindow) else ()
+        numbers = (*window.starts, *window.widths, *blocks, *tokens, *depths)
+        words = (ctypes.c_int64 * len(numbers))(*numbers)
+        at = ctypes.addressof(words)
+        step.rows, step.starts, step.widths = rows, at, at + WORD * rows
+        at += 2 * WORD * rows
+        step.blocks = at if blocks else None
+        at += WORD * len(blocks)
+        step.tokens = at if tokens else None
+        step.depths = at + WORD * len(tokens) if depths else None
+        return words
 
     def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> Any:
         """Writes into the step what each slot sees; returns what that points to, besides the mask."""
         step = self.step
-        kept: Any = None
-        step.mask = step.seen = step.blocks = None
+        step.mask = step.seen = None
         step.causal = own_mask is None and not needs_mask(window, None)
         if own_mask is not None:
             step.mask = own_mask.data_ptr()
             step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
             step.mask_slot = own_mask.stride(2)
-        elif step.causal and isinstance(window, TreeWindow):
+        elif isinstance(window, TreeWindow):
             seen, step.seen_bytes = window.places()
             kept = (ctypes.c_char * len(seen)).from_buffer_copy(seen)
             step.seen = ctypes.addressof(kept)
-        elif step.causal and window.block_starts is not None:
-            kept = (ctypes.c_int64 * window.rows)(*window.block_starts)
-            step.blocks = ctypes.addressof(kept)
-        return kept
+            return kept
+        return None
 
     def _remember(self, memory: Sequence[Tensor]) -> None:
         self.memory = memory

@@ -21,12 +21,11 @@ class Draft:
         self.tokens = tokens
         self.lengths = [len(row) for row in tokens]
 
-    def after(self, last: Sequence[int], device: torch.device) -> Tensor:
-        """The last committed token of each row and then its draft, flat: (B + sum of lengths,) int64."""
-        return to_device(self.on_host(last), device)
-
-    def on_host(self, last: Sequence[int]) -> list[int] | None:
-        """The same numbers on the host, None where they are on the device only."""
+    def after(self, last: Sequence[int], device: torch.device) -> Tensor | list[int]:
+        """The last committed token of each row and then its draft, flat, (B + sum of lengths); host numbers, or int64
+        where the draft is on the device."""
+        if len(last) == 1:
+            return [*last, *self.tokens[0]]
         return [
             token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)
         ]
@@ -34,9 +33,7 @@ class Draft:
     def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
         """The last committed token of each row, which stands at ``starts``, followed by its draft."""
         widths = [length + 1 for length in self.lengths]
-        window = Window(self.after(last, device), starts, widths)
-        window.host = self.on_host(last)
-        return window
+        return Window(self.after(last, device), starts, widths, device=device)
 
     def chain(self) -> "Draft":
         """The draft without its branches."""
@@ -99,9 +96,6 @@ class BlockDraft(Draft):
 
     def __init__(self, block: Tensor, lengths: Sequence[int]):
         self.block, self.lengths = block, list(lengths)
-
-    def on_host(self, last: Sequence[int]) -> list[int] | None:
-        return None
 
     def first(self, most: int) -> Draft:
         if max(self.lengths) <= most:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance, exact
@@ -18,15 +19,13 @@ from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.window import DraftedTree, Window
-from fairseq_aggdec.kernels.library import JudgementStruct, kernels, reads
-
-WORD = 8  # bytes
+from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 
 
 def judges(accept: Acceptance, logits: Tensor, window: Window) -> Any:
     """The library where it can judge a window, else None."""
     own = accept is exact or window.width == 1  # where nothing was drafted the choices are emitted
-    return kernels() if own and reads(logits) and window.tokens.is_contiguous() else None
+    return kernels() if own and reads(logits) else None
 
 
 def judge_compiled(
@@ -36,25 +35,27 @@ def judge_compiled(
     rows, (count, types) = window.rows, logits.shape
     forced, banned = rules.hidden(window, state)
     above = window.host_links[0] if isinstance(window, DraftedTree) else ()
-    given = (*window.widths, *itertools.chain.from_iterable(forced + banned), *above)
-    # In: widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
+    pairs = itertools.chain.from_iterable(forced + banned)
+    given = (*window.host_tokens(), *window.widths, *pairs, *above)
+    # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
     words = (ctypes.c_int64 * (len(given) + 2 * rows + 2 * count))(*given)
     at = ctypes.addressof(words)
-    pairs, out = at + WORD * rows, at + WORD * len(given)
-    choices, scores = window.tokens.new_empty(count), logits.new_empty(count)
+    widths, out = at + WORD * count, at + WORD * len(given)
+    first_pair = widths + WORD * rows
+    choices, scores = logits.new_empty(count, dtype=torch.int64), logits.new_empty(count)
     call = JudgementStruct(
         rows,
         types,
+        widths,
         at,
-        window.tokens.data_ptr(),
         out - WORD * count if above else None,
         logits.data_ptr(),
         rules.pad,
         rules.unk,
         rules.eos,
         rules.unk_penalty,
-        pairs + 2 * WORD * len(forced),
-        pairs,
+        first_pair + 2 * WORD * len(forced),
+        first_pair,
         len(banned),
         len(forced),
         choices.data_ptr(),

@@ -33,12 +33,13 @@ class Window:
     """N new positions of B rows, W slots in the widest row.
 
     Args:
-        tokens: (N,) int64, row after row.
+        tokens: (N,) int64, row after row; or host numbers, which are sent to ``device`` if they are asked for there.
         starts: position of each row's first slot (host numbers, B of them).
         widths: number of slots of each row (host numbers, B of them, each >= 1).
         block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 to width);
             None when every slot sees only the slots up to itself.
         wanted: of how many last slots of each row features are asked for, 0: of all.
+        device: where the window is read, if its tokens are host numbers.
 
     Attributes:
         alone: every slot sees itself only, and nothing is kept (:class:`NodeWindow`).
@@ -56,19 +57,31 @@ class Window:
 
     def __init__(
         self,
-        tokens: Tensor,
+        tokens: Tensor | list[int],
         starts: Sequence[int],
         widths: Sequence[int],
         block_starts: Sequence[int] | None = None,
         wanted: int = 0,
+        device: torch.device | None = None,
     ):
-        self.tokens, self.wanted = tokens, wanted
+        if isinstance(tokens, Tensor):
+            self.tokens, device = tokens, tokens.device
+        else:
+            self.host = tokens
+        assert device is not None
+        self.device = device
+        self.wanted = wanted
         self.starts, self.widths, self.block_starts = starts, widths, block_starts
         self.rows, self.width = len(starts), max(widths)
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
         self.reach = self.end
         self.level = min(starts) == max(starts)  # all rows start at the same position
         self.dense = min(widths) == self.width  # the grid has no holes
+
+    @functools.cached_property
+    def tokens(self) -> Tensor:
+        """(N,) int64, row after row."""
+        return to_device(self.host, self.device)
 
     @property
     def outputs(self) -> Sequence[Sequence[int]]:
@@ -115,6 +128,10 @@ class Window:
             return slice(self.widths[0] - count, self.widths[0])  # read without an index
         rows = [range(end - count, end) for end in itertools.accumulate(self.widths)]
         return to_device(rows, self.tokens.device, torch.long).flatten()
+
+    def of_wanted(self, x: Tensor) -> Tensor:
+        """(N, C) -> what is wanted of it."""
+        return x[self.row_ends(self.wanted)] if self.wanted else x
 
     @functools.cached_property
     def _placement(self) -> tuple[Tensor, ...]:
@@ -216,25 +233,39 @@ class TreeWindow(Window):
         "to" sees places 0, 1, 3 and 4
 
     Args:
-        tokens: (N,) int64, row after row.
+        tokens: N of them, row after row (host numbers).
         starts: place of each row's first new node (host numbers).
         widths: number of new nodes of each row (host numbers, each >= 1).
-        depths: (N,) int64, on the device of ``tokens``.
-        deepest: the largest of them.
+        depths: of the N nodes (host numbers).
         seen: per new node, row after row, the places that it sees as the bits of a number.
+        device: where the window is read.
     """
 
     def __init__(
         self,
-        tokens: Tensor,
+        tokens: list[int],
         starts: Sequence[int],
         widths: Sequence[int],
-        depths: Tensor,
-        deepest: int,
+        depths: list[int],
         seen: Sequence[int],
+        device: torch.device,
     ):
-        super().__init__(tokens, starts, widths)
-        self.depths, self.reach, self.seen = depths, deepest + 1, seen
+        super().__init__(tokens, starts, widths, device=device)
+        self.host_depths, self.reach, self.seen = depths, max(depths) + 1, seen
+
+    @functools.cached_property
+    def tokens(self) -> Tensor:
+        return self._numbers[0]
+
+    @functools.cached_property
+    def depths(self) -> Tensor:
+        """(N,) int64."""
+        return self._numbers[1]
+
+    @functools.cached_property
+    def _numbers(self) -> Tensor:
+        """(2, N): one transfer for tokens and depths."""
+        return to_device([*self.host_tokens(), *self.host_depths], self.device).view(2, -1)
 
     def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
         return torch.add(table[self.depths], x, alpha=scale)
@@ -301,16 +332,13 @@ class DraftedTree(TreeWindow):
                 below.append(below[parent] + 1)
                 above.append(parent)
                 seen.append(seen[parent] | 1 << place)
-        sent_tokens, sent_depths = to_device([*host, *depths], device).view(2, -1).unbind(0)
-        self.host_links = above, below
-        widths = [len(row) for row in tokens]
-        super().__init__(sent_tokens, starts, widths, sent_depths, max(depths), seen)
-        self.host, self.parents, self.host_depths = host, parents, depths
+        super().__init__(host, starts, [len(row) for row in tokens], depths, seen, device)
+        self.host_links, self.parents = (above, below), parents
 
     @functools.cached_property
     def links(self) -> Tensor:
         """(2, N): ``above`` and ``below``, which only relaxed acceptance reads."""
-        return to_device(self.host_links, self.tokens.device)
+        return to_device(self.host_links, self.device)
 
     @property
     def above(self) -> Tensor:

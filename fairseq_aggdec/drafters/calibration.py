@@ -90,20 +90,22 @@ class Calibration:
 
     def chances(self, log_probs: Tensor) -> Tensor:
         """Log-probabilities (B, k, M, M) of k slots -> logarithms of chances; the order is kept."""
-        slope, shift = self.numbers(log_probs.size(1), log_probs.device).view(2, -1, 1, 1).unbind(0)
+        slots = log_probs.size(1)
+        numbers = self.numbers(slots, log_probs.device)[:, :slots]
+        slope, shift = numbers.reshape(2, -1, 1, 1).unbind(0)
         # the logit: log p - log(1 - p)
         logits = log_probs - torch.log(-torch.expm1(log_probs.clamp(max=-1e-6)))
         return F.logsigmoid(slope * logits + shift)
 
     def numbers(self, slots: int, device: torch.device) -> Tensor:
-        """Slopes and shifts of so many slots: (2, k) fp32."""
+        """Slopes and shifts of so many slots, maybe of more: (2, k or more) fp32."""
         while len(self.scales) < slots:
             near = self.scales[-1] if self.scales else Scale()
             self.scales.append(Scale(near.slope, near.shift))
         if self.table is None or self.table.size(1) < slots or self.table.device != device:
             numbers = [[s.slope for s in self.scales], [s.shift for s in self.scales]]
             self.table = to_device(numbers, device)
-        return self.table[:, :slots]
+        return self.table
 
     def observe(self, outcomes: Iterable[tuple[int, float, bool]]) -> None:
         """Learns from slots, logarithms of :meth:`chances` and whether the tokens stood."""

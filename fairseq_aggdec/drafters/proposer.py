@@ -130,17 +130,18 @@ class Proposer:
             features: (B, k, C) fp32 of the slots.
             last: the token before the first slot of each row.
             room: how many slots of each row may be filled.
-            scales: (2, k) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
+            scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
             nodes, eos, fixed_cost: as there.
             branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
         """
         rows, slots, _ = features.shape
-        features, scales = features.contiguous(), scales.contiguous()
+        features = features.contiguous()
         self._learn(features)
         words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))(*last, *room)
         chances = (ctypes.c_double * (rows * nodes))()
         at = ctypes.addressof(words)
         counts, tokens = at + 16 * rows, at + 24 * rows
+        slopes = scales.data_ptr()
         call = SlotsStruct(
             rows,
             slots,
@@ -148,8 +149,8 @@ class Proposer:
             features.data_ptr(),
             at,
             at + 8 * rows,
-            scales.data_ptr(),
-            scales.data_ptr() + 4 * slots,
+            slopes,
+            slopes + 4 * scales.size(1),
             nodes,
             eos,
             branches,

@@ -115,7 +115,7 @@ class CachedSlots(CachedDecoder):
         if decoder.causal_prefix:
             self.cached = [len(prefix) for prefix in prefixes]
             block_starts = [width - block_size for width in widths]
-        window = Window(to_device(flat, self.device), starts, widths, block_starts, block_size)
+        window = Window(flat, starts, widths, block_starts, block_size, self.device)
         return self.features(window).unflatten(0, (-1, block_size))
 
     @property

@@ -58,7 +58,7 @@ struct Step {
     int64_t memory_value, memory_row, memory_head, memory_position, sources;
     const float* memory_mask;  // additive, (B, S) or null
     int64_t memory_mask_row;
-    int64_t wanted;  // of each row so many last tokens, which x begins with in the end; 0: all
+    int64_t wanted;  // of each row so many last tokens; 0: all, as where tokens are not embedded here
 };
 
 namespace {
@@ -323,19 +323,23 @@ void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t
 // Trees of drafted tokens, see drafts.h.
 void aggdec_grow(const Proposer* proposer, const Slots* slots) { grow(*proposer, *slots); }
 
-// The layers of a decoder over the tokens of a window: x (N, C), in place, what is wanted at its front.
+// The layers of a decoder over the tokens of a window: x (N, C), in place, or out what is wanted of it.
 void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
     thread_local std::vector<Token> window;
     window.clear();
     for (int64_t row = 0; row < step->rows; ++row)
         for (int64_t slot = 0; slot < step->widths[row]; ++slot)
             window.push_back({row, slot, static_cast<int64_t>(window.size())});
+    const auto count = static_cast<int64_t>(window.size());
+    float* out = x;
+    if (step->wanted) x = scratch<float, 14>(count * shape->channels);
     if (step->tokens) embed(*shape, *step, window, x);
     for (int64_t l = 0; l < shape->layers; ++l)
         decode_layer(layers[l], *shape, *step, l + 1 == shape->layers, window, x,
                      step->cache + l * step->cache_layer, step->memory[l]);
-    if (shape->end_norm.weight)
-        normalise_rows(shape->end_norm, x, static_cast<int64_t>(window.size()), shape->channels, x);
+    const auto left = static_cast<int64_t>(window.size());
+    if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, left, shape->channels, out);
+    else if (out != x) std::copy_n(x, left * shape->channels, out);
 }
 
 // The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.

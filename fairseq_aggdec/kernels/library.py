@@ -26,6 +26,7 @@ INSTRUCTIONS = ("plain", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 PANEL = 64  # weights are padded to multiples of so many outputs
 LEVELS = 127  # largest weight in 8 bits
+WORD = 8  # bytes of a whole number of the structures
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
