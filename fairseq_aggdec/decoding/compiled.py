@@ -71,6 +71,7 @@ class CompiledLayers:
         self.embeds = embedding is not None
         self.step = StepStruct()
         self.memory: Sequence[Tensor] | None = None
+        self.cache: Tensor | None = None
         self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
 
     def decode(
@@ -107,9 +108,10 @@ class CompiledLayers:
                 step.positions = positions.data_ptr()
             x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)
         step.end, step.threads = window.end, torch.get_num_threads()
-        step.cache = cache.data_ptr()
-        step.cache_layer, step.cache_row, _, _ = cache.stride()
-        seen = self._say_what_is_seen(window, own_mask)
+        self._say_what_is_seen(window, own_mask)
+        if cache is not self.cache:
+            self.cache, step.cache = cache, cache.data_ptr()
+            step.cache_layer, step.cache_row, _, _ = cache.stride()
         if memory is not self.memory:
             self._remember(memory)
         step.memory_mask = None
@@ -117,7 +119,7 @@ class CompiledLayers:
             step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
-        del said, seen  # the step points to them
+        del said  # the step points to it
         return x
 
     def _say_where(self, window: Window, tokens: Sequence[int]) -> Any:
@@ -137,8 +139,8 @@ class CompiledLayers:
         step.depths = at + WORD * len(tokens) if depths else None
         return words
 
-    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> Any:
-        """Writes into the step what each slot sees; returns what that points to, besides the mask."""
+    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> None:
+        """Writes into the step what each slot sees; what that points to is kept there, but for the mask."""
         step = self.step
         step.mask = step.seen = None
         step.causal = own_mask is None and not needs_mask(window, None)
@@ -147,11 +149,7 @@ class CompiledLayers:
             step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
             step.mask_slot = own_mask.stride(2)
         elif isinstance(window, TreeWindow):
-            seen, step.seen_bytes = window.places()
-            kept = (ctypes.c_char * len(seen)).from_buffer_copy(seen)
-            step.seen = ctypes.addressof(kept)
-            return kept
-        return None
+            step.seen, step.seen_bytes = window.places()
 
     def _remember(self, memory: Sequence[Tensor]) -> None:
         self.memory = memory

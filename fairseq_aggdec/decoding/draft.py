@@ -141,7 +141,8 @@ class Verification:
 
     Attributes:
         window: the positions that were verified.
-        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts.
+        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts. None where
+            ``scores`` are known.
         drafted: number of drafted tokens per row.
         accepted: number of drafted tokens that stand, per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
@@ -151,7 +152,7 @@ class Verification:
     """
 
     window: Window
-    tokens: Tensor
+    tokens: Tensor | None
     drafted: list[int]
     accepted: list[int]
     emitted: list[list[int]]

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.acceptance import Acceptance, exact
@@ -37,12 +36,12 @@ def judge_compiled(
     above = window.host_links[0] if isinstance(window, DraftedTree) else ()
     pairs = itertools.chain.from_iterable(forced + banned)
     given = (*window.host_tokens(), *window.widths, *pairs, *above)
-    # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
-    words = (ctypes.c_int64 * (len(given) + 2 * rows + 2 * count))(*given)
+    # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens, choices (N each).
+    words = (ctypes.c_int64 * (len(given) + 2 * rows + 3 * count))(*given)
     at = ctypes.addressof(words)
     widths, out = at + WORD * count, at + WORD * len(given)
     first_pair = widths + WORD * rows
-    choices, scores = logits.new_empty(count, dtype=torch.int64), logits.new_empty(count)
+    scores = logits.new_empty(count)
     call = JudgementStruct(
         rows,
         types,
@@ -58,7 +57,7 @@ def judge_compiled(
         first_pair,
         len(banned),
         len(forced),
-        choices.data_ptr(),
+        out + WORD * (2 * rows + 2 * count),
         out,
         out + WORD * rows,
         out + 2 * WORD * rows,
@@ -72,7 +71,7 @@ def judge_compiled(
     paths = _split(words, places, emitted) if above else None
     return Verification(
         window,
-        choices,
+        None,
         draft.lengths,
         accepted,
         _split(words, tokens, emitted),

@@ -182,22 +182,28 @@ def best_path(
 
 def commit(verification: Verification, rules: Rules, logits: Tensor, state: DecodeState) -> None:
     """Commits the emitted tokens with their scores."""
-    window, emitted = verification.window, verification.emitted
+    emitted = verification.emitted
     if state.rows[0].history is not None:
-        _remember(window, state)
-    if verification.scores is not None:
-        scores = verification.scores
-    elif window.rows == 1 and verification.paths is None:
-        count = len(emitted[0])
-        scores = rules.scores(logits[:count], verification.tokens[:count])
-    elif window.width == 1:
-        scores = rules.scores(logits, verification.tokens)
-    else:
-        places = verification.places()
-        tokens = [token for row in emitted for token in row]
-        gained, chosen = to_device([places, tokens], logits.device).unbind(0)
-        scores = rules.scores(logits, chosen, gained)
+        _remember(verification.window, state)
+    scores = verification.scores
+    if scores is None:
+        scores = _scores(verification, rules, logits)
     state.commit(emitted, rules.free_forced_ends(scores, emitted, state))
+
+
+def _scores(verification: Verification, rules: Rules, logits: Tensor) -> Tensor:
+    """Log-probabilities of all that was emitted, row after row."""
+    window, emitted, choices = verification.window, verification.emitted, verification.tokens
+    assert choices is not None
+    if window.rows == 1 and verification.paths is None:
+        count = len(emitted[0])
+        return rules.scores(logits[:count], choices[:count])
+    if window.width == 1:
+        return rules.scores(logits, choices)
+    places = verification.places()
+    tokens = [token for row in emitted for token in row]
+    gained, chosen = to_device([places, tokens], logits.device).unbind(0)
+    return rules.scores(logits, chosen, gained)
 
 
 def _remember(window: Window, state: DecodeState) -> None:

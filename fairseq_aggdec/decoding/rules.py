@@ -166,7 +166,12 @@ class Rules:
         self, window: Window, state: DecodeState
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
-        return self._forced(window, state), self._banned(window, state)
+        # Most windows hold no position to look at.
+        free = not self.no_repeat_ngram_size and all(
+            start >= max(len(row.prefix), row.floor, row.strict_floor) and start + width <= row.end
+            for row, start, width in zip(state.rows, window.starts, window.widths, strict=True)
+        )
+        return ([], []) if free else (self._forced(window, state), self._banned(window, state))
 
     def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """(index, token) of every position of the window whose output is not the model's to choose."""

@@ -75,8 +75,16 @@ class Window:
         self.rows, self.width = len(starts), max(widths)
         self.end = max(start + width for start, width in zip(starts, widths, strict=True))
         self.reach = self.end
-        self.level = min(starts) == max(starts)  # all rows start at the same position
-        self.dense = min(widths) == self.width  # the grid has no holes
+
+    @functools.cached_property
+    def level(self) -> bool:
+        """Whether all rows start at the same position."""
+        return min(self.starts) == max(self.starts)
+
+    @functools.cached_property
+    def dense(self) -> bool:
+        """Whether the grid has no holes."""
+        return min(self.widths) == self.width
 
     @functools.cached_property
     def tokens(self) -> Tensor:

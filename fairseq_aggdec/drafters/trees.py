@@ -200,8 +200,9 @@ class TreeGrower:
 
     def _drafted(self, trees: list[Grown]) -> Draft:
         self.trees = trees
-        deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
-        self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
+        if self.budget.learned:
+            deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
+            self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
         return TreeDraft([tree.tokens for tree in trees], [tree.parents for tree in trees])
 
     def forget(self) -> None:

@@ -54,8 +54,11 @@ class RecordingDrafter:
     def observe(self, verification: Verification, state: DecodeState) -> None:
         window = verification.window
         # Where nothing was drafted the loop has nothing to accept.
-        choices = verification.tokens if window.width == 1 else self.choices
-        read, predicted = window.tokens.tolist(), choices.tolist()
+        alone = window.width == 1
+        predicted = (
+            [choice for (choice,) in verification.emitted] if alone else self.choices.tolist()
+        )
+        read = window.host_tokens()
         first = 0
         for place, (row, width, accepted, emitted) in enumerate(
             zip(state.rows, window.widths, verification.accepted, verification.emitted, strict=True)

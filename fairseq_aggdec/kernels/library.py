@@ -72,7 +72,7 @@ class StepStruct(ctypes.Structure):
         *((name, _int) for name in ("cache_layer", "cache_row")),
         ("mask", _pointer),
         *((name, _int) for name in ("mask_row", "mask_slot")),
-        ("seen", _pointer),
+        ("seen", ctypes.c_char_p),
         *((name, _int) for name in ("seen_bytes", "causal")),
         ("blocks", _pointer),
         ("memory", _pointer),

@@ -99,7 +99,6 @@ def test_the_library_judges_as_the_operators_do(
     expected, scores = judged_plainly(exact, rules, logits, draft, window, state.rows)
     for name in ("drafted", "accepted", "emitted", "paths"):
         assert getattr(found, name) == getattr(expected, name), name
-    assert torch.equal(found.tokens, expected.tokens)
     assert found.scores is not None
     torch.testing.assert_close(found.scores, scores, equal_nan=True)
 
