@@ -80,6 +80,7 @@ class CachedDecoder:
         # Local attention (the image Transformer's decoder has it): how far back a position sees.
         self.span: int | None = getattr(decoder, "attention_span", None)
         self.spare: Tensor | None = None  # flat: the memory of the cache, kept from batch to batch
+        self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
         self.graphs = None
         if graphs and device.type == "cuda":
             self.graphs = WindowGraphs(self._run_on_grid, device)
@@ -103,14 +104,13 @@ class CachedDecoder:
         """
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
-        memory: Sequence[Tensor] = [layer.cross_kv(states) for layer in self.layers]
+        self.memory: Sequence[Tensor] = [layer.cross_kv(states) for layer in self.layers]
         self.memory_mask = additive_mask(padding[0], states.dtype) if padding else None
         if self.graphs is not None:
-            kept = self.graphs.start(memory, self.memory_mask, rows, capacity)
-            self.cache, memory, self.memory_mask = kept
+            kept = self.graphs.start(self.memory, self.memory_mask, rows, capacity)
+            self.cache, self.memory, self.memory_mask = kept
         else:
             self.cache = self._emptied(rows, capacity, states)
-        self.memory = self._split(memory)
         self.types: Tensor | None = None
         # The layers of heads, which not every batch needs, read it when they are asked.
         self.encoder_out, self.sentences = encoder_out, list(range(rows))
@@ -134,8 +134,11 @@ class CachedDecoder:
         return spare[:count].zero_().view(shape)
 
     def _split(self, memory: Sequence[Tensor]) -> list[Tensor]:
-        """Of each layer (B, S, 2C) -> (2, B, H, S, D), views."""
-        return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=True)]
+        """Of each layer (B, S, 2C) -> (2, B, H, S, D), views, which serve until another is given."""
+        if self.views is None or self.views[0] is not memory:
+            views = [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=True)]
+            self.views = memory, views
+        return self.views[1]
 
     def restrict(self, types: Tensor) -> None:
         """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
@@ -186,13 +189,13 @@ class CachedDecoder:
 
     def _run_on_grid(self, given: Tensor, window: GridWindow, kept: Kept) -> Tensor:
         x = given if given.is_floating_point() else self._embed(window)
-        return self._run_layers(x, window, kept._replace(memory=self._split(kept.memory)))
+        return self._run_layers(x, window, kept)
 
     def _run_layers(self, x: Tensor, window: Window, kept: Kept) -> Tensor:
         own_mask = None if window.alone else window.mask(x.dtype, self.span)
         # unbind: to iterate over a tensor takes longer
         for layer, cache, memory in zip(
-            self.layers, kept.cache.unbind(0), kept.memory, strict=True
+            self.layers, kept.cache.unbind(0), self._split(kept.memory), strict=True
         ):
             x = layer(x, window, cache, own_mask, memory, kept.memory_mask)
         return x if self.norm is None else self.norm(x)
@@ -302,18 +305,18 @@ class CachedDecoder:
             new, old = to_device(moved, self.cache.device).unbind(1)
             self.cache[:, new] = self.cache[:, old]
             for memory in self.memory:
-                memory[:, new] = memory[:, old]
+                memory[new] = memory[old]
             if self.memory_mask is not None:
                 self.memory_mask[new] = self.memory_mask[old]
         self.cache = self.cache[:, : len(rows)]
-        self.memory = [memory[:, : len(rows)] for memory in self.memory]
+        self.memory = [memory[: len(rows)] for memory in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = self.memory_mask[: len(rows)]
 
     def gather_rows(self, rows: Tensor) -> None:
         """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
         self.cache = self.cache.index_select(1, rows)
-        self.memory = [memory.index_select(1, rows) for memory in self.memory]
+        self.memory = [memory.index_select(0, rows) for memory in self.memory]
         if self.memory_mask is not None:
             self.memory_mask = mask_of_rows(self.memory_mask, rows)
         self._move_in()
@@ -335,14 +338,11 @@ class CachedDecoder:
         """Has captured steps find keys and values that stand in new memory."""
         if self.graphs is None:
             return
-        # (2, R, H, S, D) -> (R, S, 2C)
-        flat: Sequence[Tensor] = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in self.memory]
         cache, mask = self.cache, self.memory_mask
         mask = None if mask is None else mask.clone()  # it may be where it is to be
-        kept = self.graphs.start(flat, mask, cache.size(1), cache.size(2))
+        kept = self.graphs.start(self.memory, mask, cache.size(1), cache.size(2))
         kept.cache[:, :, : cache.size(2)] = cache
-        self.cache, flat, self.memory_mask = kept
-        self.memory = self._split(flat)
+        self.cache, self.memory, self.memory_mask = kept
 
     @property
     def _embeds_alike(self) -> bool:

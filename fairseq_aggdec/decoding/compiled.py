@@ -94,7 +94,7 @@ class CompiledLayers:
             cache: (layers, B, capacity, 2C), written in place.
             own_mask: additive, (B or 1, 1, W, end); None: a slot sees what the window says, or everything where
                 :func:`needs_mask` is true of it.
-            memory: of each layer keys and values (2, B, H, S, D), all laid out alike, D together.
+            memory: of each layer keys and values (B, S, 2C), all laid out alike, 2C together.
             memory_mask: additive, (B, 1, 1, S), or None.
         """
         step = self.step
@@ -156,10 +156,9 @@ class CompiledLayers:
         self.memory_addresses = (ctypes.c_void_p * len(memory))(*(m.data_ptr() for m in memory))
         step, first = self.step, memory[0]
         step.memory = ctypes.addressof(self.memory_addresses)
-        step.memory_value, step.memory_row, step.memory_head, step.memory_position, _ = (
-            first.stride()
-        )
-        step.sources = first.size(3)
+        step.memory_row, step.memory_position, _ = first.stride()
+        step.memory_value, step.memory_head = self.channels, self.channels // self.shape.heads
+        step.sources = first.size(1)
 
     def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""

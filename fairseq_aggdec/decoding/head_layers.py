@@ -41,7 +41,7 @@ class FastHeadLayers:
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
         self.encoder_out, self.sentences = encoder_out, list(range(len(states)))
-        self.of_all = [layer.split(layer.cross_kv(states)) for layer in self.layers]
+        self.of_all = [layer.cross_kv(states) for layer in self.layers]  # each (B, S, 2C)
         self.mask_of_all = additive_mask(padding[0], states.dtype) if padding else None
         self.memory, self.memory_mask = self.of_all, self.mask_of_all
 
@@ -53,7 +53,7 @@ class FastHeadLayers:
             return
         rows = to_device(sentences, self.of_all[0].device)
         self.sentences, mask = sentences, self.mask_of_all
-        self.memory = [memory.index_select(1, rows) for memory in self.of_all]
+        self.memory = [memory.index_select(0, rows) for memory in self.of_all]
         self.memory_mask = None if mask is None else mask_of_rows(mask, rows)
 
     def __call__(
@@ -75,5 +75,5 @@ class FastHeadLayers:
             return x.view_as(heads)
         mask = window.mask(x.dtype)
         for layer, kept, memory in zip(self.layers, cache.unbind(0), self.memory, strict=True):
-            x = layer(x, window, kept, mask, memory, self.memory_mask)
+            x = layer(x, window, kept, mask, layer.split(memory), self.memory_mask)
         return (x if self.norm is None else self.norm(x)).view_as(heads)

@@ -287,7 +287,7 @@ def test_a_step_has_no_break(tree: bool) -> None:
     decoder = CachedDecoder(model.decoder, pack=False)
     net_input = make_batch(random_sources(3, 2))["net_input"]
     decoder.start(StockEncoder(model.encoder)(net_input), 2, 64)
-    memory = [kv.permute(1, 3, 0, 2, 4).flatten(2) for kv in decoder.memory]
+    memory = list(decoder.memory)
     kept = Kept(decoder.cache, memory, decoder.memory_mask)
     size = Size(2, 4, 64, memory[0].size(1), tree)
     tokens = torch.tensor([5, 6, 7, 8, 9])
