@@ -308,15 +308,15 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return found
 
     def _hypothesis(self, row: Row, scores: Tensor) -> Hypothesis:
-        score = scores.sum()
+        score, nothing = scores.sum(), torch.empty(0)
         if self.normalize_scores:
-            score = score / len(scores) ** self.len_penalty
+            score /= len(scores) ** self.len_penalty
         return {
             "tokens": torch.tensor(row.tokens[1:]),
             "score": score,
-            "positional_scores": scores.clone(),
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
+            "positional_scores": scores,
+            "attention": nothing,
+            "alignment": nothing,
             "steps": row.iterations,
             "history": [{"tokens": torch.tensor(tokens)} for tokens in row.history or ()],
         }

@@ -79,14 +79,17 @@ class DecodeState:
         return keep
 
     def token_scores(self) -> list[Tensor]:
-        """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU."""
-        scores = torch.cat(self.scores).cpu()
+        """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
+        memory of its own."""
+        scores = torch.cat(self.scores)
+        if self.device.type != "cpu":
+            scores = scores.cpu()
         if len(self.finished) == 1:
             return [scores]
         owners = torch.tensor(self.owners)
         order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=len(self.finished)).tolist()
-        return list(scores[order].split(counts))
+        return [own.clone() for own in scores[order].split(counts)]
 
 
 def remaining(alive: Sequence[bool]) -> list[int] | None:

@@ -285,6 +285,12 @@ void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64
         }
 }
 
+// Whether all of `count` numbers of 4 bytes, each in its place, are what they were.
+int64_t aggdec_same(const uint32_t* const* places, const uint32_t* numbers, int64_t count) {
+    return std::equal(numbers, numbers + count, places,
+                      [](uint32_t number, const uint32_t* place) { return number == *place; });
+}
+
 // Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
 void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
                               const int64_t* places, const int64_t* tokens, float* out) {

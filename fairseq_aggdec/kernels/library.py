@@ -175,6 +175,7 @@ def _declare(library: Any) -> None:
     for name, types in arguments.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
+    library.aggdec_same.argtypes, library.aggdec_same.restype = (_pointer, _pointer, _int), _int
 
 
 @functools.cache
