@@ -97,38 +97,38 @@ class CompiledLayers:
             memory: of each layer keys and values (B, S, 2C), all laid out alike, 2C together.
             memory_mask: additive, (B, 1, 1, S), or None.
         """
-        step = self.step
-        step.positions = None
+        step, tokens, depths = self.step, list[int](), list[int]()
+        step.wanted = 0
         if x is not None:
-            x, said, step.wanted = x.contiguous(), self._say_where(window, ()), 0
+            x = x.contiguous()
         else:
             tokens, step.wanted = window.host_tokens(), window.wanted
-            said = self._say_where(window, tokens)
-            if positions is not None:
-                step.positions = positions.data_ptr()
             x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)
-        step.end, step.threads = window.end, torch.get_num_threads()
+            if isinstance(window, TreeWindow):
+                depths = window.host_depths
+        where = window.starts, window.widths, window.block_starts or (), tokens, depths
+        said = self.say_where(*where, window.end, positions)
         self._say_what_is_seen(window, own_mask)
-        if cache is not self.cache:
-            self.cache, step.cache = cache, cache.data_ptr()
-            step.cache_layer, step.cache_row, _, _ = cache.stride()
-        if memory is not self.memory:
-            self._remember(memory)
-        step.memory_mask = None
-        if memory_mask is not None:
-            step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
+        self.say_what_is_kept(cache, memory, memory_mask)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
         del said  # the step points to it
         return x
 
-    def _say_where(self, window: Window, tokens: Sequence[int]) -> Any:
-        """Writes into the step where tokens stand, and which they are where they are embedded here; returns what that
-        points to."""
-        step, rows = self.step, window.rows
-        blocks = window.block_starts or ()
-        depths = window.host_depths if tokens and isinstance(window, TreeWindow) else ()
-        numbers = (*window.starts, *window.widths, *blocks, *tokens, *depths)
+    def say_where(
+        self,
+        starts: Sequence[int],
+        widths: Sequence[int],
+        blocks: Sequence[int],
+        tokens: Sequence[int],
+        depths: Sequence[int],
+        end: int,
+        positions: Tensor | None,
+    ) -> Any:
+        """Writes into the step where tokens stand, and which they are if they are embedded here; returns what that
+        points to. Of a :class:`~fairseq_aggdec.decoding.window.Window`; empty: there are none."""
+        step, rows = self.step, len(starts)
+        numbers = (*starts, *widths, *blocks, *tokens, *depths)
         words = (ctypes.c_int64 * len(numbers))(*numbers)
         at = ctypes.addressof(words)
         step.rows, step.starts, step.widths = rows, at, at + WORD * rows
@@ -137,7 +137,23 @@ class CompiledLayers:
         at += WORD * len(blocks)
         step.tokens = at if tokens else None
         step.depths = at + WORD * len(tokens) if depths else None
+        step.positions = None if positions is None else positions.data_ptr()
+        step.end, step.threads = end, torch.get_num_threads()
         return words
+
+    def say_what_is_kept(
+        self, cache: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None
+    ) -> None:
+        """Writes into the step what is read beside the window; arguments as for :meth:`decode`."""
+        step = self.step
+        if cache is not self.cache:
+            self.cache, step.cache = cache, cache.data_ptr()
+            step.cache_layer, step.cache_row, _, _ = cache.stride()
+        if memory is not self.memory:
+            self._remember(memory)
+        step.memory_mask = None
+        if memory_mask is not None:
+            step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
 
     def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> None:
         """Writes into the step what each slot sees; what that points to is kept there, but for the mask."""

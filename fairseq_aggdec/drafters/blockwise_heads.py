@@ -6,6 +6,7 @@ call. With layers of their own (``--head-layers``) they read that correction tok
 chain (``--slot-chain``) those of their likely tokens are drafted that go together behind it.
 """
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from fairseq_aggdec.decoding.transfer import rows_at, to_device
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, proposer
+from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
 
 logger = logging.getLogger(__name__)
@@ -126,9 +127,9 @@ class BlockwiseHeadsDrafter(Warmed):
             decoder = self.verifier.members[0].decoder
             assert isinstance(decoder, CachedDecoder)
             features = decoder.proposed_features(read, slots + 1, self.proposing, last)
-            if self.trees is None:
-                return self.proposer.paths(features, before, room, state.eos)
-            return self.trees.compiled(self.proposer, features, before, room, state.eos)
+            grow = functools.partial(self.proposer.grow, features)
+            draft = paths if self.trees is None else self.trees.compiled
+            return draft(grow, slots, before, room, state.eos)
         if self.trees is None:
             return BlockDraft(self._proposed(read, last, size), room)
         features, logits = self.verifier.propose(read, size + 1, self.proposing, last)

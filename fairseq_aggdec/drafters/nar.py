@@ -5,6 +5,7 @@ of that, anew in every iteration; with causal prefix attention it is what was co
 slots (with slots that predict the token after them, the last committed token is one of these and read again).
 """
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,9 +33,9 @@ from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, proposer
+from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
+from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 
@@ -128,12 +129,11 @@ class NarDrafter(Warmed):
 
     def _drafted(self, state: DecodeState, block_size: int, room: Sequence[int]) -> Draft:
         """What the slots say, no more than there is ``room`` for."""
+        if self.proposer is not None:
+            return self._proposed(self.proposer, state, block_size, room)
         if self.trees is not None:
             return self._tree(self.trees, state, block_size, room)
         features = self._features(state, block_size)
-        if self.proposer is not None:
-            before = [row.tokens[-1] for row in state.rows]
-            return self.proposer.paths(features, before, room, state.eos)
         block = self._chosen(features, self._last(state))
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
@@ -144,6 +144,19 @@ class NarDrafter(Warmed):
                 del tokens[tokens.index(state.eos) + 1 :]
             drafts.append(tokens[:most])
         return Draft(drafts)
+
+    def _proposed(
+        self, proposer: Proposer, state: DecodeState, block_size: int, room: Sequence[int]
+    ) -> Draft:
+        """The same in the compiled library, if need be with a look at the features."""
+        size = block_size if self.trees is None else self.trees.slots(block_size)
+        slots = self.slots
+        if isinstance(slots, CachedSlots) and slots.grows and not self.doubt.due:
+            grow: Grow = functools.partial(slots.grow, proposer, self._prefixes(state), size)
+        else:
+            grow = functools.partial(proposer.grow, self._features(state, size))
+        draft = paths if self.trees is None else self.trees.compiled
+        return draft(grow, size, [row.tokens[-1] for row in state.rows], room, state.eos)
 
     def follows(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
@@ -195,9 +208,6 @@ class NarDrafter(Warmed):
     ) -> Draft:
         """The likeliest paths of every row, no longer than there is room for."""
         features = self._features(state, trees.slots(block_size))
-        if self.proposer is not None:
-            before = [row.tokens[-1] for row in state.rows]
-            return trees.compiled(self.proposer, features, before, room, state.eos)
         logits = self.slots.slot_logits(features, self.proposing)
         if self.chain is None:
             return trees.alone(logits, room, state.eos)
@@ -236,12 +246,14 @@ class NarDrafter(Warmed):
         return self.slots.slot_logits(features, self.proposing)
 
     def _features(self, state: DecodeState, block_size: int) -> Tensor:
-        prefixes = [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
-        features = self.slots.block_features(prefixes, block_size)
+        features = self.slots.block_features(self._prefixes(state), block_size)
         if self.doubt.due:
             self.doubt = Doubt()
             self.finite = Told(features.isfinite().all().view(1))
         return features
+
+    def _prefixes(self, state: DecodeState) -> list[list[int]]:
+        return [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
 
     def _is_well(self) -> bool:
         """Reads what was asked about an earlier draft: by now the host need not wait for it."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.draft import Draft
-from fairseq_aggdec.drafters.trees import CANDIDATES, Grown
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grow, Grown
 from fairseq_aggdec.kernels.library import (
+    WORD,
     Product,
     ProductStruct,
     ProposerStruct,
@@ -103,6 +104,7 @@ class Proposer:
         self.narrowing = NarrowVocabulary(vocabulary, weight, bias)
         self.narrow: tuple[Product, Product] | None = None
         self.library = vocabulary.library
+        self.call, self.size = SlotsStruct(), (0, 0)  # rows and nodes that there is room for
         struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
         struct.candidates = min(CANDIDATES, vocabulary.outputs)
         struct.weight = weight.data_ptr()
@@ -112,6 +114,7 @@ class Proposer:
                 layer.kernel.struct for layer in (chain.read_slot, chain.write)
             )
             struct.heard = chain.heard.data_ptr()
+        self.address = ctypes.addressof(struct)
 
     def grow(
         self,
@@ -136,45 +139,64 @@ class Proposer:
         """
         rows, slots, _ = features.shape
         features = features.contiguous()
-        self._learn(features)
-        words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))(*last, *room)
-        chances = (ctypes.c_double * (rows * nodes))()
-        at = ctypes.addressof(words)
-        counts, tokens = at + 16 * rows, at + 24 * rows
-        slopes = scales.data_ptr()
-        call = SlotsStruct(
-            rows,
-            slots,
-            torch.get_num_threads(),
-            features.data_ptr(),
-            at,
-            at + 8 * rows,
-            slopes,
-            slopes + 4 * scales.size(1),
-            nodes,
-            eos,
-            branches,
-            fixed_cost,
-            tokens,
-            tokens + 8 * rows * nodes,
-            ctypes.addressof(chances),
-            counts,
-        )
-        self.library.aggdec_grow(ctypes.addressof(self.struct), ctypes.addressof(call))
-        trees = []
-        for row in range(rows):
-            first = 3 * rows + row * nodes
-            count, parents = words[2 * rows + row], first + rows * nodes
+        self.learn(features)
+        asked = last, room, scales, nodes, eos, fixed_cost, branches
+        self.library.aggdec_grow(self.address, self.ask(features.data_ptr(), rows, slots, *asked))
+        return self.told()
+
+    def ask(
+        self,
+        features: int,
+        rows: int,
+        slots: int,
+        last: Sequence[int],
+        room: Sequence[int],
+        scales: Tensor,
+        nodes: int,
+        eos: int,
+        fixed_cost: float,
+        branches: bool,
+    ) -> int:
+        """Where the library reads what is asked, features standing at an address; arguments as for :meth:`grow`."""
+        call = self.call
+        if self.size != (rows, nodes):
+            self._make_room(rows, nodes)
+        self.words[: 2 * rows] = [*last, *room]
+        call.slots, call.threads, call.features = slots, torch.get_num_threads(), features
+        call.slopes = slopes = scales.data_ptr()
+        call.shifts = slopes + 4 * scales.size(1)
+        call.eos, call.branches, call.fixed_cost = eos, branches, fixed_cost
+        return ctypes.addressof(call)
+
+    def _make_room(self, rows: int, nodes: int) -> None:
+        """For numbers that go to the library and back: last, room, counts (R each), tokens and parents (R, nodes)."""
+        self.size, call = (rows, nodes), self.call
+        self.words = (ctypes.c_int64 * (3 * rows + 2 * rows * nodes))()
+        self.chances = (ctypes.c_double * (rows * nodes))()
+        at = ctypes.addressof(self.words)
+        call.rows, call.nodes, call.chances = rows, nodes, ctypes.addressof(self.chances)
+        call.last, call.room, call.counts = (at + place * WORD * rows for place in range(3))
+        call.tokens = at + 3 * WORD * rows
+        call.parents = call.tokens + WORD * rows * nodes
+
+    def told(self) -> list[Grown]:
+        """What the library answered."""
+        (rows, nodes), words, chances = self.size, self.words, self.chances
+        trees, first = [], 3 * rows
+        for row, count in enumerate(words[2 * rows : first]):
+            tokens, own = first + row * nodes, row * nodes
+            parents = tokens + rows * nodes
             trees.append(
                 Grown(
-                    words[first : first + count],
+                    words[tokens : tokens + count],
                     words[parents : parents + count],
-                    chances[row * nodes : row * nodes + count],
+                    chances[own : own + count],
                 )
             )
         return trees
 
-    def _learn(self, features: Tensor) -> None:
+    def learn(self, features: Tensor) -> None:
+        """Learns directions from the features (B, k, C) of a draft, as long as there is something to learn."""
         if (found := self.narrowing.learn(features)) is not None:
             self.narrow = found
             self.struct.directions, self.struct.narrow = (product.struct for product in found)
@@ -185,12 +207,11 @@ class Proposer:
         self.narrowing, self.narrow = NarrowVocabulary(vocabulary, weight, bias), None
         self.struct.directions = self.struct.narrow = ProductStruct()
 
-    def paths(self, features: Tensor, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
-        """One path for every row; arguments as for :meth:`grow`."""
-        slots = features.size(1)
-        as_given = _as_given(slots)
-        found = self.grow(features, last, room, as_given, slots, eos, math.inf, branches=False)
-        return Draft([tree.tokens for tree in found])
+
+def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
+    """One path for every row; arguments as for :meth:`Proposer.grow`, which ``grow`` does but for the features."""
+    found = grow(last, room, _as_given(slots), slots, eos, math.inf, branches=False)
+    return Draft([tree.tokens for tree in found])
 
 
 @functools.cache

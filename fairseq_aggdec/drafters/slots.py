@@ -1,5 +1,6 @@
 """A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.decoding.window_graphs import grid_end
+from fairseq_aggdec.drafters.proposer import Proposer
+from fairseq_aggdec.drafters.trees import Grown
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
@@ -88,6 +91,7 @@ class CachedSlots(CachedDecoder):
         # What stands where a mask slot does.
         compiled = self.compiled is not None and self.compiled.embeds
         self.hole = -1 if compiled else model.decoder.padding_idx
+        self.grown_from = torch.empty(0)  # flat: features of the last draft of :meth:`grow`
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         rows, length = src_tokens.shape
@@ -98,25 +102,72 @@ class CachedSlots(CachedDecoder):
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        window = Window(*self._where(prefixes, block_size), block_size, self.device)
+        return self.features(window).unflatten(0, (-1, block_size))
+
+    def _where(
+        self, prefixes: Sequence[Sequence[int]], block_size: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Tokens, starts, widths and block starts of the window that the slots behind the prefixes are in."""
         decoder = self.decoder
-        masks = block_size - decoder.shift
+        holes = [self.hole] * (
+            block_size - decoder.shift
+        )  # masks have no row in the table of embeddings
         opening = [decoder.dictionary.eos()] * decoder.shift
         starts = [
             min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
         ]
         flat: list[int] = []
-        ends: list[int] = []
+        widths: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
-            # Masks have no row in the table of embeddings.
-            flat += [*opening, *prefix][start:] + [self.hole] * masks
-            ends.append(len(flat))
-        widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-        block_starts = [0] * len(widths)
-        if decoder.causal_prefix:
-            self.cached = [len(prefix) for prefix in prefixes]
-            block_starts = [width - block_size for width in widths]
-        window = Window(flat, starts, widths, block_starts, block_size, self.device)
-        return self.features(window).unflatten(0, (-1, block_size))
+            tokens = [*opening, *prefix][start:] + holes
+            flat += tokens
+            widths.append(len(tokens))
+        if not decoder.causal_prefix:
+            return flat, starts, widths, [0] * len(widths)
+        self.cached = [len(prefix) for prefix in prefixes]
+        return flat, starts, widths, [width - block_size for width in widths]
+
+    @property
+    def grows(self) -> bool:
+        """Whether :meth:`grow` can."""
+        return self.compiled is not None and self.compiled.embeds and self.project_out is None
+
+    def grow(
+        self,
+        proposer: Proposer,
+        prefixes: Sequence[Sequence[int]],
+        size: int,
+        last: Sequence[int],
+        room: Sequence[int],
+        scales: Tensor,
+        nodes: int,
+        eos: int,
+        fixed_cost: float,
+        branches: bool = True,
+    ) -> list[Grown]:
+        """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
+        compiled = self.compiled
+        assert compiled is not None
+        flat, starts, widths, blocks = self._where(prefixes, size)
+        end = max(start + width for start, width in zip(starts, widths, strict=True))
+        self.reserve(end, end)
+        said = compiled.say_where(starts, widths, blocks, flat, (), end, self.position_table)
+        compiled.say_what_is_kept(self.cache, self.memory, self.memory_mask)
+        step, rows = compiled.step, len(starts)
+        step.mask = step.seen = None
+        step.causal, step.wanted = True, size
+        shape = rows, size, compiled.channels
+        if self.grown_from.numel() < math.prod(shape):
+            self.grown_from = torch.empty(math.prod(shape))
+        features = self.grown_from.data_ptr()
+        asked = last, room, scales, nodes, eos, fixed_cost, branches
+        call = proposer.ask(features, rows, size, *asked)
+        compiled.library.aggdec_draft(*compiled.addresses, features, proposer.address, call)
+        del said  # the step points to it
+        if proposer.narrowing.due:
+            proposer.learn(self.grown_from[: math.prod(shape)].view(shape))
+        return proposer.told()
 
     @property
     def follows(self) -> bool:

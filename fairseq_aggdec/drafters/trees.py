@@ -10,11 +10,10 @@ likeliest next token and the next likely one in its own place become candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,9 +28,6 @@ from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
 
-if TYPE_CHECKING:
-    from fairseq_aggdec.drafters.proposer import Proposer
-
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
@@ -42,6 +38,9 @@ WARM_UP_NODES = 6
 KERNELS_COST = {"kernels": 8.0}
 # From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
+
+
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -93,6 +92,10 @@ class Grown:
         for parent in self.parents:
             slots.append(slots[parent] + 1)
         return slots[1:]
+
+
+# :meth:`~fairseq_aggdec.drafters.proposer.Proposer.grow` of some features.
+Grow = Callable[..., list[Grown]]
 
 
 def grow(
@@ -180,18 +183,16 @@ class TreeGrower:
 
     def compiled(
         self,
-        proposer: Proposer,
-        features: Tensor,
+        grow: Grow,
+        slots: int,
         last: Sequence[int],
         room: Sequence[int],
         eos: int,
     ) -> Draft:
-        """The same from features (B, k, C) of slots and the tokens before the first, in the compiled library."""
-        scales = self.calibration.numbers(features.size(1), features.device)
+        """The same in the compiled library, of so many slots and the tokens before the first; see :data:`Grow`."""
+        scales = self.calibration.numbers(slots, CPU)
         cost = self._fixed_cost(len(room), "kernels")
-        return self._drafted(
-            proposer.grow(features, last, room, scales, self.budget.most, eos, cost)
-        )
+        return self._drafted(grow(last, room, scales, self.budget.most, eos, cost))
 
     def _fixed_cost(self, rows: int, by: str) -> float:
         """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""

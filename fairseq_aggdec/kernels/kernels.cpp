@@ -348,6 +348,13 @@ void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, fl
     else if (out != x) std::copy_n(x, left * shape->channels, out);
 }
 
+// Both: features (R K, C) of a drafter's slots, which are wanted of its window, and the trees that these grow.
+void aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, float* features,
+                  const Proposer* proposer, const Slots* slots) {
+    aggdec_decode(layers, shape, step, features);
+    grow(*proposer, *slots);
+}
+
 // The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.
 void aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows,
                    int64_t threads, float* x) {

@@ -165,6 +165,7 @@ def _declare(library: Any) -> None:
         "aggdec_log_probabilities": (_pointer, _int, _int, *[_pointer] * 3),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
         "aggdec_grow": (_pointer, _pointer),
+        "aggdec_draft": (_pointer,) * 6,
         "aggdec_heads": (*[_pointer] * 3, _int, _int, _pointer, _int),
         "aggdec_judge": (_pointer,),
         "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding import int8
 from fairseq_aggdec.decoding.draft import Proposing
+from fairseq_aggdec.decoding.linear import fast_kernels
+from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.proposer import proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from tests.equality.test_gad import ALL, drafter
 from tests.support import make_batch, random_sources
@@ -61,3 +65,31 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
         found, expected = (block_logits(slots, prefixes, 4, types=7) for slots in (fast, plain))
         assert found.shape == (2, 4, 7)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not fast_kernels(), reason="no compiled products in fp32")
+@ALL
+def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> None:
+    model = drafter(**variant)
+    net_input = make_batch(random_sources(5, 3))["net_input"]
+    with torch.inference_mode():
+        encoder_out = model.encoder(**net_input)
+        both = [CachedSlots(model, pack=True) for _ in range(2)]
+        for slots in both:
+            slots.begin(net_input["src_tokens"], encoder_out)
+        one, two = both
+        chain = None if model.decoder.chain is None else FastChain(model.decoder, True)
+        made = proposer(model.decoder, one.project_vocabulary, chain)
+        assert made is not None
+        if model.decoder.copy_query is not None:
+            assert not one.grows  # its slots are embedded in its own way
+            return
+        prefixes: list[list[int]] = [[], [], []]
+        for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3]], 2)):
+            prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
+            scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
+            asked = [3, 4, 5], [size, 1, 0], scales, 6, 2, 4.0
+            trees = one.grow(made, prefixes, size, *asked)
+            assert trees == made.grow(two.block_features(prefixes, size), *asked)
+            assert [bool(tree.tokens) for tree in trees] == [True, True, False]
+            assert one.cached == two.cached

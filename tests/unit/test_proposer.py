@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from fairseq_aggdec.decoding.linear import fast_kernels, some_outputs
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
+from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, candidates, grow
 from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.support import make_model, make_task
@@ -74,7 +75,8 @@ def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> No
         block = logits.argmax(-1)
         if chain is not None:
             block = chain.choose(features, logits, torch.tensor(last))
-        found = compiled.paths(features, last, room, EOS).rows()
+        grow_from = functools.partial(compiled.grow, features)
+        found = paths(grow_from, features.size(1), last, room, EOS).rows()
         for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
             until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
             assert list(drafted) == tokens[: min(until, most)]
