@@ -57,8 +57,8 @@ class Outcome:
 MUTANTS = [
     Mutant(
         *("keys are written one place too early", "decoding/compiled.py"),
-        "(*window.starts, *window.widths)",
-        "(*[max(0, start - 1) for start in window.starts], *window.widths)",
+        "[*starts, *widths, *blocks, *tokens, *depths]",
+        "[*(max(0, start - 1) for start in starts), *widths, *blocks, *tokens, *depths]",
         (CACHED, LOSSLESS),
     ),
     Mutant(
@@ -105,8 +105,8 @@ MUTANTS = [
     ),
     Mutant(
         *("packed weights stay when training changes them", "decoding/linear.py"),
-        "return not torch.equal(self._values(), self.values) if told is None else told",
-        "return False",
+        "        if told is not None:\n            return told",
+        "        if True:\n            return bool(told)",
         ("tests/unit/test_linear.py", LOSSLESS, CACHED),
     ),
     Mutant(

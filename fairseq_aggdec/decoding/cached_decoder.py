@@ -104,6 +104,7 @@ class CachedDecoder:
         """
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
+        self.views = None
         self.memory: Sequence[Tensor] = [layer.cross_kv(states) for layer in self.layers]
         self.memory_mask = additive_mask(padding[0], states.dtype) if padding else None
         if self.graphs is not None:

@@ -1,6 +1,7 @@
 """All layers of a decoder or an encoder in one call of the compiled library, where it represents them."""
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,10 +98,11 @@ class CompiledLayers:
             memory: of each layer keys and values (B, S, 2C), all laid out alike, 2C together.
             memory_mask: additive, (B, 1, 1, S), or None.
         """
-        step, tokens, depths = self.step, list[int](), list[int]()
-        step.wanted = 0
+        tokens: list[int] = []
+        depths: list[int] = []
+        step = self.step
         if x is not None:
-            x = x.contiguous()
+            x, step.wanted = x.contiguous(), 0
         else:
             tokens, step.wanted = window.host_tokens(), window.wanted
             x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)
@@ -112,7 +114,7 @@ class CompiledLayers:
         self.say_what_is_kept(cache, memory, memory_mask)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
-        del said  # the step points to it
+        del said  # until here: the step points to it
         return x
 
     def say_where(
@@ -126,11 +128,10 @@ class CompiledLayers:
         positions: Tensor | None,
     ) -> Any:
         """Writes into the step where tokens stand, and which they are if they are embedded here; returns what that
-        points to. Of a :class:`~fairseq_aggdec.decoding.window.Window`; empty: there are none."""
+        points to. Arguments as of a :class:`~fairseq_aggdec.decoding.window.Window`, empty where it has none."""
         step, rows = self.step, len(starts)
-        numbers = (*starts, *widths, *blocks, *tokens, *depths)
-        words = (ctypes.c_int64 * len(numbers))(*numbers)
-        at = ctypes.addressof(words)
+        words = array("q", [*starts, *widths, *blocks, *tokens, *depths])
+        at, _ = words.buffer_info()
         step.rows, step.starts, step.widths = rows, at, at + WORD * rows
         at += 2 * WORD * rows
         step.blocks = at if blocks else None
@@ -173,7 +174,6 @@ class CompiledLayers:
         step, first = self.step, memory[0]
         step.memory = ctypes.addressof(self.memory_addresses)
         step.memory_row, step.memory_position, _ = first.stride()
-        step.memory_value, step.memory_head = self.channels, self.channels // self.shape.heads
         step.sources = first.size(1)
 
     def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:

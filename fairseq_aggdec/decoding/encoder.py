@@ -82,21 +82,25 @@ class FastEncoder:
         self.positions: Tensor | None = None  # (longest source so far, C)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
-        src_tokens = net_input["src_tokens"]  # (B, S)
-        padding = src_tokens.eq(self.encoder.padding_idx)
-        host = on_host(src_tokens)
-        padded = bool((padding if host is src_tokens else host == self.encoder.padding_idx).any())
-        x, embedding = self._embed(src_tokens, padded)  # (B, S, C)
+        src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
+        padding: Tensor | None = None
+        if any(pad in row for row in on_host(src_tokens).tolist()):
+            padding = src_tokens.eq(pad)
+            lengths = (~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1)
+        else:
+            rows, length = src_tokens.shape
+            lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
+        x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
         run = self._plain if self.compiled is None else self._compiled
-        x = run(x.clone() if x is embedding else x, padding, padded)
+        x = run(x.clone() if x is embedding else x, padding)
         return {
             "encoder_out": [x.transpose(0, 1)],  # S x B x C, as fairseq has it
-            "encoder_padding_mask": [padding] if padded else [],
+            "encoder_padding_mask": [] if padding is None else [padding],
             "encoder_embedding": [embedding],
             "encoder_states": [],
             "fc_results": [],
             "src_tokens": [],
-            "src_lengths": [(~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1)],
+            "src_lengths": [lengths],
         }
 
     def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
@@ -113,9 +117,9 @@ class FastEncoder:
             x = encoder.layernorm_embedding(x)
         return encoder.dropout_module(x), embedding
 
-    def _plain(self, x: Tensor, padding: Tensor, padded: bool) -> Tensor:
+    def _plain(self, x: Tensor, padding: Tensor | None) -> Tensor:
         hidden_keys = None
-        if padded:
+        if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
             hidden_keys = additive_mask(padding, x.dtype)
         x = with_kernels(x.device, self._layers, x, hidden_keys)
@@ -126,11 +130,11 @@ class FastEncoder:
             x = layer(x, hidden_keys)
         return x
 
-    def _compiled(self, x: Tensor, padding: Tensor, padded: bool) -> Tensor:
+    def _compiled(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """Padding is not computed: it stays 0."""
         assert self.compiled is not None
         rows, length, channels = x.shape
-        if not padded:
+        if padding is None:
             return self.compiled.encode(x.view(-1, channels), [length] * rows).view_as(x)
         real = ~padding
         out = torch.zeros_like(x)

@@ -31,16 +31,16 @@ class NonFiniteError(ValueError):
         self.row = row
 
 
-def check_scores(scores: Sequence[Tensor]) -> None:
-    """Refuses the first row whose token scores, (T,) on the host, are not all finite.
+def check_scores(totals: Sequence[Tensor]) -> None:
+    """Refuses the first row whose token scores, of which this is the sum, () on the host, are not all finite.
 
     Raises:
         NonFiniteError: without names, which :func:`explained` adds.
     """
     # A sum of numbers is a number only if all of them are.
-    if math.isfinite((scores[0] if len(scores) == 1 else torch.cat(list(scores))).sum().item()):
-        return
-    raise NonFiniteError(next(i for i, own in enumerate(scores) if not own.isfinite().all()))
+    for row, total in enumerate(totals if len(totals) == 1 else torch.stack(list(totals)).tolist()):
+        if not math.isfinite(total):
+            raise NonFiniteError(row)
 
 
 def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:

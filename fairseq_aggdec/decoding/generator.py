@@ -300,15 +300,16 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _hypotheses(self, state: DecodeState) -> list[list[Hypothesis]]:
         rows = sorted(state.finished, key=lambda row: row.index)
         token_scores = state.token_scores()
-        check_scores(token_scores)
+        totals = [scores.sum() for scores in token_scores]
+        check_scores(totals)
         found = [
-            [self._hypothesis(row, scores)] for row, scores in zip(rows, token_scores, strict=True)
+            [self._hypothesis(*of_row)] for of_row in zip(rows, token_scores, totals, strict=True)
         ]
         send_hypotheses(found, state.device)
         return found
 
-    def _hypothesis(self, row: Row, scores: Tensor) -> Hypothesis:
-        score, nothing = scores.sum(), torch.empty(0)
+    def _hypothesis(self, row: Row, scores: Tensor, score: Tensor) -> Hypothesis:
+        nothing = torch.empty(0)
         if self.normalize_scores:
             score /= len(scores) ** self.len_penalty
         return {

@@ -8,6 +8,7 @@ small product.
 
 import ctypes
 import itertools
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,10 +36,10 @@ def judge_compiled(
     forced, banned = rules.hidden(window, state)
     above = window.host_links[0] if isinstance(window, DraftedTree) else ()
     pairs = itertools.chain.from_iterable(forced + banned)
-    given = (*window.host_tokens(), *window.widths, *pairs, *above)
-    # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens, choices (N each).
-    words = (ctypes.c_int64 * (len(given) + 2 * rows + 3 * count))(*given)
-    at = ctypes.addressof(words)
+    given = [*window.host_tokens(), *window.widths, *pairs, *above]
+    # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
+    words = array("q", given + [0] * (2 * rows + 2 * count))
+    at, _ = words.buffer_info()
     widths, out = at + WORD * count, at + WORD * len(given)
     first_pair = widths + WORD * rows
     scores = logits.new_empty(count)
@@ -57,7 +58,6 @@ def judge_compiled(
         first_pair,
         len(banned),
         len(forced),
-        out + WORD * (2 * rows + 2 * count),
         out,
         out + WORD * rows,
         out + 2 * WORD * rows,
@@ -65,22 +65,15 @@ def judge_compiled(
         scores.data_ptr(),
     )
     library.aggdec_judge(ctypes.addressof(call))
-    first = len(given)
-    accepted, emitted = words[first : first + rows], words[first + rows : first + 2 * rows]
-    places, tokens = first + 2 * rows, first + 2 * rows + count
-    paths = _split(words, places, emitted) if above else None
-    return Verification(
-        window,
-        None,
-        draft.lengths,
-        accepted,
-        _split(words, tokens, emitted),
-        paths,
-        scores[: sum(emitted)],
-    )
+    told = words[len(given) :].tolist()
+    accepted, emitted = told[:rows], told[rows : 2 * rows]
+    gained = _split(told, 2 * rows + count, emitted)
+    paths = _split(told, 2 * rows, emitted) if above else None
+    kept = scores[: sum(emitted)]
+    return Verification(window, None, draft.lengths, accepted, gained, paths, kept)
 
 
-def _split(words: Any, first: int, lengths: Sequence[int]) -> list[list[int]]:
+def _split(words: list[int], first: int, lengths: Sequence[int]) -> list[list[int]]:
     """Numbers that stand one row after the other."""
     ends = itertools.accumulate(lengths, initial=first)
     return [words[begin:end] for begin, end in itertools.pairwise(ends)]

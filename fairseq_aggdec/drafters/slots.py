@@ -110,9 +110,8 @@ class CachedSlots(CachedDecoder):
     ) -> tuple[list[int], list[int], list[int], list[int]]:
         """Tokens, starts, widths and block starts of the window that the slots behind the prefixes are in."""
         decoder = self.decoder
-        holes = [self.hole] * (
-            block_size - decoder.shift
-        )  # masks have no row in the table of embeddings
+        # Masks have no row in the table of embeddings.
+        holes = [self.hole] * (block_size - decoder.shift)
         opening = [decoder.dictionary.eos()] * decoder.shift
         starts = [
             min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
@@ -164,7 +163,7 @@ class CachedSlots(CachedDecoder):
         asked = last, room, scales, nodes, eos, fixed_cost, branches
         call = proposer.ask(features, rows, size, *asked)
         compiled.library.aggdec_draft(*compiled.addresses, features, proposer.address, call)
-        del said  # the step points to it
+        del said  # until here: the step points to it
         if proposer.narrowing.due:
             proposer.learn(self.grown_from[: math.prod(shape)].view(shape))
         return proposer.told()

@@ -38,8 +38,6 @@ WARM_UP_NODES = 6
 KERNELS_COST = {"kernels": 8.0}
 # From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
-
-
 CPU = torch.device("cpu")
 
 

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "best.h"
+#include "threads.h"
 
 using namespace aggdec;
 
@@ -28,7 +30,6 @@ struct Judgement {
     double unk_penalty;
     const Pair *banned, *forced;      // in order of their places
     int64_t banned_count, forced_count;
-    int64_t* choices;                 // (N), out: the verifier's own
     int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
     int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
     float* scores;                    // (N), out: their log-probabilities
@@ -73,10 +74,10 @@ float score(const Judgement& call, int64_t place, int64_t token) {
 }
 
 // The place behind `place`, before `end`, at which its choice was drafted; 0 where there is none.
-int64_t drafted_behind(const Judgement& call, int64_t place, int64_t end) {
+int64_t drafted_behind(const Judgement& call, const int64_t* choices, int64_t place, int64_t end) {
     for (int64_t next = place + 1; next < end; ++next) {
         const int64_t above = call.above ? call.above[next] : next - 1;
-        if (above == place && call.tokens[next] == call.choices[place]) return next;
+        if (above == place && call.tokens[next] == choices[place]) return next;
         if (!call.above) break;
     }
     return 0;
@@ -85,13 +86,15 @@ int64_t drafted_behind(const Judgement& call, int64_t place, int64_t end) {
 void judge(const Judgement& call) {
     const Pair *banned = call.banned, *forced = call.forced;
     int64_t first = 0, out = 0;
+    const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
+    int64_t* choices = scratch<int64_t, 15>(count);  // the verifier's own
     for (int64_t row = 0; row < call.rows; ++row) {
         const int64_t end = first + call.widths[row], begin = out;
         for (int64_t place = first; place < end; ++place)
-            call.choices[place] = choose(call, place, banned, forced);
+            choices[place] = choose(call, place, banned, forced);
         int64_t place = first, stands = 0;
         for (;;) {
-            const int64_t choice = call.choices[place], next = drafted_behind(call, place, end);
+            const int64_t choice = choices[place], next = drafted_behind(call, choices, place, end);
             call.places[out] = place;
             call.gained[out] = choice;
             call.scores[out++] = score(call, place, choice);

@@ -54,8 +54,8 @@ struct Step {
     const uint8_t* seen;
     int64_t seen_bytes, causal;
     const int64_t* blocks;  // (B) or null
-    float* const* memory;  // of each layer: keys and values (2, B, H, S, D), any strides but of D
-    int64_t memory_value, memory_row, memory_head, memory_position, sources;
+    float* const* memory;  // of each layer: keys and values (B, S, 2C), any strides but of 2C
+    int64_t memory_row, memory_position, sources;
     const float* memory_mask;  // additive, (B, S) or null
     int64_t memory_mask_row;
     int64_t wanted;  // of each row so many last tokens; 0: all, as where tokens are not embedded here
@@ -195,9 +195,8 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
             const float* mask =
                 step.memory_mask ? step.memory_mask + row * step.memory_mask_row : nullptr;
             const float* keys = memory + row * step.memory_row;
-            const Sight all{keys,         keys + step.memory_value, step.memory_position,
-                            step.memory_head, step.sources,         nullptr,
-                            nullptr};
+            const Sight all{keys,         keys + channels, step.memory_position,
+                            channels / shape.heads, step.sources, nullptr, nullptr};
             Sight sights[QUERIES];
             std::fill(sights, sights + count, seen(all, mask, places));
             attend(wide + first * channels, channels, sights, count, channels, shape.heads,

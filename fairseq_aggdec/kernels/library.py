@@ -76,8 +76,7 @@ class StepStruct(ctypes.Structure):
         *((name, _int) for name in ("seen_bytes", "causal")),
         ("blocks", _pointer),
         ("memory", _pointer),
-        *((name, _int) for name in ("memory_value", "memory_row", "memory_head")),
-        *((name, _int) for name in ("memory_position", "sources")),
+        *((name, _int) for name in ("memory_row", "memory_position", "sources")),
         ("memory_mask", _pointer),
         *((name, _int) for name in ("memory_mask_row", "wanted")),
     )
@@ -111,8 +110,7 @@ class JudgementStruct(ctypes.Structure):
         ("unk_penalty", ctypes.c_double),
         *((name, _pointer) for name in ("banned", "forced")),
         *((name, _int) for name in ("banned_count", "forced_count")),
-        *((name, _pointer) for name in ("choices", "accepted", "emitted")),
-        *((name, _pointer) for name in ("places", "gained", "scores")),
+        *((name, _pointer) for name in ("accepted", "emitted", "places", "gained", "scores")),
     )
 
 
@@ -149,10 +147,10 @@ def _open(name: str) -> Any:
             if library.aggdec_layout() != _LAYOUT:
                 logger.warning("%s is of another version: build it anew (pip install)", path)
                 return None
+            _declare(library)
         except (OSError, AttributeError) as error:
             logger.warning("%s does not load: %s", path, error)
             return None
-        _declare(library)
         return library
     return None
 

@@ -44,7 +44,7 @@ class Clock:
         monkeypatch.setattr(times, "time", SimpleNamespace(**clocks))
         self._slow(monkeypatch, Verifier, "logits", self._window)
         self._slow(monkeypatch, CachedDecoder, "proposed_features", lambda *_: draft)
-        self._slow(monkeypatch, CachedSlots, "block_features", lambda *_: draft)
+        self._slow(monkeypatch, CachedSlots, "_where", lambda *_: draft)
 
     def _window(self, window: Window, *_: Any) -> float:
         return 1.0 + self.node * (len(window.tokens) - window.rows)
