@@ -74,7 +74,7 @@ MUTANTS = [
         ("tests/unit/test_beam_tree.py", BEAM),
     ),
     Mutant(
-        *("positions of a tree by place, not by depth", "decoding/window.py"),
+        *("positions of a tree by place, not by depth", "decoding/tree_window.py"),
         "return torch.add(table[self.depths]",
         "return torch.add(table[self.positions]",
         ("tests/unit/test_window.py", BEAM),

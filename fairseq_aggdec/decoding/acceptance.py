@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.transfer import sent
-from fairseq_aggdec.decoding.window import DraftedTree, Window
+from fairseq_aggdec.decoding.tree_window import DraftedTree
+from fairseq_aggdec.decoding.window import Window
 
 NO_DRAFT = -1
 

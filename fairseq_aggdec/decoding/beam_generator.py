@@ -22,8 +22,8 @@ from fairseq_aggdec.decoding.generator import (
 from fairseq_aggdec.decoding.rules import repeats
 from fairseq_aggdec.decoding.state import remaining
 from fairseq_aggdec.decoding.transfer import begin, to_device
+from fairseq_aggdec.decoding.tree_window import TreeWindow
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import TreeWindow
 
 # A batch and the verifier -> the tokens of each sentence's text.
 Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]

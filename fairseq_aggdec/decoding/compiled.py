@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.linear import FastNorm
-from fairseq_aggdec.decoding.window import TreeWindow, Window
+from fairseq_aggdec.decoding.tree_window import TreeWindow
+from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.kernels.library import (
     ACTIVATIONS,
     WORD,

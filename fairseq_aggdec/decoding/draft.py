@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import DraftedTree, Window, likeliest
+from fairseq_aggdec.decoding.tree_window import DraftedTree, likeliest
+from fairseq_aggdec.decoding.window import Window
 
 
 class Draft:
@@ -55,8 +56,9 @@ class Draft:
 class TreeDraft(Draft):
     """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
 
-    Tokens and parents of the draft of the worked example of :class:`~fairseq_aggdec.decoding.window.TreeWindow`, whose
-    root has been committed: ``She go goes to`` and ``0 1 1 3``.
+    Tokens and parents of the draft of the worked example of
+    :class:`~fairseq_aggdec.decoding.tree_window.TreeWindow`, whose root has been committed: ``She go goes to`` and
+    ``0 1 1 3``.
 
     Args:
         tokens: of every row, each behind the one that it follows; of those that follow the same, the likeliest first.

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fairseq_aggdec.decoding.attention import additive_mask
 from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import TreeWindow, Window
+from fairseq_aggdec.decoding.tree_window import TreeWindow
+from fairseq_aggdec.decoding.window import Window
 
 WORD = 64  # bits
 
@@ -77,7 +78,7 @@ class GridWindow(Window):
 
 
 class GridTree(GridWindow):
-    """The same of trees of prefixes (:class:`~fairseq_aggdec.decoding.window.TreeWindow`).
+    """The same of trees of prefixes (:class:`~fairseq_aggdec.decoding.tree_window.TreeWindow`).
 
     Args:
         tokens, places, shape: as above; ``capacity`` is a multiple of 64.

@@ -18,7 +18,8 @@ from fairseq_aggdec.decoding.acceptance import Acceptance, exact
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.window import DraftedTree, Window
+from fairseq_aggdec.decoding.tree_window import DraftedTree
+from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 
 

@@ -14,8 +14,9 @@ from fairseq_aggdec.decoding.largest import first_largest
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.transfer import to_device
+from fairseq_aggdec.decoding.tree_window import DraftedTree
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import DraftedTree, Window
+from fairseq_aggdec.decoding.window import Window
 
 
 @torch.inference_mode()

@@ -18,7 +18,8 @@ from torch import Tensor
 from fairseq_aggdec.decoding.graphs import Captured
 from fairseq_aggdec.decoding.grid import WORD, GridTree, GridWindow, bits_seen, laid_out
 from fairseq_aggdec.decoding.transfer import send_into
-from fairseq_aggdec.decoding.window import TreeWindow, Window
+from fairseq_aggdec.decoding.tree_window import TreeWindow
+from fairseq_aggdec.decoding.window import Window
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)

@@ -10,8 +10,8 @@ from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.tree_window import DraftedTree
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import DraftedTree
 from fairseq_aggdec.evaluation.recording import Iteration, Record
 
 

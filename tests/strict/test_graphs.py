@@ -16,7 +16,8 @@ from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.encoder import StockEncoder
 from fairseq_aggdec.decoding.graphs import Captured, made
 from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import DraftedTree, Window
+from fairseq_aggdec.decoding.tree_window import DraftedTree
+from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.decoding.window_graphs import Kept, Size, Step
 from fairseq_aggdec.evaluation import device_cases
 from fairseq_aggdec.evaluation.device_cases import CASES, Case
