@@ -192,6 +192,8 @@ template <int R, int TILE>
     for (int64_t g = 0; g < groups; ++g, weight += STRIP * 4) {
         Ints w[TILE];
         for (int t = 0; t < TILE; ++t) w[t] = load_bytes(weight + t * apart);
+        // Some pages ahead: nobody else asks memory across their bounds.
+        if (TILE == 1) __builtin_prefetch(weight + 8192);
         for (int r = 0; r < R; ++r) {
             const Inputs four = four_levels(levels + r * stride + 4 * LEVEL_BYTES * g);
             for (int t = 0; t < TILE; ++t) a[r][t] = add_products(a[r][t], four, w[t]);
