@@ -176,7 +176,7 @@ class CachedSlots(CachedDecoder):
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
     ) -> Tensor:
-        """The same, (R, k, C), for what stands on the board, by numbers of the device only.
+        """:meth:`block_features`, (R, k, C), for what stands on the board, by numbers of the device only.
 
         The window begins at column 0 of the grid; columns that a row does not use repeat its last mask slot.
         """
