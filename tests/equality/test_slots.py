@@ -84,12 +84,22 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
         if model.decoder.copy_query is not None:
             assert not one.grows  # its slots are embedded in its own way
             return
+
+        def both_grow(
+            prefixes: list[list[int]], size: int, last: list[int], room: list[int]
+        ) -> None:
+            scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
+            asked = last, room, scales, 6, 2, 4.0
+            trees = one.grow(made, prefixes, size, *asked)
+            fresh = proposer(model.decoder, two.project_vocabulary, chain)
+            assert trees == fresh.grow(two.block_features(prefixes, size), *asked)
+            assert [bool(tree.tokens) for tree in trees] == [most > 0 for most in room]
+            assert one.cached == two.cached
+
         prefixes: list[list[int]] = [[], [], []]
         for grown, size in (([[], [], []], 5), ([[5], [6, 7, 8], [9]], 5), ([[4], [], [3]], 2)):
             prefixes = [prefix + more for prefix, more in zip(prefixes, grown, strict=True)]
-            scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
-            asked = [3, 4, 5], [size, 1, 0], scales, 6, 2, 4.0
-            trees = one.grow(made, prefixes, size, *asked)
-            assert trees == made.grow(two.block_features(prefixes, size), *asked)
-            assert [bool(tree.tokens) for tree in trees] == [True, True, False]
-            assert one.cached == two.cached
+            both_grow(prefixes, size, [3, 4, 5], [size, 1, 0])
+        for slots in both:
+            slots.keep_rows([2, 1])
+        both_grow([prefixes[2] + [8], prefixes[1]], 3, [8, 4], [0, 3])
