@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.draft import Draft
-from fairseq_aggdec.drafters.trees import CANDIDATES, Grow, Grown
+from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grow, Grown
 from fairseq_aggdec.kernels.library import (
     WORD,
     Product,
@@ -116,48 +116,19 @@ class Proposer:
             struct.heard = chain.heard.data_ptr()
         self.address = ctypes.addressof(struct)
 
-    def grow(
-        self,
-        features: Tensor,
-        last: Sequence[int],
-        room: Sequence[int],
-        scales: Tensor,
-        nodes: int,
-        eos: int,
-        fixed_cost: float,
-        branches: bool = True,
-    ) -> list[Grown]:
-        """A tree for every row; see :func:`~fairseq_aggdec.drafters.trees.grow`.
-
-        Args:
-            features: (B, k, C) fp32 of the slots.
-            last: the token before the first slot of each row.
-            room: how many slots of each row may be filled.
-            scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
-            nodes, eos, fixed_cost: as there.
-            branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
-        """
-        rows, slots, _ = features.shape
+    def grow(self, features: Tensor, asked: Asked) -> list[Grown]:
+        """A tree for every row from features (B, k, C) fp32 of its slots; see
+        :func:`~fairseq_aggdec.drafters.trees.grow`."""
         features = features.contiguous()
         self.learn(features)
-        asked = last, room, scales, nodes, eos, fixed_cost, branches
-        self.library.aggdec_grow(self.address, self.ask(features.data_ptr(), rows, slots, *asked))
+        call = self.ask(features.data_ptr(), features.size(1), asked)
+        self.library.aggdec_grow(self.address, call)
         return self.told()
 
-    def ask(
-        self,
-        features: int,
-        rows: int,
-        slots: int,
-        last: Sequence[int],
-        room: Sequence[int],
-        scales: Tensor,
-        nodes: int,
-        eos: int,
-        fixed_cost: float,
-        branches: bool,
-    ) -> int:
-        """Where the library reads what is asked, features standing at an address; arguments as for :meth:`grow`."""
+    def ask(self, features: int, slots: int, asked: Asked) -> int:
+        """Where the library reads what is asked of so many slots, whose features stand at an address."""
+        last, room, scales, nodes, eos, fixed_cost, branches = asked
+        rows = len(last)
         call = self.call
         if self.size != (rows, nodes):
             self._make_room(rows, nodes)
@@ -209,8 +180,8 @@ class Proposer:
 
 
 def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
-    """One path for every row; arguments as for :meth:`Proposer.grow`, which ``grow`` does but for the features."""
-    found = grow(last, room, _as_given(slots), slots, eos, math.inf, branches=False)
+    """One path for every row; arguments as for :meth:`~fairseq_aggdec.drafters.trees.TreeGrower.compiled`."""
+    found = grow(Asked(last, room, _as_given(slots), slots, eos, math.inf, branches=False))
     return Draft([tree.tokens for tree in found])
 
 

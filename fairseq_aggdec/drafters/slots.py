@@ -18,7 +18,7 @@ from fairseq_aggdec.decoding.transfer import to_device
 from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.decoding.window_graphs import grid_end
 from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.drafters.trees import Grown
+from fairseq_aggdec.drafters.trees import Asked, Grown
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
@@ -133,17 +133,7 @@ class CachedSlots(CachedDecoder):
         return self.compiled is not None and self.compiled.embeds and self.project_out is None
 
     def grow(
-        self,
-        proposer: Proposer,
-        prefixes: Sequence[Sequence[int]],
-        size: int,
-        last: Sequence[int],
-        room: Sequence[int],
-        scales: Tensor,
-        nodes: int,
-        eos: int,
-        fixed_cost: float,
-        branches: bool = True,
+        self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: Asked
     ) -> list[Grown]:
         """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
         compiled = self.compiled
@@ -160,8 +150,7 @@ class CachedSlots(CachedDecoder):
         if self.grown_from.numel() < math.prod(shape):
             self.grown_from = torch.empty(math.prod(shape))
         features = self.grown_from.data_ptr()
-        asked = last, room, scales, nodes, eos, fixed_cost, branches
-        call = proposer.ask(features, rows, size, *asked)
+        call = proposer.ask(features, size, asked)
         compiled.library.aggdec_draft(*compiled.addresses, features, proposer.address, call)
         del said  # until here: the step points to it
         if proposer.narrowing.due:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,8 +93,28 @@ class Grown:
         return slots[1:]
 
 
+class Asked(NamedTuple):
+    """What trees the compiled library is asked for.
+
+    Attributes:
+        last: the token before the first slot of each row.
+        room: how many slots of each row may be filled.
+        scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
+        nodes, eos, fixed_cost: as for :func:`grow`.
+        branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
+    """
+
+    last: Sequence[int]
+    room: Sequence[int]
+    scales: Tensor
+    nodes: int
+    eos: int
+    fixed_cost: float
+    branches: bool = True
+
+
 # :meth:`~fairseq_aggdec.drafters.proposer.Proposer.grow` of some features.
-Grow = Callable[..., list[Grown]]
+Grow = Callable[[Asked], list[Grown]]
 
 
 def grow(
@@ -190,7 +211,7 @@ class TreeGrower:
         """The same in the compiled library, of so many slots and the tokens before the first; see :data:`Grow`."""
         scales = self.calibration.numbers(slots, CPU)
         cost = self._fixed_cost(len(room), "kernels")
-        return self._drafted(grow(last, room, scales, self.budget.most, eos, cost))
+        return self._drafted(grow(Asked(last, room, scales, self.budget.most, eos, cost)))
 
     def _fixed_cost(self, rows: int, by: str) -> float:
         """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""

@@ -14,6 +14,7 @@ from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
+from fairseq_aggdec.drafters.trees import Asked
 from tests.equality.test_gad import ALL, drafter
 from tests.support import make_batch, random_sources
 
@@ -89,10 +90,10 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
             prefixes: list[list[int]], size: int, last: list[int], room: list[int]
         ) -> None:
             scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
-            asked = last, room, scales, 6, 2, 4.0
-            trees = one.grow(made, prefixes, size, *asked)
+            asked = Asked(last, room, scales, 6, 2, 4.0)
+            trees = one.grow(made, prefixes, size, asked)
             fresh = proposer(model.decoder, two.project_vocabulary, chain)
-            assert trees == fresh.grow(two.block_features(prefixes, size), *asked)
+            assert trees == fresh.grow(two.block_features(prefixes, size), asked)
             assert [bool(tree.tokens) for tree in trees] == [most > 0 for most in room]
             assert one.cached == two.cached
 
