@@ -14,8 +14,9 @@
 #
 # Training ends early when the tokens that would stand (mean_accepted in the log) no longer grow. Killed at any moment, the
 # same command goes on.
-# Environment: KIND (drafter, or heads), LAYERS (1, of the drafter's decoder or the heads' own), BLOCK_SIZE (10), MAX_UPDATE
-# (5000), PATIENCE (6 validations, one every 250 updates), LR (0.001), MAX_TOKENS (4000; heads 2000), SEED (1), FLAGS (more for
+# Environment: KIND (drafter, or heads), LAYERS (1, of the drafter's decoder or the heads' own), BLOCK_SIZE (10), SPLICED (1:
+# it learns from as many sources again, the beginning of one sentence and the end of another each; 0), MAX_UPDATE (5000),
+# PATIENCE (6 validations, one every 250 updates), LR (0.001), MAX_TOKENS (4000; heads 2000), SEED (1), FLAGS (more for
 # fairseq-train), DISTILL_FLAGS (more for distill.sh: --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16,
 # PYTHON: see recipes/multi30k_common.sh.
 set -euo pipefail
@@ -32,6 +33,7 @@ KIND=${KIND:-drafter}
 LAYERS=${LAYERS:-1}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
 case $KIND in drafter|heads) ;; *) die "unknown KIND '$KIND' (choose from: drafter heads)" ;; esac
+case ${SPLICED:-0} in 0|1) ;; *) die "SPLICED is '$SPLICED' (choose from: 0 1)" ;; esac
 MAX_UPDATE=${MAX_UPDATE:-5000}
 devices
 
@@ -58,19 +60,25 @@ print(" ".join(flags))
 PYTHON
 }
 
+splice() { "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data"; }
+
+# distil [SUBSET...]: of DATA, or these sets of the data with spliced sources. An output that was cut at its maximum length is a
+# poor target for a translator, not for a drafter: the verifier will write such ones again.
 distil() {
-    local options=(--decoding greedy --beam 1)
+    local options=(--decoding greedy --beam 1 --keep-cut) data=$DATA output=$WORK/distilled
+    [ "$#" = 0 ] || { options+=(--subsets "$@") data=$WORK/spliced/data output+=-spliced; }
     # On a CPU the compiled kernels make fp32 the faster one.
     [ "$BF16" = 0 ] || [ "$GPUS" = 0 ] || options+=(--bf16)
     # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$DATA" "$WORK/distilled" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
+    bash "$ROOT/scripts/distill.sh" "$data" "$output" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
 }
 
 # A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough. Of a training set in
 # parts (--subsets train train1), fairseq-train takes the first --upsample-primary times, by default -1 times.
 train() {
-    local options
+    local options data=$WORK/distilled
+    [ "${SPLICED:-0}" = 0 ] || data+=-spliced
     # shellcheck disable=SC2206  # the sizes are a list
     case $KIND in
         drafter)
@@ -86,7 +94,7 @@ train() {
                 --max-tokens "${MAX_TOKENS:-2000}") ;;
     esac
     # shellcheck disable=SC2086
-    "$BIN/fairseq-train" "$WORK/distilled" --user-dir "$USER_DIR" $DEVICE_FLAGS $PRECISION_FLAGS \
+    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" $DEVICE_FLAGS $PRECISION_FLAGS \
         --seed "${SEED:-1}" "${options[@]}" --block-size "$BLOCK_SIZE" --slot-chain --dropout 0 --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "${LR:-0.001}" \
         --lr-scheduler polynomial_decay --warmup-updates $((MAX_UPDATE < 4000 ? MAX_UPDATE / 10 : 400)) \
@@ -98,6 +106,13 @@ train() {
         tee -a "$OUT/train.log"
 }
 
-[ -e "$WORK/distilled/distillation.json" ] || distil
+if [ "${SPLICED:-0}" = 0 ]; then
+    [ -e "$WORK/distilled/distillation.json" ] || distil
+else
+    stage spliced splice
+    # shellcheck disable=SC2046  # the names of sets, train train1 ..., are words
+    [ -e "$WORK/distilled-spliced/distillation.json" ] ||
+        distil $(find "$WORK/spliced/data" -name 'train*.idx' -printf '%f\n' | cut -d. -f1 | sort -u)
+fi
 resume "$KIND" train
 say "done: $WORK/$KIND/checkpoint_best.pt"

@@ -111,6 +111,15 @@ def test_train_drafter(made: Path, tmp_path: Path) -> None:
     headed = load_checkpoint(str(tmp_path / "out" / "heads" / "checkpoint_best.pt"))["model"]
     assert all(torch.equal(headed[name], value) for name, value in own.items())
     assert any(name.startswith("decoder.head_layers.layers.0.") for name in headed)
+    spliced = recipe(
+        "../train_drafter", data, verifier, tmp_path / "out", KIND="heads", SPLICED="1", **settings
+    )
+    assert spliced.returncode == 0, spliced.stderr[-2000:]
+    assert "stage heads: made with other settings" in spliced.stderr
+    summary = tmp_path / "out" / "distilled-spliced" / "distillation.json"
+    sets = json.loads(summary.read_text())["subsets"]
+    assert [part["sentences"] for part in sets.values()] == 2 * [PAIRS["train"]]
+    assert list(sets) == ["train", "train1"] and sets["train"]["filter"]["keep_cut"]
     missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
     assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
     unknown = recipe("../train_drafter", data, verifier, KIND="tail", **settings)
