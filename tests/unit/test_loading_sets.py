@@ -1,0 +1,45 @@
+"""What is said of a set that cannot be loaded: its files, or how often fairseq should take a set in parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+from tests.unit.test_distillation import make_folder
+
+
+def task(data: Path, times: int) -> TranslationAggdecTask:
+    config = TranslationAggdecConfig(
+        data=str(data),
+        source_lang="src",
+        target_lang="tgt",
+        upsample_primary=times,
+        model_paths="",
+        train_subset="train",
+        dataset_impl=None,
+        required_seq_len_multiple=1,
+    )
+    found: TranslationAggdecTask = TranslationAggdecTask.setup_task(OmegaConf.structured(config))
+    return found
+
+
+def test_a_set_in_parts_taken_a_negative_number_of_times(tmp_path: Path) -> None:
+    data = make_folder(tmp_path / "data", [[5, 6, 7], [8]]).path
+    with pytest.raises(ValueError, match="say --upsample-primary 1"):
+        task(data, -1).load_dataset("train", combine=True)
+    whole = task(data, 1)
+    whole.load_dataset("train", combine=True)
+    assert len(whole.dataset("train")) == 4
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of fairseq's reader
+def test_a_damaged_set(tmp_path: Path) -> None:
+    data = make_folder(tmp_path / "data", [[5, 6, 7], [8]]).path
+    (data / "valid.src-tgt.src.idx").write_bytes(b"MMIDIDX\x00\x00")
+    with pytest.raises(ValueError, match=r"the set valid of .* is empty or damaged"):
+        task(data, -1).load_dataset("valid", combine=True)
