@@ -33,7 +33,7 @@ KIND=${KIND:-drafter}
 LAYERS=${LAYERS:-1}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
 case $KIND in drafter|heads) ;; *) die "unknown KIND '$KIND' (choose from: drafter heads)" ;; esac
-case ${SPLICED:-0} in 0|1) ;; *) die "SPLICED is '$SPLICED' (choose from: 0 1)" ;; esac
+case ${SPLICED:-0} in 0|1) ;; *) die "unknown SPLICED '$SPLICED' (choose from: 0 1)" ;; esac
 MAX_UPDATE=${MAX_UPDATE:-5000}
 devices
 
@@ -62,23 +62,24 @@ PYTHON
 
 splice() { "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data"; }
 
-# distil [SUBSET...]: of DATA, or these sets of the data with spliced sources. An output that was cut at its maximum length is a
-# poor target for a translator, not for a drafter: the verifier will write such ones again.
+# distil DATA NAME [SUBSET...]: makes $WORK/NAME. An output that was cut at its maximum length is a poor target for a translator,
+# not for a drafter: the verifier will write such ones again.
 distil() {
-    local options=(--decoding greedy --beam 1 --keep-cut) data=$DATA output=$WORK/distilled
-    [ "$#" = 0 ] || { options+=(--subsets "$@") data=$WORK/spliced/data output+=-spliced; }
+    local options=(--decoding greedy --beam 1 --keep-cut)
+    [ "$#" = 2 ] || options+=(--subsets "${@:3}")
+    fresh "$2" distil "$@"
+    [ ! -e "$WORK/$2/distillation.json" ] || return 0
     # On a CPU the compiled kernels make fp32 the faster one.
     [ "$BF16" = 0 ] || [ "$GPUS" = 0 ] || options+=(--bf16)
     # shellcheck disable=SC2086  # the flags are lists
-    bash "$ROOT/scripts/distill.sh" "$data" "$output" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
+    bash "$ROOT/scripts/distill.sh" "$1" "$WORK/$2" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
 }
 
 # A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough. Of a training set in
-# parts (--subsets train train1), fairseq-train takes the first --upsample-primary times, by default -1 times.
+# parts (train train1 ...), fairseq-train takes the first --upsample-primary times, by default -1 times.
 train() {
-    local options data=$WORK/distilled
-    [ "${SPLICED:-0}" = 0 ] || data+=-spliced
+    local options
     # shellcheck disable=SC2206  # the sizes are a list
     case $KIND in
         drafter)
@@ -94,7 +95,7 @@ train() {
                 --max-tokens "${MAX_TOKENS:-2000}") ;;
     esac
     # shellcheck disable=SC2086
-    "$BIN/fairseq-train" "$data" --user-dir "$USER_DIR" $DEVICE_FLAGS $PRECISION_FLAGS \
+    "$BIN/fairseq-train" "$1" --user-dir "$USER_DIR" $DEVICE_FLAGS $PRECISION_FLAGS \
         --seed "${SEED:-1}" "${options[@]}" --block-size "$BLOCK_SIZE" --slot-chain --dropout 0 --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 3.0 --lr "${LR:-0.001}" \
         --lr-scheduler polynomial_decay --warmup-updates $((MAX_UPDATE < 4000 ? MAX_UPDATE / 10 : 400)) \
@@ -107,12 +108,14 @@ train() {
 }
 
 if [ "${SPLICED:-0}" = 0 ]; then
-    [ -e "$WORK/distilled/distillation.json" ] || distil
+    DISTILLED=distilled
+    distil "$DATA" $DISTILLED
 else
+    DISTILLED=distilled-spliced
     stage spliced splice
     # shellcheck disable=SC2046  # the names of sets, train train1 ..., are words
-    [ -e "$WORK/distilled-spliced/distillation.json" ] ||
-        distil $(find "$WORK/spliced/data" -name 'train*.idx' -printf '%f\n' | cut -d. -f1 | sort -u)
+    distil "$WORK/spliced/data" $DISTILLED \
+        $(find "$WORK/spliced/data" -name 'train*.*-*.*' -printf '%f\n' | cut -d. -f1 | sort -u)
 fi
-resume "$KIND" train
+resume "$KIND" train "$WORK/$DISTILLED"
 say "done: $WORK/$KIND/checkpoint_best.pt"

@@ -122,8 +122,9 @@ def test_train_drafter(made: Path, tmp_path: Path) -> None:
     assert list(sets) == ["train", "train1"] and sets["train"]["filter"]["keep_cut"]
     missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
     assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
-    unknown = recipe("../train_drafter", data, verifier, KIND="tail", **settings)
-    assert unknown.returncode == 2 and "unknown KIND 'tail'" in unknown.stderr
+    for setting in ("KIND", "SPLICED"):
+        unknown = recipe("../train_drafter", data, verifier, **settings, **{setting: "tail"})
+        assert unknown.returncode == 2 and f"unknown {setting} 'tail'" in unknown.stderr
 
 
 def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
