@@ -14,11 +14,11 @@
 #
 # Training ends early when the tokens that would stand (mean_accepted in the log) no longer grow. Killed at any moment, the
 # same command goes on.
-# Environment: KIND (drafter, or heads), LAYERS (1, of the drafter's decoder or the heads' own), BLOCK_SIZE (10), SPLICED (1:
-# it learns from as many sources again, the beginning of one sentence and the end of another each; 0), MAX_UPDATE (5000),
-# PATIENCE (6 validations, one every 250 updates), LR (0.001), MAX_TOKENS (4000; heads 2000), SEED (1), FLAGS (more for
-# fairseq-train), DISTILL_FLAGS (more for distill.sh: --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16,
-# PYTHON: see recipes/multi30k_common.sh.
+# Environment: KIND (drafter, or heads), LAYERS (1, of the drafter's decoder or the heads' own), BLOCK_SIZE (10), SPLICED (0; 1: it
+# learns from as many sources again, each the beginning of one sentence and the end of another), MAX_UPDATE (5000), PATIENCE (6
+# validations, one every 250 updates), LR (0.001), MAX_TOKENS (4000; heads 2000), SEED (1), FLAGS (more for fairseq-train),
+# DISTILL_FLAGS (more for distill.sh: --max-len-a 1.2 --max-len-b 10), DEVICE_FLAGS, PRECISION_FLAGS, BF16, PYTHON: see
+# recipes/multi30k_common.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipes/common.sh"
 
@@ -34,6 +34,9 @@ LAYERS=${LAYERS:-1}
 BLOCK_SIZE=${BLOCK_SIZE:-10}
 case $KIND in drafter|heads) ;; *) die "unknown KIND '$KIND' (choose from: drafter heads)" ;; esac
 case ${SPLICED:-0} in 0|1) ;; *) die "unknown SPLICED '$SPLICED' (choose from: 0 1)" ;; esac
+case ${SPLICED:-0}$(printf ' %s' ${DISTILL_FLAGS:-}) in
+    1*' --subsets'*) die "SPLICED=1 distils all parts of the training set: leave --subsets out of DISTILL_FLAGS" ;;
+esac
 MAX_UPDATE=${MAX_UPDATE:-5000}
 devices
 
@@ -60,20 +63,40 @@ print(" ".join(flags))
 PYTHON
 }
 
-splice() { "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data"; }
+# What DISTILL_FLAGS say about the files of DATA.
+files_of_data() {
+    # shellcheck disable=SC2086  # the flags are a list
+    set -- ${DISTILL_FLAGS:-}
+    while [ "$#" -gt 0 ]; do
+        case $1 in
+            -s | -t | --source-lang | --target-lang | --dataset-impl) printf '%s %s ' "$1" "${2:-}" ;;
+            --source-lang=* | --target-lang=* | --dataset-impl=*) printf '%s ' "$1" ;;
+        esac
+        shift
+    done
+}
+
+splice() {
+    # shellcheck disable=SC2046
+    "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data" $(files_of_data)
+}
 
 # distil DATA NAME [SUBSET...]: makes $WORK/NAME. An output that was cut at its maximum length is a poor target for a translator,
 # not for a drafter: the verifier will write such ones again.
 distil() {
     local options=(--decoding greedy --beam 1 --keep-cut)
     [ "$#" = 2 ] || options+=(--subsets "${@:3}")
-    fresh "$2" distil "$@"
-    [ ! -e "$WORK/$2/distillation.json" ] || return 0
     # On a CPU the compiled kernels make fp32 the faster one.
     [ "$BF16" = 0 ] || [ "$GPUS" = 0 ] || options+=(--bf16)
     # shellcheck disable=SC2086  # the flags are lists
     bash "$ROOT/scripts/distill.sh" "$1" "$WORK/$2" --path "$VERIFIER" --batch-size 64 $DEVICE_FLAGS \
         ${DISTILL_FLAGS:---max-len-a 1.2 --max-len-b 10} "${options[@]}"
+}
+
+# distilled DATA NAME [SUBSET...]: the same, once for these settings; what was begun goes on.
+distilled() {
+    fresh "$2" distil "$@"
+    [ -e "$WORK/$2/distillation.json" ] || distil "$@"
 }
 
 # A drafter fills one block per sentence; heads fill one behind every position, of which a part is enough. Of a training set in
@@ -109,13 +132,13 @@ train() {
 
 if [ "${SPLICED:-0}" = 0 ]; then
     DISTILLED=distilled
-    distil "$DATA" $DISTILLED
+    distilled "$DATA" $DISTILLED
 else
     DISTILLED=distilled-spliced
     stage spliced splice
     # shellcheck disable=SC2046  # the names of sets, train train1 ..., are words
-    distil "$WORK/spliced/data" $DISTILLED \
-        $(find "$WORK/spliced/data" -name 'train*.*-*.*' -printf '%f\n' | cut -d. -f1 | sort -u)
+    distilled "$WORK/spliced/data" $DISTILLED \
+        $(find "$WORK/spliced/data" -name 'train*.*-*.*' -printf '%f\n' | cut -d. -f1 | grep -E '^train[0-9]*$' | sort -u)
 fi
 resume "$KIND" train "$WORK/$DISTILLED"
 say "done: $WORK/$KIND/checkpoint_best.pt"

@@ -84,17 +84,17 @@ class DecodingTask(FairseqTask):
         self.training = False
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
-        """fairseq's, with the name of a set whose files are empty or damaged, or that is taken -1 times."""
+        """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
+        times = getattr(self.cfg, "upsample_primary", 1)
+        parts = (Path(path).glob(f"{split}1.*") for path in split_paths(self.cfg.data))
+        if kwargs.get("combine") and times < 0 and any(map(any, parts)):
+            raise ValueError(
+                f"--upsample-primary {times}: of a set in parts ({split}, {split}1 ...) fairseq takes the first that "
+                "many times; for all parts once, say --upsample-primary 1"
+            )
         try:
             super().load_dataset(split, *args, **kwargs)
         except (EOFError, ValueError, struct.error) as error:
-            times = getattr(self.cfg, "upsample_primary", 1)
-            parts = (Path(path).glob(f"{split}1.*") for path in split_paths(self.cfg.data))
-            if times < 1 and any(map(any, parts)):
-                raise ValueError(
-                    f"--upsample-primary {times}: of a set in parts ({split}, {split}1 ...) fairseq takes the first "
-                    f"that many times; for all parts once, say --upsample-primary 1 ({error})"
-                ) from error
             raise ValueError(
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
             ) from error

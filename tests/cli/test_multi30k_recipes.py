@@ -111,19 +111,29 @@ def test_train_drafter(made: Path, tmp_path: Path) -> None:
     headed = load_checkpoint(str(tmp_path / "out" / "heads" / "checkpoint_best.pt"))["model"]
     assert all(torch.equal(headed[name], value) for name, value in own.items())
     assert any(name.startswith("decoder.head_layers.layers.0.") for name in headed)
-    spliced = recipe(
-        "../train_drafter", data, verifier, tmp_path / "out", KIND="heads", SPLICED="1", **settings
-    )
-    assert spliced.returncode == 0, spliced.stderr[-2000:]
-    assert "stage heads: made with other settings" in spliced.stderr
+    # Other outputs for the same folder: nothing that was made of those before is taken for these.
+    settings |= {"KIND": "heads", "DISTILL_FLAGS": "--max-len-a 1 --max-len-b 9 -s de -t en"}
+    other = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
+    assert other.returncode == 0, other.stderr[-2000:]
+    for stage in ("distilled", "heads"):
+        assert f"stage {stage}: made with other settings" in other.stderr
+    settings |= {"SPLICED": "1"}
+    for done in (False, True):
+        spliced = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
+        assert spliced.returncode == 0, spliced.stderr[-2000:]
+        assert ("stage heads: made with other settings" in spliced.stderr) != done
+        assert ("stage heads: done already" in spliced.stderr) == done
     summary = tmp_path / "out" / "distilled-spliced" / "distillation.json"
     sets = json.loads(summary.read_text())["subsets"]
     assert [part["sentences"] for part in sets.values()] == 2 * [PAIRS["train"]]
     assert list(sets) == ["train", "train1"] and sets["train"]["filter"]["keep_cut"]
+    flags = {"DISTILL_FLAGS": "--subsets train"}
+    refused = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings | flags)
+    assert refused.returncode == 2 and "leave --subsets out" in refused.stderr
     missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
     assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
     for setting in ("KIND", "SPLICED"):
-        unknown = recipe("../train_drafter", data, verifier, **settings, **{setting: "tail"})
+        unknown = recipe("../train_drafter", data, verifier, **settings | {setting: "tail"})
         assert unknown.returncode == 2 and f"unknown {setting} 'tail'" in unknown.stderr
 
 

@@ -38,8 +38,10 @@ def test_a_set_in_parts_taken_a_negative_number_of_times(tmp_path: Path) -> None
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # of fairseq's reader
-def test_a_damaged_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("split", "combine"), [("train", False), ("valid", True)])
+def test_a_damaged_set(split: str, combine: bool, tmp_path: Path) -> None:
+    """How often a part is taken is not asked where parts are not put together, or there are none."""
     data = make_folder(tmp_path / "data", [[5, 6, 7], [8]]).path
-    (data / "valid.src-tgt.src.idx").write_bytes(b"MMIDIDX\x00\x00")
-    with pytest.raises(ValueError, match=r"the set valid of .* is empty or damaged"):
-        task(data, -1).load_dataset("valid", combine=True)
+    (data / f"{split}.src-tgt.src.idx").write_bytes(b"MMIDIDX\x00\x00")
+    with pytest.raises(ValueError, match=f"the set {split} of .* is empty or damaged"):
+        task(data, -1).load_dataset(split, combine=combine)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import IndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,21 @@ def test_cuts_are_where_words_begin(kind: str) -> None:
     assert found.tolist() == np.cumsum([len(word) for word in words])[:-1].tolist()
 
 
+def test_a_mark_by_chance_is_none() -> None:
+    words = [[letter] for letter in "abcdefghijklmnopqrstuvwxyz"]
+    for stray in ("▁▁", "x@@"):
+        dictionary = dictionary_of([*words, [stray]])
+        found = cuts(sentence_of(words, dictionary), word_marks(dictionary))
+        assert found.tolist() == list(range(1, len(words)))
+    units = dictionary_of([["▁"], *WORDS["units"]])
+    assert word_marks(units)[0].all()
+    characters = dictionary_of([["▁"], *words])  # sentencepiece of characters
+    found = cuts(
+        sentence_of([["a", "b"], ["▁", "c"], ["▁", "d", "e"]], characters), word_marks(characters)
+    )
+    assert found.tolist() == [2, 4]
+
+
 def test_the_other_is_cut_as_far_in_it() -> None:
     dictionary = dictionary_of(WORDS["symbols"])
     one = sentence_of([["a"]] * 3, dictionary)
@@ -118,7 +134,7 @@ def test_the_folder(pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     texts = []
     for name, seed in (("one", "1"), ("again", "1"), ("other", "2")):
         main([str(data.path), *flags, str(tmp_path / name), "--seed", seed])
-        assert "train2 has 4 spliced sources" in capsys.readouterr().out
+        assert "train2 has 8 spliced sources" in capsys.readouterr().out
         texts.append((tmp_path / name / TEXT / "train2.src").read_text(encoding="utf-8"))
     assert texts[0] == texts[1] != texts[2]
     made = DataFolder(tmp_path / "one", "src", "tgt")
@@ -131,21 +147,51 @@ def test_the_folder(pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
             assert kept == known
     part = made.side("train2", "src", dictionary)
     assert made.side("train2", "tgt", dictionary) is None
-    assert [row[-1].item() for row in part] == [dictionary.eos()] * 4
-    assert part[2].tolist() == [6, dictionary.eos()]
-    assert len(texts[0].splitlines()) == 4
+    assert [row[-1].item() for row in part] == [dictionary.eos()] * 8
+    assert part[2].tolist() == part[6].tolist() == [6, dictionary.eos()]
+    assert len(texts[0].splitlines()) == 8
 
 
+@pytest.mark.parametrize("impl", ["cached", "lazy", "raw"])
+def test_other_formats(impl: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A set that fairseq reads in another way; without parts."""
+    data = make_folder(tmp_path / "data", [[4, 5, 6, 7], [5, 5, 4]])
+    dictionary = Dictionary.load(str(data.dictionaries()[0]))
+    kept = [row.clone() for row in data.side("train", "src", dictionary)]
+    for path in data.path.glob("train*"):
+        path.unlink()
+    prefix = str(data.path / "train.src-tgt.src")
+    if impl == "raw":
+        Path(prefix).write_text("".join(dictionary.string(row) + "\n" for row in kept))
+    else:
+        builder = IndexedDatasetBuilder(prefix + ".bin")
+        for row in kept:
+            builder.add_item(row)
+        builder.finalize(prefix + ".idx")
+    flags = ["--dataset-impl", impl, "--source-lang", "src", "--target-lang", "tgt"]
+    main([str(data.path), *flags, "--output", str(tmp_path / "new")])
+    assert "train1 has 2 spliced sources" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of fairseq's reader
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "data", [[4, 5, 6]])
+    empty = make_folder(tmp_path / "empty", [])
+    bare = make_folder(tmp_path / "bare", [[4, 5, 6]])
+    bare.dictionaries()[1].unlink()
     languages = ["--source-lang", "src", "--target-lang", "tgt"]
+    new = ["--output", str(tmp_path / "new")]
     for flags, message in (
         ([str(tmp_path / "none"), "--output", "new"], "the folder .*none does not exist"),
         ([str(tmp_path), "--output", "new"], "does not tell the languages"),
         (
-            [str(data.path), *languages, "--subset", "dev", "--output", str(tmp_path / "new")],
+            [str(data.path), *languages, "--subset", "dev", *new],
             "has no dev.src-tgt.src",
         ),
+        ([str(empty.path), *languages, *new], "the set train of .* is empty or damaged"),
+        ([str(bare.path), *languages, *new], "has no dict.tgt.txt"),
         (
             [str(data.path), *languages, "--output", str(data.path)],
             "exists already: name a new folder",
