@@ -88,6 +88,9 @@ def test_a_mark_by_chance_is_none() -> None:
         dictionary = dictionary_of([*words, [stray]])
         found = cuts(sentence_of(words, dictionary), word_marks(dictionary))
         assert found.tolist() == list(range(1, len(words)))
+    pieces = dictionary_of(WORDS["pieces"][:2])  # no word begins with the mark alone
+    found = cuts(sentence_of(WORDS["pieces"][:2], pieces), word_marks(pieces))
+    assert found.tolist() == [1]
     units = dictionary_of([["▁"], *WORDS["units"]])
     assert word_marks(units)[0].all()
     characters = dictionary_of([["▁"], *words])  # sentencepiece of characters
