@@ -35,7 +35,8 @@ BLOCK_SIZE=${BLOCK_SIZE:-10}
 case $KIND in drafter|heads) ;; *) die "unknown KIND '$KIND' (choose from: drafter heads)" ;; esac
 case ${SPLICED:-0} in 0|1) ;; *) die "unknown SPLICED '$SPLICED' (choose from: 0 1)" ;; esac
 case ${SPLICED:-0}$(printf ' %s' ${DISTILL_FLAGS:-}) in
-    1*' --subsets'*) die "SPLICED=1 distils all parts of the training set: leave --subsets out of DISTILL_FLAGS" ;;
+    1*' --subsets'* | 1*' --dataset-impl'*)
+        die "SPLICED=1 distils all parts of the training set as they are: leave --subsets and --dataset-impl out of DISTILL_FLAGS" ;;
 esac
 MAX_UPDATE=${MAX_UPDATE:-5000}
 devices
@@ -63,14 +64,14 @@ print(" ".join(flags))
 PYTHON
 }
 
-# What DISTILL_FLAGS say about the files of DATA.
-files_of_data() {
+# What DISTILL_FLAGS say about the languages of DATA.
+languages() {
     # shellcheck disable=SC2086  # the flags are a list
     set -- ${DISTILL_FLAGS:-}
     while [ "$#" -gt 0 ]; do
         case $1 in
-            -s | -t | --source-lang | --target-lang | --dataset-impl) printf '%s %s ' "$1" "${2:-}" ;;
-            --source-lang=* | --target-lang=* | --dataset-impl=*) printf '%s ' "$1" ;;
+            -s | -t | --source-lang | --target-lang) printf '%s %s ' "$1" "${2:-}" ;;
+            --source-lang=* | --target-lang=*) printf '%s ' "$1" ;;
         esac
         shift
     done
@@ -78,7 +79,7 @@ files_of_data() {
 
 splice() {
     # shellcheck disable=SC2046
-    "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data" $(files_of_data)
+    "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data" $(languages)
 }
 
 # distil DATA NAME [SUBSET...]: makes $WORK/NAME. An output that was cut at its maximum length is a poor target for a translator,

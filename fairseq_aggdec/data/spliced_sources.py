@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--subset", default="train", help="set to splice (default: train)")
     parser.add_argument("--source-lang", "-s", help="default: as the names of DATA's files say")
     parser.add_argument("--target-lang", "-t")
-    parser.add_argument("--dataset-impl", help="as of fairseq (default: as the files are)")
+    parser.add_argument("--dataset-impl", help="of DATA (default: as the files are)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
     if not args.data.is_dir():

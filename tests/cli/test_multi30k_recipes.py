@@ -127,9 +127,10 @@ def test_train_drafter(made: Path, tmp_path: Path) -> None:
     sets = json.loads(summary.read_text())["subsets"]
     assert [part["sentences"] for part in sets.values()] == 2 * [PAIRS["train"]]
     assert list(sets) == ["train", "train1"] and sets["train"]["filter"]["keep_cut"]
-    flags = {"DISTILL_FLAGS": "--subsets train"}
-    refused = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings | flags)
-    assert refused.returncode == 2 and "leave --subsets out" in refused.stderr
+    for flags in ("--subsets train", "--dataset-impl raw"):
+        settings["DISTILL_FLAGS"] = flags
+        refused = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
+        assert refused.returncode == 2 and "leave --subsets and" in refused.stderr
     missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
     assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
     for setting in ("KIND", "SPLICED"):

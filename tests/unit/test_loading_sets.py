@@ -35,9 +35,8 @@ def test_a_set_in_parts_taken_a_negative_number_of_times(tmp_path: Path) -> None
     assert len(whole.dataset("train")) == 4
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of fairseq's reader
+# A warning of fairseq's reader.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("split", "combine"), [("train", False), ("valid", True)])
 def test_a_damaged_set(split: str, combine: bool, tmp_path: Path) -> None:
     """How often a part is taken is not asked where parts are not put together, or there are none."""

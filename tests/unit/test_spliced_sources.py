@@ -112,10 +112,8 @@ def test_the_other_is_cut_as_far_in_it() -> None:
         )
         for seed in range(20)
     ]
-    halves = [["a"]] * 2 + [
-        ["c"]
-    ] * 3  # a cut in the middle of the one (4 tokens) and the other (8)
-    assert halves in found and [["a"], ["b"], ["b"], *[["c"]] * 3] in found
+    # The one has 4 tokens, the other 8: cut in the middle of both, and in the first quarter.
+    assert [["a"], ["a"], *[["c"]] * 3] in found and [["a"], ["b"], ["b"], *[["c"]] * 3] in found
     assert all(len(words) in (5, 6) for words in found)
 
 
@@ -174,11 +172,13 @@ def test_other_formats(impl: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     flags = ["--dataset-impl", impl, "--source-lang", "src", "--target-lang", "tgt"]
     main([str(data.path), *flags, "--output", str(tmp_path / "new")])
     assert "train1 has 2 spliced sources" in capsys.readouterr().out
+    made = DataFolder(tmp_path / "new", "src", "tgt").side("train1", "src", dictionary)
+    assert [row[0].item() for row in made] == [row[0].item() for row in kept]
+    assert {token for row in made for token in row.tolist()} <= {4, 5, 6, 7, dictionary.eos()}
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # of fairseq's reader
+# A warning of fairseq's reader.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "data", [[4, 5, 6]])
     empty = make_folder(tmp_path / "empty", [])
