@@ -1,15 +1,15 @@
-"""How many tokens to draft at once: a fixed number, or learned from measured times and from what became of the drafts
-before (``--block-size auto``; whether to draft at all: ``--draft-nodes auto``)."""
+"""How many tokens to draft at once: a fixed number, or as many as are worth their cost by measured times, if drafting
+has paid of late at all (``--block-size auto``, ``--draft-nodes auto``)."""
 
 import math
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Protocol
 
 from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.times import LEAST_SPREAD, OUTLIER, Decayed, Times
+from fairseq_aggdec.decoding.times import OUTLIER, Decayed, Times
 
-# What a draft token's chance is believed to be before any was seen.
-PRIOR = 0.5
+# Tokens that an iteration with a draft is believed to gain before any was seen.
+PRIOR = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
 ALLOWED = 0.01
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
@@ -130,13 +130,25 @@ class Account:
         return max(self.lost / ALLOWED, self.tried + loss / ALLOWED)
 
 
-class LearnedBlockSize:
-    """The k with the most tokens per second, 0 included: then nothing is drafted and decoding is greedy.
+class Kind:
+    """What is known of iterations with some number of sentences.
 
-    It is chosen for a batch, anew whenever the sentences that are left are half as many. The chance that the i-th
-    drafted token stands and the time of an iteration are running means, the times apart for every power of two of
-    sentences. How long a draft takes where none was seen is guessed in proportion from more sentences, or from what
-    tokens cost beside an iteration.
+    Attributes:
+        times: of those with a draft and without.
+        gained: tokens of a sentence in those with a draft.
+    """
+
+    def __init__(self) -> None:
+        self.times, self.gained = Times(), Decayed(REMEMBER)
+
+
+class LearnedBlockSize:
+    """The largest k, or 0 where drafting does not gain more tokens per second: then decoding is greedy.
+
+    How much of a block is verified is said by the chances of its tokens, see :class:`NodeBudget`; whether a drafter is
+    asked at all, by what its drafts gained and took: running means, apart for every power of two of sentences. It is
+    decided for a batch, anew whenever the sentences that are left are half as many. How long a draft takes where none
+    was seen is guessed in proportion from more sentences, or from what tokens cost beside an iteration.
 
     One sentence at a time, the first goes without drafts and the next ones with: :data:`TRIAL` drafts, as long as these
     have not cost more than :data:`CREDIT` tokens.
@@ -145,25 +157,15 @@ class LearnedBlockSize:
     tried once in a while; these tries, and drafts that were wrongly believed to pay, may lose :data:`ALLOWED` each, so
     that decoding stays as close to the speed of ``greedy``.
 
-    Where trees are drafted k is the length of their longest path, and a token stands if one of those in its place does.
-
     Args:
-        largest: the largest k, at least 1.
-        whole: whether it is the only one beside 0.
+        largest: k, at least 1.
     """
 
     learned = True
 
-    def __init__(self, largest: int, whole: bool = False):
-        self.sizes = sorted({*range(1, min(largest, 6) + 1), *range(8, largest + 1, 2), largest})
-        if whole:
-            self.sizes = [largest]
-        # By place in the block: of those behind.
-        self.stands = [Decayed(REMEMBER) for _ in range(largest)]
-        self.faded = [0] * largest  # by how many drafts each place was
-        # Tokens that stood which were </s>: nothing is gained behind it.
-        self.ends = Decayed(REMEMBER)
-        self.times: dict[int, Times] = {}
+    def __init__(self, largest: int):
+        self.largest = largest
+        self.kinds: dict[int, Kind] = {}
         # The first iteration of each kind, without and with a draft, lays out weights and is no measure.
         self.unmeasured = {False, True}
         self.account = Account()
@@ -192,10 +194,10 @@ class LearnedBlockSize:
         if bucket not in self.plan:
             self._end_rest()
             self._count(rows)
-            if not self.now.plain.weight:
+            if not self.now.times.plain.weight:
                 return 0
             if self.account.greedy >= self.again.get(bucket, 0.0):
-                self.chosen, self.plan[bucket] = self._decide(bucket, self.now)
+                self.chosen, self.plan[bucket] = self._decide(bucket)
                 return self.chosen
             self.plan[bucket] = 0
         if not self.resting:
@@ -207,22 +209,22 @@ class LearnedBlockSize:
     def _count(self, rows: int) -> None:
         """So many sentences are left; nothing is drafted for them yet."""
         bucket = rows.bit_length()
-        if bucket not in self.times:
-            self.times[bucket] = Times()
-        self.now = self.times[bucket]
+        if bucket not in self.kinds:
+            self.kinds[bucket] = Kind()
+        self.now = self.kinds[bucket]
         self.chosen, self.resting = 0, False
 
     def rest(self, seconds: float) -> None:
         if self.timing:
-            self.rested.append(min(seconds, OUTLIER * self.now.plain.mean))
+            self.rested.append(min(seconds, OUTLIER * self.now.times.plain.mean))
         self.rests += 1
         self.timing = self.rests in TIMED_RESTS
 
     def _end_rest(self) -> None:
         self.timing = True
         if self.rested:
-            self.now.add_plain(sum(self.rested), len(self.rested))
-        self.spent += self.rests * self.now.plain.mean if self.rests else 0.0
+            self.now.times.add_plain(sum(self.rested), len(self.rested))
+        self.spent += self.rests * self.now.times.plain.mean if self.rests else 0.0
         self.rests, self.rested = 0, []
 
     def observe(
@@ -236,82 +238,55 @@ class LearnedBlockSize:
         size = self.chosen if any(drafted) else 0
         if size:
             self.drafting = True
-            self._observe_draft(size, accepted, emitted)
+            self.tries += 1
+            self.now.gained.add(sum(emitted), len(emitted))
         if bool(size) in self.unmeasured:
             self.unmeasured.remove(bool(size))
             self.spent += seconds if size else 0.0
             return
-        self.spent += self.now.add(size, seconds - once) + once
+        self.spent += self.now.times.add(size, seconds - once) + once
 
-    def _observe_draft(self, size: int, accepted: Sequence[int], emitted: Sequence[int]) -> None:
-        # Where a sentence ends before the block does, the rest of the block brings nothing either.
-        for index in range(min(size, max(accepted) + 1)):
-            reached = sum(stood >= index for stood in accepted)
-            self._share(index).add(sum(stood > index for stood in accepted), reached)
-            self.faded[index] += 1
-        self.tries += 1
-        ended = sum(gained == stood for stood, gained in zip(accepted, emitted, strict=True))
-        self.ends.add(ended, sum(accepted))
-
-    def _share(self, index: int) -> Decayed:
-        """Of a place in the block, faded by the drafts that did not reach it: most do not reach most places."""
-        share = self.stands[index]
-        share.fade(self.tries - self.faded[index])
-        self.faded[index] = self.tries
-        return share
-
-    def _decide(self, bucket: int, times: Times) -> tuple[int, int]:
+    def _decide(self, bucket: int) -> tuple[int, int]:
         """k for the next iteration with such a number of sentences, and for the ones after it in this batch."""
+        times, most = self.now.times, self.largest
         if times.grows_stale():
             # Measured on a whole batch: the first iteration of one takes longer than the others.
             return 0, 0
-        gains, seconds = self._gains(), self._seconds(bucket, times)
-        sizes = self.sizes
-        if times.k.weight and times.spread < LEAST_SPREAD:  # a line needs two points
-            middle = sizes[len(sizes) // 2]
-            sizes = [sizes[-1] if middle == round(times.k.mean) else middle]
-        best = max(sizes, key=lambda size: gains[size] / seconds(size))
-        loss = seconds(best) - gains[best] * times.plain.mean
+        seconds, gain = self._expected(bucket)
+        loss = seconds - gain * times.plain.mean
         # One sentence whose drafts do not stand, or a machine that slows down, is no reason to stop.
         credit = CREDIT * times.plain.mean if len(self.outputs) == 1 else 0.0
-        if loss <= -MARGIN * seconds(best) and self.account.solvent(credit):
-            return best, best
+        if loss <= -MARGIN * seconds and self.account.solvent(credit):
+            return most, most
         if credit and self.tries < TRIAL and self.account.lost + max(0.0, loss) <= credit:
-            return best, best
-        loss = max(loss, LEAST_LOSS * seconds(best))
+            return most, most
+        loss = max(loss, LEAST_LOSS * seconds)
         if self.account.affords_a_try(loss):
             self.account.tried = self.account.greedy
-            return best, 0
+            return most, 0
         self.again[bucket] = self.account.try_at(loss)
         return 0, 0
 
-    def _gains(self) -> list[float]:
-        """Tokens that a row gains by a draft of 0, 1, ... k: those that stand, and one more but behind ``</s>``."""
-        goes_on = 1.0 - self.ends.mean_with(0.0)
-        gains, chance, stands = [1.0], 1.0, PRIOR
-        for index in range(len(self.stands)):
-            # A place that was seldom reached is like the one before it.
-            stands = self._share(index).mean_with(stands)
-            chance *= stands
-            gains.append(gains[-1] + chance * goes_on)
-        return gains
-
-    def _seconds(self, bucket: int, times: Times) -> Callable[[int], float]:
-        """Estimates the time of an iteration from its number of drafted tokens."""
+    def _expected(self, bucket: int) -> tuple[float, float]:
+        """Seconds of an iteration with a draft, and the tokens that a sentence gains in it."""
+        own, most = self.now.times, self.largest
         # A draft for fewer sentences takes less; one for more may take more than in proportion.
-        seen = [b for b, other in self.times.items() if b >= bucket and other.k.weight]
+        seen = [b for b, kind in self.kinds.items() if b >= bucket and kind.times.k.weight]
+        near = self.kinds[min(seen)] if seen else self.now
+        gained = near.gained.mean_with(PRIOR)
         if not seen:
             # The few that are left of a batch get no cheaper tries: these are best spent on all of it.
             wider = len(self.outputs) / (STEP + len(self.outputs))
-            return lambda size: (1 + (DRAFTER + wider * size if size else 0)) * times.plain.mean
-        near = self.times[min(seen)]
-        scale = 1.0 if near is times else times.plain.mean / near.plain.mean
-        return lambda size: scale * near.estimate(size)
+            return (1 + DRAFTER + wider * most) * own.plain.mean, gained
+        scale = 1.0 if near is self.now else own.plain.mean / near.times.plain.mean
+        return scale * near.times.estimate(most), gained
 
     def _greedy(self) -> float:
         """Seconds that the batch would have taken without drafts: one iteration per token of its longest sentence."""
         known = {
-            bucket: times.plain.mean for bucket, times in self.times.items() if times.plain.weight
+            bucket: kind.times.plain.mean
+            for bucket, kind in self.kinds.items()
+            if kind.times.plain.weight
         }
         longest_first = sorted((len(tokens) - 1 for tokens in self.outputs), reverse=True)
         seconds = 0.0
@@ -328,11 +303,13 @@ class NodeBudget:
 
     Args:
         most: at most so many.
-        learned: as many as are worth their cost, from the measured times of iterations; else always ``most``.
+        learned: as many as are worth their cost by their chances to stand and by the measured times of iterations;
+            else always ``most``.
+        branches: whether some may follow the same token; else the tree is a path.
     """
 
-    def __init__(self, most: int, learned: bool = False):
-        self.most, self.learned = most, learned
+    def __init__(self, most: int, learned: bool = False, branches: bool = True):
+        self.most, self.learned, self.branches = most, learned, branches
         self.times: dict[int, Times] = {}
         self.seen: dict[int, int] = {}
 

@@ -172,6 +172,23 @@ class Verification:
             first += width
         return flat
 
+    def nodes(self) -> list[list[int]]:
+        """What stands of each row's draft: its last committed token, 0, and the drafted ones, counted from 1."""
+        if self.paths is None:
+            return [list(range(accepted + 1)) for accepted in self.accepted]
+        window = self.window
+        assert isinstance(window, DraftedTree)
+        found, first = [], 0
+        for row, (path, width) in enumerate(zip(self.paths, window.widths, strict=True)):
+            nodes = [place - first for place in path]
+            if (
+                len(path) == self.accepted[row]
+            ):  # it ends with a drafted </s>, at which nothing is emitted
+                nodes.append(window.following(row, nodes[-1], self.emitted[row][-1]))
+            found.append(nodes)
+            first += width
+        return found
+
     def last_places(self) -> list[int]:
         """The position that each row's last token comes from; any of its own where the row has ended."""
         if self.paths is not None:

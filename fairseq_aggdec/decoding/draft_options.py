@@ -86,12 +86,9 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
 
 
 def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
-    """How many of at most so many tokens are drafted: all, or with an option ``auto`` what pays, which may be none."""
-    if most and cfg.block_size == "auto":
-        return LearnedBlockSize(most)
-    if most and cfg.draft_nodes == "auto":
-        return LearnedBlockSize(most, whole=True)
-    return FixedBlockSize(most)
+    """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay."""
+    learned = most and "auto" in (cfg.block_size, cfg.draft_nodes)
+    return LearnedBlockSize(most) if learned else FixedBlockSize(most)
 
 
 def _check_least(cfg: DecodingConfig, most: int) -> None:
@@ -134,13 +131,14 @@ def proposing(cfg: DecodingConfig) -> Proposing:
 
 
 def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
-    """How many tokens the tree of a draft has, None where drafts do not branch.
+    """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
 
     Raises:
         ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
     """
     if cfg.draft_nodes is None:
-        return None
+        learned = cfg.block_size == "auto" and str(cfg.decoding) != "nar"
+        return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
     given = str(cfg.draft_nodes)
     if str(cfg.decoding) == "nar":
         raise ValueError("--draft-nodes needs a verifier, --decoding nar has none: use gad")

@@ -152,7 +152,7 @@ HEADS = "beam over block heads"
 # Options that only some methods read: name -> (what it is when it was not given, the methods).
 USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
     "block_size": (None, ("gad", "nar", "blockwise", HEADS)),
-    "draft_nodes": (None, ("gad", "blockwise")),
+    "draft_nodes": (None, ("iad", "gad", "blockwise")),
     "draft_vocabulary": (0, ("gad", "blockwise", HEADS)),
     "draft_int8": (False, ("gad", "blockwise", HEADS)),
     "strict": (0, ("greedy", "iad", "gad", "blockwise", "beam")),

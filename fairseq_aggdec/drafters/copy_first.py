@@ -8,7 +8,8 @@ from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.times import Decayed
 from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.input_copy import CopyDrafter, common_prefix
+from fairseq_aggdec.drafters.copy_text import common_prefix
+from fairseq_aggdec.drafters.input_copy import CopyDrafter
 
 PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand before any was seen
 

@@ -148,14 +148,20 @@ class DraftLength:
             return 0
         if (self.probing or self.unknown) and not self.rows[row].seen:
             return min(PROBE_LENGTH, room)
-        return worthwhile(self._stands(row), 1.0 + self.step_cost / len(self.rows), room)
+        return worthwhile(self.stands(row), self.fixed_cost, room)
+
+    @property
+    def fixed_cost(self) -> float:
+        """Of an iteration beside its drafts, for each row, in drafted tokens."""
+        return 1.0 + self.step_cost / len(self.rows)
 
     def hope(self, row: int, length: int) -> float:
         """How many tokens of a draft of so many are expected to stand."""
-        stands = self._stands(row)
+        stands = self.stands(row)
         return sum(stands**place for place in range(1, length + 1))
 
-    def _stands(self, row: int) -> float:
+    def stands(self, row: int) -> float:
+        """The chance of a row's next draft token."""
         own, mean = self.rows[row], self.total.accepted / self.total.seen
         return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 

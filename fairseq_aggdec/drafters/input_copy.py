@@ -1,10 +1,4 @@
-"""Input-guided drafting: copy the source (Algorithm 1 of Ge et al., section 3.1).
-
-The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
-what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
-so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more
-often, and differ from it in speed only.
-"""
+"""Input-guided drafting: copy the source (Ge et al., section 3.1)."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -13,117 +7,17 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_aggdec.decoding.block_size import NodeBudget
 from fairseq_aggdec.decoding.board import Board, Rows, Shape
-from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.decoding.window_graphs import ROWS, WIDTHS, Memory
 from fairseq_aggdec.drafters.copy_on_device import CopyBoard
+from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy_tree import CopyTrees
 from fairseq_aggdec.drafters.draft_length import DraftLength
-from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
-
-NEVER_DRAFTED = -1
-
-
-class CopyText:
-    """One text to copy from, and how far the output has followed it.
-
-    Args:
-        tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
-        start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
-        match: which occurrence counts when the suffix has several (``--iad-match``): none (``unique``), the first
-            (``longest``), or the next after the last copied token (``recent``); ``aligned`` is ``recent``, and where no
-            suffix occurs the rejected token is taken as replaced.
-    """
-
-    def __init__(self, tokens: Sequence[int], start: int, match: str):
-        self.tokens = [start, *tokens]
-        self.match = match
-        # Index of the token that the output is thought to stand at, and of the last one that it has copied.
-        self.cursor: int | None = 0
-        self.copied = 0
-        self.guessed = (
-            False  # the cursor stands where a token was replaced, as nothing says otherwise
-        )
-        # Output tokens, start symbol included, that it has followed, and that the automaton has been walked with.
-        self.followed = self.read = 1
-        self.automaton: SuffixAutomaton | None = None  # made when a draft fails: many never do
-        self.state = self.length = 0
-
-    def copy(self, limit: int) -> list[int]:
-        """The text from the cursor on, at most ``limit`` tokens, up to the first that is never drafted."""
-        if self.cursor is None:
-            return []
-        draft = self.tokens[self.cursor + 1 : self.cursor + 1 + limit]
-        if NEVER_DRAFTED in draft:
-            del draft[draft.index(NEVER_DRAFTED) :]
-        return draft
-
-    def follow(self, output: Sequence[int], gained: int) -> None:
-        """Moves the cursor to where the output stands now, None where it stands nowhere.
-
-        Args:
-            output: the committed prefix, start symbol included.
-            gained: how many of its tokens are new.
-        """
-        cursor, self.followed = self.cursor, len(output)
-        if cursor is not None:
-            following = self.tokens[cursor + 1 : cursor + 1 + gained]
-            if following == output[-gained:]:
-                self.cursor = cursor + gained  # a unique run, grown longer, is still unique
-                self.guessed = False
-                return
-            self.copied = cursor + common_prefix(following, output[-gained:])
-        if self.automaton is None:
-            self.automaton = SuffixAutomaton(self.tokens)
-            self.state, self.length = self.automaton.step(0, 0, output[0])
-        for token in output[self.read :]:
-            self.state, self.length = self.automaton.step(self.state, self.length, token)
-        self.read = len(output)
-        self.cursor = self._occurrence()
-        if self.match == "aligned" and self.cursor is None and cursor is not None:
-            self.cursor = self._replaced(cursor)
-        else:
-            self.guessed = False
-
-    def _occurrence(self) -> int | None:
-        assert self.automaton is not None
-        if self.length == 0:
-            return None
-        first = self.automaton.end[self.state]
-        if self.automaton.count[self.state] == 1 or self.match == "longest":
-            return first
-        if self.match == "unique":
-            return None
-        return self._next_occurrence(first)
-
-    def _replaced(self, cursor: int) -> int | None:
-        """Where the output stands if its last token replaced the rejected one.
-
-        If that was thought before and nothing of the draft stood, it came before the rejected token: one word may be
-        replaced by several tokens.
-        """
-        inserted = self.guessed and self.copied == cursor
-        place = cursor if inserted else self.copied + 1
-        self.guessed = place + 1 < len(self.tokens)
-        return place if self.guessed else None
-
-    def _next_occurrence(self, first: int) -> int:
-        """The first occurrence of the matched suffix after the last copied token (``recent``)."""
-        suffix = self.tokens[first - self.length + 1 : first + 1]
-        for end in range(max(self.copied + 1, first), len(self.tokens)):
-            if self.tokens[end - self.length + 1 : end + 1] == suffix:
-                return end
-        return first
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    alike = 0
-    while alike < min(len(first), len(second)) and first[alike] == second[alike]:
-        alike += 1
-    return alike
 
 
 class CopyDrafter:
@@ -131,10 +25,11 @@ class CopyDrafter:
 
     Args:
         eos: end symbol of the target dictionary, with which outputs start too.
-        match: see :class:`CopyText`.
+        match: see :class:`~fairseq_aggdec.drafters.copy_text.CopyText`.
 
     Attributes:
         new_length: makes what says how long drafts are, with nothing learned.
+        trees: makes drafts that branch; None: drafts are copies only.
 
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
@@ -144,15 +39,22 @@ class CopyDrafter:
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
         self.on_device: CopyBoard | None = None
+        self.trees: CopyTrees | None = None
         self.limit_drafts(DraftLength)
 
     def limit_drafts(self, new_length: Callable[[], DraftLength]) -> None:
         self.new_length = new_length
         self.forget()
 
+    def branch(self, budget: NodeBudget | None) -> None:
+        """Drafts trees of so many tokens from now on; None: copies only."""
+        self.trees = None if budget is None else CopyTrees(budget, self.eos)
+
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
         self.draft_length = self.new_length()
+        if self.trees is not None:
+            self.branch(self.trees.budget)
 
     @property
     def resting(self) -> bool:
@@ -176,31 +78,61 @@ class CopyDrafter:
         self.draft_length.start(len(state.rows), by)
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
+            if self.trees is not None:
+                self.trees.start(len(self.texts))
 
     def draft(self, state: DecodeState) -> Draft:
         if self.resting or self.draft_length.idle:
             return Draft([()] * len(state.rows))
-        drafts = []
-        for index, (row, text) in enumerate(zip(state.rows, self.texts, strict=True)):
-            room = min(row.end - row.position, len(text.tokens))
-            drafts.append(self._copy(text, row.tokens, self.draft_length.cap(index, room)))
-        return Draft(drafts)
+        limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
+        if self.trees is not None:
+            return self._branched(self.trees, limits)
+        return Draft([text.copy(limit) for text, limit in zip(self.texts, limits, strict=True)])
 
-    def _copy(self, text: CopyText, output: Sequence[int], limit: int) -> Sequence[int]:
-        if limit == 0:
-            return ()
-        gained = len(output) - text.followed
-        if gained:  # not before: a row that drafts nothing need not know where it stands
-            text.follow(output, gained)
-        return text.copy(limit)
+    def _limit(self, place: int, row: Row) -> int:
+        """How many tokens of a text are drafted at most; where any are, it is followed as far as the output goes."""
+        text = self.texts[place]
+        limit = self.draft_length.cap(place, min(row.end - row.position, len(text.tokens)))
+        gained = len(row.tokens) - text.followed
+        if limit and gained:  # not before: a row that drafts nothing need not know where it stands
+            text.follow(row.tokens, gained)
+        return limit
+
+    def _branched(self, trees: CopyTrees, limits: Sequence[int]) -> Draft:
+        cost, stands = self.draft_length.fixed_cost, self.draft_length.stands
+        grown = [
+            trees.grow(row, text, stands(row), limit, cost)
+            for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
+        ]
+        tokens = [[step.token for step in tree.steps] for tree in grown]
+        return TreeDraft(tokens, [tree.parents for tree in grown])
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        if not self.resting:
-            self.draft_length.observe(verification.drafted, verification.accepted)
+        if self.resting:
+            return
+        drafted, accepted = verification.drafted, verification.accepted
+        if self.trees is not None:
+            drafted, accepted = self._learn_edits(self.trees, verification, state)
+        self.draft_length.observe(drafted, accepted)
+
+    def _learn_edits(
+        self, trees: CopyTrees, verification: Verification, state: DecodeState
+    ) -> tuple[list[int], list[int]]:
+        """Learns from what became of trees; what was drafted and stood, as if they had been copies."""
+        found = [
+            trees.observe(place, text, path, row.tokens)
+            for place, (text, path, row) in enumerate(
+                zip(self.texts, verification.nodes(), state.rows, strict=True)
+            )
+        ]
+        drafted, accepted = zip(*found, strict=True)
+        return list(drafted), list(accepted)
 
     def follows(self, state: DecodeState) -> int | None:
         if self.resting:
             return 0
+        if self.trees is not None:
+            return None
         most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
         limit = self.draft_length.cap(0, longest)
         if limit == 0:
@@ -235,6 +167,8 @@ class CopyDrafter:
         if not self.resting:
             self.texts = [self.texts[row] for row in rows]
             self.draft_length.keep_rows(rows)
+            if self.trees is not None:
+                self.trees.keep_rows(rows)
 
 
 class InputCopyDrafter(CopyDrafter):
@@ -242,7 +176,7 @@ class InputCopyDrafter(CopyDrafter):
 
     Args:
         source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
-        match: see :class:`CopyText`.
+        match: see :class:`~fairseq_aggdec.drafters.copy_text.CopyText`.
     """
 
     def __init__(self, source: Dictionary, target: Dictionary, match: str):

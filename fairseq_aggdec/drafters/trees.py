@@ -118,7 +118,13 @@ Grow = Callable[[Asked], list[Grown]]
 
 
 def grow(
-    found: Candidates, row: int, slots: int, nodes: int, eos: int, fixed_cost: float = math.inf
+    found: Candidates,
+    row: int,
+    slots: int,
+    nodes: int,
+    eos: int,
+    fixed_cost: float = math.inf,
+    branches: bool = True,
 ) -> Grown:
     """The likeliest nodes of a row's tree, those before each among them; nothing stands behind ``</s>``.
 
@@ -133,6 +139,7 @@ def grow(
         nodes: how many tokens are wanted.
         eos: ends a path.
         fixed_cost: of an iteration, in nodes.
+        branches: else one path, of each slot the likeliest token behind the one before.
     """
     tree = Grown()
     if slots < 1:
@@ -153,7 +160,7 @@ def grow(
         tree.tokens.append(token)
         tree.parents.append(parent)
         tree.chances.append(-cost)
-        if rank + 1 < most:
+        if branches and rank + 1 < most:
             other = base - chances[slot][before][rank + 1]
             heappush(heap, (other, parent, slot, before, rank + 1, base))
         if slot + 1 < slots and token != eos:
@@ -186,10 +193,10 @@ class TreeGrower:
         """Trees of candidates (B, k, M) with logits (B, k, M, M); of each row ``room`` slots may be filled."""
         found = candidates(tokens, scores, self.calibration)
         cost = self._fixed_cost(len(room), tokens.device.type)
-        slots = tokens.size(1)
+        slots, budget = tokens.size(1), self.budget
         return self._drafted(
             [
-                grow(found, row, min(most, slots), self.budget.most, eos, cost)
+                grow(found, row, min(most, slots), budget.most, eos, cost, budget.branches)
                 for row, most in enumerate(room)
             ]
         )
@@ -210,8 +217,9 @@ class TreeGrower:
     ) -> Draft:
         """The same in the compiled library, of so many slots and the tokens before the first; see :data:`Grow`."""
         scales = self.calibration.numbers(slots, CPU)
-        cost = self._fixed_cost(len(room), "kernels")
-        return self._drafted(grow(Asked(last, room, scales, self.budget.most, eos, cost)))
+        cost, budget = self._fixed_cost(len(room), "kernels"), self.budget
+        asked = Asked(last, room, scales, budget.most, eos, cost, budget.branches)
+        return self._drafted(grow(asked))
 
     def _fixed_cost(self, rows: int, by: str) -> float:
         """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""
@@ -237,13 +245,8 @@ class TreeGrower:
         if self.seen > LEARNED_FROM and self.seen % ONE_OF:
             return
         self.budget.observe(len(self.trees), sum(verification.drafted), seconds)
-        first = 0
-        for place, tree in enumerate(self.trees):
-            if verification.paths is None:
-                standing = set(range(verification.accepted[place] + 1))
-            else:
-                standing = {slot - first for slot in verification.paths[place]}
-            first += verification.window.widths[place]
+        for tree, path in zip(self.trees, verification.nodes(), strict=True):
+            standing = set(path)
             chances = [0.0, *tree.chances]
             self.calibration.observe(
                 (slot, chances[node] - chances[parent], node in standing)
@@ -269,9 +272,10 @@ class Warmed:
         """Drafts in every iteration meanwhile, and learns nothing."""
         kept = self.block_size, self.trees
         if isinstance(self.block_size, LearnedBlockSize):
-            self.block_size = FixedBlockSize(self.block_size.sizes[-1])
+            self.block_size = FixedBlockSize(self.block_size.largest)
         if self.trees is not None:
-            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES))
+            branches = self.trees.budget.branches
+            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches))
         try:
             yield
         finally:

@@ -323,7 +323,9 @@ class DecodingTask(FairseqTask):
             return drafter
         if str(self.cfg.draft_from) == "none":
             return EmptyDrafter()
-        return self._copy_drafter(models, args)
+        drafter = self._copy_drafter(models, args)
+        drafter.branch(drafted_nodes(self.cfg))
+        return drafter
 
     def _copy_drafter(self, models: Sequence[torch.nn.Module], args: Namespace) -> CopyDrafter:
         """Copies the text that ``--draft-from`` names."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 
 import pytest
 
 from fairseq_aggdec.decoding.block_size import (
     ALLOWED,
     DRAFTER,
+    PRIOR,
     STEP,
     TIMED_RESTS,
     BlockSize,
     FixedBlockSize,
+    Kind,
     LearnedBlockSize,
+    NodeBudget,
 )
 from fairseq_aggdec.decoding.times import Times
 
 LARGEST = 12
-Machine = Callable[[int, int], float]  # rows, drafted tokens -> seconds of an iteration
+# What an iteration is believed to cost beside its tokens, in tokens, where the weights are waited for.
+WEIGHTS = 20.0
+Machine = Callable[[int, float], float]  # rows, tokens drafted for each -> seconds of an iteration
 
 
 def waiting_for_weights(draft: float, slope: float = 0.05) -> Machine:
@@ -28,13 +32,14 @@ def waiting_for_weights(draft: float, slope: float = 0.05) -> Machine:
     return lambda rows, size: 1.0 + (draft + slope * size if size else 0.0)
 
 
-def computing(rows: int, size: int) -> float:
+def computing(rows: int, size: float) -> float:
     """Few sentences wait for the weights, many for the arithmetic: there a draft costs nearly what its tokens do."""
     return max(1.0, 0.1 * rows * (1 + size)) + (0.8 if size else 0.0)
 
 
 class Simulation:
-    """Decodes sentences of given lengths with drafts whose tokens stand by chance.
+    """Decodes sentences of given lengths with drafts whose tokens stand by chance. Where the block size is learned,
+    blocks end where the expected gain, which is known, is below the cost of another token.
 
     Args:
         noise: of the measured times, to either side.
@@ -57,6 +62,7 @@ class Simulation:
     ):
         self.chooser, self.machine, self.first = chooser, machine, first
         self.noise, self.hiccups, self.encoder = noise, hiccups, encoder
+        self.budget = NodeBudget(LARGEST, learned=chooser.learned, branches=False)
         self.random = random.Random(7)
         self.spent = self.greedy = 0.0
         self.sizes: list[int] = []
@@ -84,13 +90,16 @@ class Simulation:
         left, encoder = dict(enumerate(lengths)), self.encoder
         while left:
             size = self.chooser.choose(len(left))
-            room = [min(size, tokens) for tokens in left.values()]
+            room = [
+                self._worth(min(size, tokens), stands[row], len(left))
+                for row, tokens in left.items()
+            ]
             stood = [self._stand(most, stands[row]) for row, most in zip(left, room, strict=True)]
             gained = [
                 min(right + 1, tokens) for right, tokens in zip(stood, left.values(), strict=True)
             ]
             once = encoder if size else 0.0
-            seconds, first = self.machine(len(left), size) + first, 0.0
+            seconds, first = self.machine(len(left), sum(room) / len(left)) + first, 0.0
             self.spent += seconds + once
             seconds *= self.random.uniform(1 - self.noise, 1 + self.noise)
             if self.random.random() < self.hiccups:
@@ -100,12 +109,22 @@ class Simulation:
                 self.chooser.rest(seconds)
             else:
                 self.chooser.observe(room, stood, gained, seconds + once, once)
+                if size:
+                    self.budget.observe(len(left), sum(room), seconds)
             for row, gain in zip(left, gained, strict=True):
                 outputs[row] += [1] * gain
             encoder -= once
             self.sizes.append(size)
             emitted = zip(left.items(), gained, strict=True)
             left = {row: tokens - gain for (row, tokens), gain in emitted if tokens > gain}
+
+    def _worth(self, most: int, chance: float, rows: int) -> int:
+        """Tokens of a block of at most so many that are verified."""
+        cost = self.budget.fixed_cost(rows, STEP if self.machine is computing else WEIGHTS)
+        drafted, expected, stands = 0, 1.0, chance
+        while drafted < most and (not drafted or stands * (cost + drafted) > expected):
+            drafted, expected, stands = drafted + 1, expected + stands, stands * chance
+        return drafted
 
     def _stand(self, most: int, chance: float) -> int:
         right = 0
@@ -214,10 +233,10 @@ def test_choices_are_possible_sizes() -> None:
 @pytest.mark.parametrize("stands", [0.1, 0.5, 0.8])
 @pytest.mark.parametrize("rows", [1, 8])
 def test_all_or_nothing(rows: int, stands: float, draft: float) -> None:
-    """As --draft-nodes auto decides: the longest paths, or none where those do not pay."""
+    """A block, or none where that does not pay."""
     machine = waiting_for_weights(draft, 0.1)
     whole = Simulation(FixedBlockSize(LARGEST), machine).run(200, rows, stands).speed
-    learned = Simulation(LearnedBlockSize(LARGEST, whole=True), machine, noise=0.1)
+    learned = Simulation(LearnedBlockSize(LARGEST), machine, noise=0.1)
     assert learned.run(400, rows, stands).speed > max(0.97, 0.88 * whole)
     assert set(learned.sizes) <= {0, LARGEST}
 
@@ -241,23 +260,14 @@ def test_gains_are_those_of_the_drafts_seen() -> None:
     chooser = LearnedBlockSize(2)
     for _ in range(2000):
         draft(chooser, 2, [2, 2, 1, 0], [3, 2, 2, 1])
-    # 3 of 4 first tokens stand, 2 of 4 second ones; of five tokens that stand one is </s>, with no token behind it.
-    expected = accumulate([1.0, 3 / 4 * 4 / 5, 2 / 4 * 4 / 5])
-    assert chooser._gains() == pytest.approx(list(expected), abs=0.02)
-
-
-def test_places_that_were_not_reached_are_like_those_before_them() -> None:
-    chooser = LearnedBlockSize(6)
-    for _ in range(2000):
-        draft(chooser, 1, [1] * 9 + [0], [2] * 9 + [1])
-    assert chooser._gains() == pytest.approx(list(accumulate(0.9**i for i in range(7))), rel=0.05)
+    assert chooser._expected(3)[1] == pytest.approx((3 + 2 + 2 + 1) / 4, abs=0.02)
 
 
 def test_once_is_no_part_of_the_time_of_a_draft_but_of_what_was_spent() -> None:
     chooser = LearnedBlockSize(4)
     draft(chooser, 4, [4], [5], seconds=20.0, once=8.0)  # spent, but no measure of the next ones
     draft(chooser, 4, [4], [5], seconds=9.5, once=8.0)
-    assert chooser.times[1].t.mean == pytest.approx(1.5)
+    assert chooser.kinds[1].times.t.mean == pytest.approx(1.5)
     assert chooser.spent == pytest.approx(29.5)
 
 
@@ -265,7 +275,7 @@ def test_iterations_at_rest_count_as_if_each_had_been_observed() -> None:
     """One of them seems thirty times as long, because the machine was busy; of the others no time is asked for."""
     chooser, seconds = LearnedBlockSize(4), [1.0, 1.1, 30.0, 0.9]
     chooser.start([[0]])
-    chooser.now.add(0, 1.0)
+    chooser.now.times.add(0, 1.0)
     chooser.unmeasured.clear()
     chooser.plan[1] = 0  # a draft for one sentence does not pay
     told = iter(seconds)
@@ -273,7 +283,7 @@ def test_iterations_at_rest_count_as_if_each_had_been_observed() -> None:
         assert chooser.choose(1) == 0 and chooser.resting
         assert chooser.timing == (rest in TIMED_RESTS)
         chooser.rest(next(told) if chooser.timing else 0.0)
-    times = chooser.now
+    times = chooser.now.times
     chooser.start([[0]])
     assert not chooser.resting and chooser.timing
     assert times.plain.weight == pytest.approx(1 * 0.98**4 + 4)
@@ -288,21 +298,28 @@ def test_times_that_were_not_seen_are_guessed_from_more_sentences() -> None:
             chooser.start([[0]] * rows)
             chooser.choose(rows)
             chooser.observe([0] * rows, [0] * rows, [1] * rows, plain)
-    few, some, many = (chooser.times[rows.bit_length()] for rows in (1, 8, 32))
-    tokens = 3 * 32 / (STEP + 32)  # of the batch, where nothing is known
-    assert chooser._seconds(4, some)(3) == pytest.approx(2.0 * (1 + DRAFTER + tokens))
-    some.add(1, 3.0)
-    some.add(3, 5.0)
-    assert chooser._seconds(4, some)(2) == pytest.approx(4.0)
-    assert chooser._seconds(1, few)(2) == pytest.approx(2.0)
-    assert chooser._seconds(6, many)(2) == pytest.approx(4.0 * (1 + DRAFTER + 2 * 32 / (STEP + 32)))
+    few, some, many = (chooser.kinds[rows.bit_length()] for rows in (1, 8, 32))
+    tokens = 4 * 32 / (STEP + 32)  # of the batch, where nothing is known
+
+    def expected(rows: int) -> tuple[float, float]:
+        chooser.now = chooser.kinds[rows.bit_length()]
+        return chooser._expected(rows.bit_length())
+
+    assert expected(8) == pytest.approx((2.0 * (1 + DRAFTER + tokens), PRIOR))
+    some.times.add(4, 3.0)
+    some.gained.add(32, 8)
+    gained = (32 + PRIOR) / 9
+    assert expected(8) == pytest.approx((3.0, gained))
+    assert expected(1) == pytest.approx((1.5, gained))
+    assert expected(32) == pytest.approx((4.0 * (1 + DRAFTER + tokens), PRIOR))
+    assert not few.times.k.weight and not many.times.k.weight
 
 
 def test_greedy_takes_as_long_as_the_longest_sentence() -> None:
     chooser = LearnedBlockSize(4)
     for rows, seconds in ((1, 1.0), (3, 10.0)):
-        chooser.times[rows.bit_length()] = Times()
-        chooser.times[rows.bit_length()].add(0, seconds)
+        chooser.kinds[rows.bit_length()] = Kind()
+        chooser.kinds[rows.bit_length()].times.add(0, seconds)
     chooser.outputs = [[0] * (1 + length) for length in (2, 5, 3)]  # behind the start symbol
     assert (
         chooser._greedy() == 2 * 10.0 + 1 * 10.0 + 2 * 1.0
@@ -324,8 +341,8 @@ def test_sentences_without_room_for_a_draft_are_no_measure_of_drafting() -> None
         chooser.start([[0]] * 3)
         chooser.choose(3)
         chooser.observe([0, 0, 0], [0, 0, 0], [1, 1, 1], 1.0)
-    (times,) = chooser.times.values()
-    assert times.k.weight == 0
+    (kind,) = chooser.kinds.values()
+    assert kind.times.k.weight == 0
 
 
 def test_tries_are_earned() -> None:
@@ -354,7 +371,7 @@ def test_drafts_that_pay_a_fifth_are_seldom_given_up() -> None:
     """What some of them gain says little: over many runs most of it is had."""
     machine, speeds = waiting_for_weights(1.3), []
     for seed in range(8):
-        learned = Simulation(LearnedBlockSize(9, whole=True), machine, noise=0.1)
+        learned = Simulation(LearnedBlockSize(9), machine, noise=0.1)
         learned.random = random.Random(seed)
         speeds.append(learned.run(400, 1, 0.78, longest=20).speed)
     always = Simulation(FixedBlockSize(9), machine).run(400, 1, 0.78, longest=20).speed

@@ -11,7 +11,7 @@ from fairseq_aggdec.decoding.acceptance import NO_DRAFT
 from fairseq_aggdec.decoding.board import BEFORE, POSITION, Board
 from fairseq_aggdec.decoding.state import Row
 from fairseq_aggdec.drafters.copy_on_device import CopyBoard
-from fairseq_aggdec.drafters.input_copy import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
 
 CPU = torch.device("cpu")
 START, SIZE = 2, 3

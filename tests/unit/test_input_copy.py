@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.config import IAD_MATCH
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.draft_length import RESTING_BATCHES
 from fairseq_aggdec.drafters.input_copy import (
-    NEVER_DRAFTED,
-    CopyText,
     InputCopyDrafter,
     symbol_map,
 )
