@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.draft_options import choosing, drafted_nodes
 from fairseq_aggdec.decoding.finite import NonFiniteError, explained
 from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
 from fairseq_aggdec.decoding.state import DecodeState
@@ -23,8 +24,9 @@ from fairseq_aggdec.decoding.support import can_read
 from fairseq_aggdec.decoding.transfer import on_host, read
 from fairseq_aggdec.decoding.verifier import Verifier, follow
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
+from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
 from fairseq_aggdec.drafters.loading import load_writer
-from fairseq_aggdec.lattice.decoding import build_lattice_generator
+from fairseq_aggdec.lattice.decoding import LatticeGenerator, build_lattice_generator
 
 logger = logging.getLogger(__name__)
 
@@ -162,3 +164,15 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
     generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
     return WriterDrafter(generator, model, target.eos(), match)
+
+
+def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafter:
+    """The drafter that drafts trees of a text, or of the lattice that the text is the best path of, where
+    ``--draft-nodes`` asks for some; else the same."""
+    nodes = drafted_nodes(cfg)
+    if nodes and isinstance(drafter, WriterDrafter):
+        generator = drafter.generator
+        if isinstance(generator, LatticeGenerator):
+            return LatticeTreeDrafter(generator, drafter.model, choosing(cfg, LONGEST), nodes)
+    drafter.branch(nodes)
+    return drafter

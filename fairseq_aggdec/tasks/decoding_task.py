@@ -54,7 +54,7 @@ from fairseq_aggdec.decoding.options import (
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
-from fairseq_aggdec.drafters.from_text import WRITERS, build_text_drafter
+from fairseq_aggdec.drafters.from_text import WRITERS, branching, build_text_drafter
 from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.drafters.input_copy import CopyDrafter, InputCopyDrafter
 from fairseq_aggdec.drafters.loading import load_drafter
@@ -323,9 +323,7 @@ class DecodingTask(FairseqTask):
             return drafter
         if str(self.cfg.draft_from) == "none":
             return EmptyDrafter()
-        drafter = self._copy_drafter(models, args)
-        drafter.branch(drafted_nodes(self.cfg))
-        return drafter
+        return branching(self._copy_drafter(models, args), self.cfg)
 
     def _copy_drafter(self, models: Sequence[torch.nn.Module], args: Namespace) -> CopyDrafter:
         """Copies the text that ``--draft-from`` names."""

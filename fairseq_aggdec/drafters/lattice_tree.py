@@ -1,0 +1,219 @@
+"""Drafting trees from a lattice (Deng and Rush 2023): its candidates and the scores of its edges are a table of what
+may follow what, from which trees grow as from the slots of a drafter.
+
+A lattice is made once for a sentence, and its positions are those of outputs of the lengths that it expects. So the
+drafter keeps where in the lattice an output stands. Behind a draft that stood that is as many positions further on;
+a word of the verifier's own is looked for among the candidates near by, and where it is none of them it is taken to
+stand in the place of one.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.draft import Draft, Verification
+from fairseq_aggdec.decoding.state import DecodeState
+from fairseq_aggdec.decoding.support import can_read
+from fairseq_aggdec.decoding.times import IterationClock
+from fairseq_aggdec.decoding.verifier import Verifier, follow
+from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower
+from fairseq_aggdec.lattice.decoding import LatticeGenerator
+from fairseq_aggdec.lattice.lattice import Lattice
+
+logger = logging.getLogger(__name__)
+
+# Positions to either side at which a word of the verifier's own is looked for, and what each costs, in nats.
+NEAR, DISTANCE = 2, 1.0
+# Logarithm of a chance that is none, in nats.
+NONE = -30.0
+# The longest path that is thought of where it is not known yet whether drafting pays.
+LONGEST = 16
+
+
+class Table:
+    """The likeliest M candidates of each of T positions of B lattices, and what follows what.
+
+    Args:
+        lattice: of the batch.
+        first, edges: scores (B, N) and (B, T - 1, N, N), as :meth:`LatticeGenerator.scored` has them.
+
+    Attributes:
+        tokens: (B, T, M) int64.
+        pairs: (B, T, M, M) nats, of each candidate behind each of the position before; the same for all at position 0.
+        own: (B, T, M) nats, of each candidate whatever stands before it.
+        host_tokens, host_own: the same as numbers.
+    """
+
+    def __init__(self, lattice: Lattice, first: Tensor, edges: Tensor):
+        unary, steps = lattice.scores(first, edges)
+        reached = [unary[:, 0]]
+        for step in steps.unbind(1):  # (B, N, N)
+            reached.append((reached[-1].unsqueeze(2) + step).logsumexp(1))
+        chances = torch.stack(reached, 1)  # (B, T, N)
+        best = chances.topk(min(CANDIDATES, chances.size(2)), dim=2)
+        self.tokens, self.own = lattice.tokens.gather(2, best.indices), best.values.clamp(min=NONE)
+        width = best.indices.size(2)
+        before, behind = best.indices[:, :-1].unsqueeze(3), best.indices[:, 1:].unsqueeze(2)
+        rows = steps.gather(2, before.expand(-1, -1, -1, steps.size(3)))  # (B, T - 1, M, N)
+        pairs = rows.gather(3, behind.expand(-1, -1, width, -1))  # (B, T - 1, M, M)
+        start = self.own[:, :1].unsqueeze(2).expand(-1, -1, width, -1)
+        self.pairs = torch.cat([start, pairs.clamp(min=NONE)], 1)
+        self.host_tokens, self.host_own = self.tokens.tolist(), self.own.tolist()
+
+    @property
+    def positions(self) -> int:
+        return self.tokens.size(1)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        kept = torch.tensor(rows, device=self.tokens.device)
+        self.tokens, self.pairs, self.own = self.tokens[kept], self.pairs[kept], self.own[kept]
+        self.host_tokens = [self.host_tokens[row] for row in rows]
+        self.host_own = [self.host_own[row] for row in rows]
+
+    def find(self, row: int, position: int, token: int) -> tuple[int, int | None]:
+        """Where a token stands that was written at about such a position: there, and which of the candidates it is."""
+        found: list[tuple[float, int, int]] = []
+        for near in range(max(0, position - NEAR), min(self.positions, position + NEAR + 1)):
+            if token in self.host_tokens[row][near]:
+                place = self.host_tokens[row][near].index(token)
+                likely = self.host_own[row][near][place] - DISTANCE * abs(near - position)
+                found.append((likely, near, place))
+        if not found:
+            return position, None
+        _, near, place = max(found)
+        return near, place
+
+    def slots(
+        self, places: Sequence[int], before: Sequence[int | None], count: int
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens (B, k, M) and scores (B, k, M, M) of so many positions of each row, from its place on.
+
+        Args:
+            places: the next position of each row.
+            before: which candidate of the position before it was written; None for none of them.
+            count: k.
+        """
+        rows = torch.arange(len(places), device=self.tokens.device)
+        first = torch.tensor(places, device=rows.device).clamp(max=self.positions - 1)
+        span = first.unsqueeze(1) + torch.arange(count, device=rows.device)
+        span = span.clamp(max=self.positions - 1)
+        tokens, scores = (part[rows.unsqueeze(1), span] for part in (self.tokens, self.pairs))
+        known = [0 if one is None else one for one in before]
+        told = scores[rows, 0, torch.tensor(known, device=rows.device)]  # (B, M)
+        unknown = torch.tensor([one is None for one in before], device=rows.device)
+        told = torch.where(unknown.unsqueeze(1), self.own[rows, first], told)
+        scores[:, 0] = told.unsqueeze(1)
+        return tokens, scores
+
+
+class LatticeTreeDrafter:
+    """Drafts the likeliest paths of a lattice; nothing more once its scores were not finite numbers.
+
+    Args:
+        generator: of ``--decoding lattice``.
+        model: the generator's; a source that is too long for it has no draft.
+        block_size: says whether anything is drafted.
+        budget: how many tokens trees have.
+    """
+
+    def __init__(
+        self, generator: LatticeGenerator, model: Any, block_size: BlockSize, budget: NodeBudget
+    ):
+        self.generator, self.model, self.block_size = generator, model, block_size
+        self.trees = TreeGrower(budget)
+        self.clock = IterationClock()
+        self.broken, self.once = False, 0.0
+
+    def prepare(self, verifier: Verifier) -> None:
+        """Packs the weights of the scorer now instead of before the first draft."""
+        self.generator.prepare()
+
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+        self.trees.forget()
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        follow(self.model, verifier)
+        self.net_input: Mapping[str, Tensor] | None = sample["net_input"]  # until a table is made
+        self.table: Table | None = None
+        rows = len(state.rows)
+        self.kept = list(range(rows))
+        self.places = [0] * rows
+        self.before: list[int | None] = [None] * rows
+        self.block_size.start([row.tokens for row in state.rows])
+        self.clock.start(state.device, anew=state.device.type == "cuda")
+
+    def draft(self, state: DecodeState) -> Draft:
+        size = self.block_size.choose(len(state.rows))
+        if self.block_size.timing:
+            self.clock.begin()
+        self.once = 0.0
+        nothing = Draft([()] * len(state.rows))
+        if size == 0 or self.broken:
+            return nothing
+        if self.net_input is not None:
+            began = self.clock.read()
+            self._make_table(self.net_input, state)
+            self.net_input = None
+            self.once = self.clock.read() - began
+        if self.table is None:
+            return nothing
+        left = [self.table.positions - place for place in self.places]
+        room = [
+            max(0, min(most, row.end - row.position))
+            for most, row in zip(left, state.rows, strict=True)
+        ]
+        if not any(room):
+            return nothing
+        count = self.trees.slots(max(room))
+        return self.trees.draft(*self.table.slots(self.places, self.before, count), room, state.eos)
+
+    def _make_table(self, net_input: Mapping[str, Tensor], state: DecodeState) -> None:
+        if not can_read(self.model.encoder, net_input["src_tokens"].size(1)):
+            return
+        self.generator.scorer.start(net_input)
+        lattice, first, edges = self.generator.scored(net_input, state.rows[0].tokens[0])
+        if (first.sum() + edges.sum()).isnan():
+            self.broken = True
+            logger.warning(
+                "the scores of the lattice model of --drafter-path are not finite numbers: nothing is drafted from now "
+                "on, decoding is one by one"
+            )
+            return
+        self.table = Table(lattice, first, edges)
+        if len(self.kept) < len(net_input["src_tokens"]):
+            self.table.keep_rows(self.kept)  # some ended before anything was drafted
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        self._follow(verification)
+        if not self.block_size.timing:
+            self.clock.last = None
+            self.block_size.rest(0.0)
+            return
+        if (seconds := self.clock.end()) is None:
+            return
+        if self.block_size.resting:
+            self.block_size.rest(seconds)
+            return
+        self.trees.observe(verification, seconds - self.once)
+        learn(self.block_size, verification, seconds, self.once)
+
+    def _follow(self, verification: Verification) -> None:
+        """Finds where in the lattices the outputs stand now."""
+        for row, emitted in enumerate(verification.emitted):
+            position = self.places[row] + len(emitted) - 1
+            found: tuple[int, int | None] = position, None
+            if self.table is not None:
+                found = self.table.find(row, position, emitted[-1])
+            self.places[row], self.before[row] = found[0] + 1, found[1]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.kept = [self.kept[row] for row in rows]
+        self.places = [self.places[row] for row in rows]
+        self.before = [self.before[row] for row in rows]
+        if self.table is not None:
+            self.table.keep_rows(rows)
