@@ -204,12 +204,15 @@ class CopyTrees:
 
     def start(self, rows: int) -> None:
         self.trees: list[CopyTree] = [CopyTree()] * rows
-        self.several = [False] * rows  # the output may stand at several places
         self.pending: list[Pending | None] = [None] * rows
+
+    @property
+    def sizes(self) -> list[int]:
+        """Tokens of the last tree of each row."""
+        return [len(tree.steps) for tree in self.trees]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.trees = [self.trees[row] for row in rows]
-        self.several = [self.several[row] for row in rows]
         self.pending = [self.pending[row] for row in rows]
 
     def grow(self, row: int, text: CopyText, stands: float, longest: int, cost: float) -> CopyTree:
@@ -223,7 +226,6 @@ class CopyTrees:
             cost: of an iteration beside its tokens, in tokens.
         """
         starts = self._starts(text)
-        self.several[row] = len(starts) > 1
         asked = Text(text.tokens, self.edits, stands)
         most = self.budget.most
         cost = cost if self.budget.learned else math.inf
@@ -256,6 +258,7 @@ class CopyTrees:
             stand.
         """
         tree, end = self.trees[row], path[-1]
+        known = end or not text.guessed  # where the output stood
         self._resolve(row, text, output)
         for node in path[1:]:
             self._stood(text, tree.steps[node - 1])
@@ -266,7 +269,7 @@ class CopyTrees:
         if end:
             text.arrive(place, len(output) - 1)
         copied = any(step.edit is None for step in children)
-        if copied and output[-1] != self.eos and (end or not self.several[row]):
+        if copied and known and output[-1] != self.eos:
             self.edits.reached[text.tokens[place + 1]] += 1
             self.pending[row] = Pending(place + 1, len(output) - 1)
         return len(path) - 1 + bool(children), len(path) - 1

@@ -111,7 +111,7 @@ class CopyDrafter:
         if self.resting:
             return
         drafted, accepted = verification.drafted, verification.accepted
-        if self.trees is not None:
+        if self.trees is not None and self.trees.sizes == drafted:  # else they have been cut down
             drafted, accepted = self._learn_edits(self.trees, verification, state)
         self.draft_length.observe(drafted, accepted)
 
