@@ -11,7 +11,7 @@ from fairseq_aggdec.decoding.times import OUTLIER, Decayed, Times
 # Tokens that an iteration with a draft is believed to gain before any was seen.
 PRIOR = 2.0
 # Of the time of greedy decoding: how much drafting may lose in all, and how much tries at it may.
-ALLOWED = 0.01
+ALLOWED, TRIES = 0.01, 0.005
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
 # slower between drafts than without any, when the weights stay in the processor's cache.
 MARGIN = 0.1
@@ -127,7 +127,7 @@ class Account:
 
     def try_at(self, loss: float) -> float:
         """From which ``greedy`` on it may be tried."""
-        return max(self.lost / ALLOWED, self.tried + loss / ALLOWED)
+        return max(self.lost / ALLOWED, self.tried + loss / TRIES)
 
 
 class Kind:
@@ -154,8 +154,8 @@ class LearnedBlockSize:
     have not cost more than :data:`CREDIT` tokens.
 
     What greedy decoding would have taken is known when a batch has ended. Where drafting is not believed to pay it is
-    tried once in a while; these tries, and drafts that were wrongly believed to pay, may lose :data:`ALLOWED` each, so
-    that decoding stays as close to the speed of ``greedy``.
+    tried once in a while; these tries may lose :data:`TRIES`, and drafts that were wrongly believed to pay
+    :data:`ALLOWED`, so that decoding stays as close to the speed of ``greedy``.
 
     Args:
         largest: k, at least 1.
@@ -191,6 +191,8 @@ class LearnedBlockSize:
 
     def choose(self, rows: int) -> int:
         bucket = rows.bit_length()
+        if self.resting and bucket == self.bucket:
+            return 0
         if bucket not in self.plan:
             self._end_rest()
             self._count(rows)
@@ -208,7 +210,7 @@ class LearnedBlockSize:
 
     def _count(self, rows: int) -> None:
         """So many sentences are left; nothing is drafted for them yet."""
-        bucket = rows.bit_length()
+        self.bucket = bucket = rows.bit_length()
         if bucket not in self.kinds:
             self.kinds[bucket] = Kind()
         self.now = self.kinds[bucket]

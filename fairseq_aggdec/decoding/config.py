@@ -42,9 +42,9 @@ class DecodingConfig(FairseqDataclass):
         default=None,
         metadata={
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
-            "many as that. gad and blockwise also take auto: whatever pays, from measured times and acceptance so far, "
-            "none where drafting does not (default: all; on CPU, if --draft-nodes is not given either and acceptance "
-            "is exact, --draft-nodes auto --draft-int8, in half precision auto)"
+            "many as that. gad and blockwise also take auto: as many as are worth their cost, from their chances to "
+            "stand and measured times, none where drafting does not pay (default: all; on CPU, if --draft-nodes is not "
+            "given either and acceptance is exact, --draft-nodes auto --draft-int8, in half precision auto)"
         },
     )
     drafter_path: Optional[str] = field(
@@ -57,10 +57,11 @@ class DecodingConfig(FairseqDataclass):
     draft_nodes: Optional[str] = field(
         default=None,
         metadata={
-            "help": "gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths through the "
-            "block, and verify them at once: more tokens stand for the cost of a wider window, the output is the same. "
-            "auto: as many as are worth their cost, from measured times and acceptance so far, none where that "
-            "does not pay (default: the likeliest path only; on CPU see --block-size)"
+            "help": "iad, gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths, and "
+            "verify them at once: more tokens stand for the cost of a wider window, the output is the same. iad: "
+            "copies that branch where the text was wrong before, or paths through the lattice of --draft-from lattice. "
+            "auto: as many as are worth their cost, from their chances to stand and measured times, none where that "
+            "does not pay (default: the likeliest path only; gad, blockwise: on CPU see --block-size)"
         },
     )
     draft_vocabulary: int = field(
