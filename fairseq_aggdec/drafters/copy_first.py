@@ -1,4 +1,5 @@
-"""Two drafters in one: a text's copy as long as it stands, another drafter's draft from there until it would stand."""
+"""Two drafters in one: a text's copy as long as it stands, from there until it would stand another drafter's draft and
+the copy, as two branches of a tree."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +16,10 @@ PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand befo
 
 
 class CopyFirst:
-    """Chooses for every sentence and iteration; the other drafter does not run where all sentences copy.
+    """Chooses for every sentence and iteration; the other drafter does not run where all sentences copy alone.
 
-    A sentence copies from its beginning until a copied token does not stand, and again once the copy agrees with what
-    was written. It does not where the other's drafts usually go further than copies.
+    A sentence copies alone from its beginning until a copied token does not stand, and again once the copy agrees with
+    what was written; else both are drafted. It does not copy alone where the other's drafts usually go further.
 
     Args:
         copy: drafts the text.
@@ -49,27 +50,56 @@ class CopyFirst:
     def draft(self, state: DecodeState) -> Draft:
         self.copied, usual = self.copy.draft(state).tokens, self.stood.mean_with(PRIOR_STOOD)
         hopes = map(self.copy.draft_length.hope, range(len(self.copied)), map(len, self.copied))
-        self.copies = [ok and hope > usual for ok, hope in zip(self.stands, hopes, strict=True)]
-        draft = Draft(self.copied) if all(self.copies) else self.other.draft(state)
-        if not any(self.copies):
-            return draft
+        self.alone = [ok and hope > usual for ok, hope in zip(self.stands, hopes, strict=True)]
+        self.drafted = Draft([()] * len(self.copied))
+        if not all(self.alone):
+            self.drafted = self.other.draft(state)
+        if not any(map(len, self.copied)):
+            return self.drafted
         self.other.pass_over()
-        both = zip(self.copies, self.copied, draft.rows(), draft.ways(), strict=True)
-        rows = [(mine, range(len(mine))) if copy else (row, way) for copy, mine, row, way in both]
+        both = zip(self.alone, self.copied, self.drafted.rows(), self.drafted.ways(), strict=True)
+        rows = [grafted(*((), ()) if alone else (row, way), mine) for alone, mine, row, way in both]
         return TreeDraft([row for row, _ in rows], [way for _, way in rows])
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        known = zip(self.copied, verification.emitted, strict=True)
+        emitted = verification.emitted
+        known = zip(self.copied, emitted, strict=True)
         checked = [(min(len(mine), len(own)), common_prefix(mine, own)) for mine, own in known]
         drafted, accepted = map(list, zip(*checked, strict=True))
         self.stands = [stood == most for most, stood in checked]
         self.copy.observe(replace(verification, drafted=drafted, accepted=accepted), state)
-        for copies, stood in zip(self.copies, verification.accepted, strict=True):
-            if not copies:
-                self.stood.add(stood)
+        trees = zip(self.alone, self.drafted.rows(), self.drafted.ways(), emitted, strict=True)
+        for alone, row, way, own in trees:
+            if not alone:
+                self.stood.add(common_path(row, way, own))
         self.other.observe(verification, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.stands = [self.stands[row] for row in rows]
         self.copy.keep_rows(rows)
         self.other.keep_rows(rows)
+
+
+def grafted(
+    tokens: Sequence[int], parents: Sequence[int], path: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """A tree with one path more, as tokens and parents; what both begin with is there once."""
+    tokens, parents, end = list(tokens), list(parents), 0
+    nodes = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True), 1)}
+    for token in path:
+        node = nodes.get((end, token))
+        if node is None:
+            tokens.append(token)
+            parents.append(end)
+            node = len(tokens)
+        end = node
+    return tokens, parents
+
+
+def common_path(tokens: Sequence[int], parents: Sequence[int], written: Sequence[int]) -> int:
+    """How many tokens of what was written a tree says."""
+    end = length = 0
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
+        if parent == end and length < len(written) and token == written[length]:
+            end, length = node, length + 1
+    return length

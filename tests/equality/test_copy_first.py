@@ -13,7 +13,7 @@ import torch
 from fairseq_aggdec.decoding.draft import BlockDraft, Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.copy_first import CopyFirst
+from fairseq_aggdec.drafters.copy_first import CopyFirst, common_path, grafted
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation.forced_drafts import KINDS, RIGHT, ForcedDrafter
@@ -161,7 +161,9 @@ def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> 
     assert fixed.calls == ["draft", "pass_over"]
     for _ in range(50):  # it goes so far that no copy of three tokens is better
         both.stood.add(4.0)
-    assert both.draft(state) is other
+    draft = both.draft(state)  # of the first the copy is a second branch
+    assert [list(row) for row in draft.rows()] == [[4, 7, 8, 9], tokens]
+    assert [list(way) for way in draft.ways()] == [[0, 0, 2, 3], parents]
     both.stood.add(-500.0)
     both.copy.texts[1] = both.copy.texts[0]
     fixed.calls.clear()
@@ -169,15 +171,44 @@ def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> 
     assert fixed.calls == ["pass_over"]
 
 
+def test_where_nothing_is_copied_the_other_drafts_alone() -> None:
+    state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
+    fixed = Fixed(Draft([[4], [5, 6]]))
+    both = CopyFirst(Texts([[], []]), fixed)
+    both.start({}, PLAIN, state)
+    assert both.draft(state) is fixed.said
+    assert fixed.calls == ["draft"]
+
+
+@pytest.mark.parametrize(
+    ("path", "tokens", "parents"),
+    [
+        ([], [4, 5, 6], [0, 0, 1]),
+        ([4, 6], [4, 5, 6], [0, 0, 1]),
+        ([4, 7, 8], [4, 5, 6, 7, 8], [0, 0, 1, 1, 4]),
+        ([5, 6], [4, 5, 6, 6], [0, 0, 1, 2]),
+        ([9], [4, 5, 6, 9], [0, 0, 1, 0]),
+    ],
+)
+def test_a_path_is_grafted_where_it_leaves_the_tree(
+    path: list[int], tokens: list[int], parents: list[int]
+) -> None:
+    assert grafted([4, 5, 6], [0, 0, 1], path) == (tokens, parents)
+    if path:
+        assert common_path(tokens, parents, path) == len(path)
+
+
 def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
-    """By what was written: two tokens of the first, none of the second, which is shorter than what was written."""
+    """By what was written: two tokens of the first, none of the second, which is shorter than what was written. And
+    the other by its own tokens, of which the first of a tree's second branch stands."""
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
     both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=Forced))
     both.start({}, PLAIN, state)
-    both.copied, both.copies = [[7, 8, 9], [3]], [False, True]
+    both.copied, both.alone = [[7, 8, 9], [3]], [False, True]
+    both.drafted = TreeDraft([[6, 7, 9], [4]], [[0, 0, 2], [0]])
     with mock.patch.object(both.copy.draft_length, "observe") as told:
         both.copy.draft_length.resting = False
-        both.observe(verification([[7, 8, 5, 4], [4]], [1, 0]), state)
+        both.observe(verification([[7, 8, 5, 4], [4]], [2, 0]), state)
     told.assert_called_once_with([3, 1], [2, 0])
     assert (both.stood.sum, both.stood.weight) == (1.0, 1.0)
     assert both.stands == [False, False]
