@@ -165,12 +165,7 @@ def watched(made: Any, calibrated: bool) -> Reliability:
     observe = trees.observe
 
     def observing(verification: Verification, seconds: float) -> None:
-        first = 0
-        for place, tree in enumerate(trees.trees):
-            standing = set(range(verification.accepted[place] + 1))
-            if verification.paths is not None:
-                standing = {slot - first for slot in verification.paths[place]}
-            first += verification.window.widths[place]
+        for tree, standing in zip(trees.trees, verification.nodes(), strict=True):
             for node, chance in enumerate(tree.chances, 1):
                 found.add(math.exp(chance), node in standing)
         observe(verification, seconds)

@@ -28,8 +28,8 @@ from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
 
 # Tokens of a text that one written token may stand for; edits that are remembered of each token of a text.
 PASSED, REMEMBERED = range(4), 8
-# Copies of a token that are believed to have stood before any was seen.
-PRIOR = 1.0
+# Copies of a token that are believed to have stood before any was seen; so many that it is believed to be like others.
+PRIOR, LIKE_OTHERS = 1.0, 4.0
 # Tokens behind an edit by which it is known where in the text the output goes on.
 AGREE = 2
 
@@ -47,12 +47,14 @@ class Edits:
 
     Attributes:
         reached: of each token, how often its copy would have been the next token.
+        copied: of each token, how often it was.
         known: of each token, how often each edit was.
         passed: of all edits, how many passed over so many tokens.
     """
 
     def __init__(self) -> None:
         self.reached: Counter[int] = Counter()
+        self.copied: Counter[int] = Counter()
         self.known: dict[int, Counter[Edit]] = defaultdict(Counter)
         self.passed: Counter[int] = Counter()
 
@@ -62,6 +64,14 @@ class Edits:
         self.passed[edit.passed] += 1
         if len(known) > REMEMBERED:
             del known[min(known, key=lambda other: (known[other], other is edit))]
+
+    def copy(self, token: int, row: float, mean: float) -> float:
+        """The chance of a token's copy, in a row whose copies have such a chance where those of all have such a mean:
+        odds of row and token, multiplied."""
+        seen = self.reached[token] + LIKE_OTHERS
+        own = (self.copied[token] + LIKE_OTHERS * mean) / seen
+        odds = row / (1.0 - row) * own / (1.0 - own) * (1.0 - mean) / mean
+        return odds / (1.0 + odds)
 
     def of(self, token: int) -> list[tuple[Edit, float]]:
         """Edits and their chances."""
@@ -105,24 +115,23 @@ class Text:
     Attributes:
         tokens: the start symbol first, ``NEVER_DRAFTED`` where a token must not be drafted.
         edits: that are known.
-        stands: the chance of a copied token.
+        stands: the chance of a copied token; mean: that of all sentences.
     """
 
     tokens: Sequence[int]
     edits: Edits
     stands: float
+    mean: float
 
     def steps(self, place: int, copies_only: bool = False) -> list[tuple[float, Step]]:
         """What may be written next, and its chances."""
         if place + 1 >= len(self.tokens) or self.tokens[place + 1] == NEVER_DRAFTED:
             return []
-        token, left = self.tokens[place + 1], 1.0
-        found = []
+        token = self.tokens[place + 1]
+        copied = self.edits.copy(token, self.stands, self.mean)
+        found = [(copied, Step(token, place + 1, None))]
         for edit, share in () if copies_only else self.edits.of(token):
-            left -= share
             found.append((share, Step(edit.written, place + edit.passed, edit)))
-        if left > 0.0:
-            found.append((left * self.stands, Step(token, place + 1, None)))
         return found
 
 
@@ -215,18 +224,20 @@ class CopyTrees:
         self.trees = [self.trees[row] for row in rows]
         self.pending = [self.pending[row] for row in rows]
 
-    def grow(self, row: int, text: CopyText, stands: float, longest: int, cost: float) -> CopyTree:
+    def grow(
+        self, row: int, text: CopyText, stands: tuple[float, float], longest: int, cost: float
+    ) -> CopyTree:
         """What is drafted behind a row's last token.
 
         Args:
             row: of the batch.
             text: knows where the output stands.
-            stands: the chance of a copied token.
+            stands: the chance of a copied token, and its mean over all sentences.
             longest: path.
             cost: of an iteration beside its tokens, in tokens.
         """
         starts = self._starts(text)
-        asked = Text(text.tokens, self.edits, stands)
+        asked = Text(text.tokens, self.edits, *stands)
         most = self.budget.most
         cost = cost if self.budget.learned else math.inf
         self.trees[row] = grow(asked, starts, longest, most, cost) if starts else CopyTree()
@@ -277,6 +288,7 @@ class CopyTrees:
     def _stood(self, text: CopyText, step: Step) -> None:
         if step.edit is None:
             self.edits.reached[step.token] += 1
+            self.edits.copied[step.token] += 1
             return
         token = text.tokens[step.place - step.edit.passed + 1]
         self.edits.reached[token] += 1

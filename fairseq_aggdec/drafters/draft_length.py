@@ -130,7 +130,7 @@ class DraftLength:
         self.unknown = unseen and rows > 1 and self.measured is None
         self.rows = [Tally() for _ in range(rows)]
         self.total.forget(MEMORY)
-        pointless = worthwhile(self.total.accepted / self.total.seen, 1.0 + self.step_cost, 1) == 0
+        pointless = worthwhile(self.mean, 1.0 + self.step_cost, 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
         self.probing = pointless and not self.resting
         self.rested = self.rested + 1 if self.resting else 0
@@ -138,7 +138,7 @@ class DraftLength:
 
     def _weigh(self) -> None:
         """Whether to draft for as many rows as there are now, by what all sentences showed."""
-        rows, stands = len(self.rows), self.total.accepted / self.total.seen
+        rows, stands = len(self.rows), self.mean
         several = rows > 1 and not self.probing
         self.idle = several and worthwhile(stands, 1.0 + self.step_cost / rows, LONG) == 0
 
@@ -160,9 +160,14 @@ class DraftLength:
         stands = self.stands(row)
         return sum(stands**place for place in range(1, length + 1))
 
+    @property
+    def mean(self) -> float:
+        """The chance of a draft token, of all sentences."""
+        return self.total.accepted / self.total.seen
+
     def stands(self, row: int) -> float:
         """The chance of a row's next draft token."""
-        own, mean = self.rows[row], self.total.accepted / self.total.seen
+        own, mean = self.rows[row], self.mean
         return (own.accepted + PRIOR_WEIGHT_OF_ROW * mean) / (own.seen + PRIOR_WEIGHT_OF_ROW)
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:

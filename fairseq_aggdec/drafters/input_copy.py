@@ -100,8 +100,9 @@ class CopyDrafter:
 
     def _branched(self, trees: CopyTrees, limits: Sequence[int]) -> Draft:
         cost, stands = self.draft_length.fixed_cost, self.draft_length.stands
+        mean = self.draft_length.mean
         grown = [
-            trees.grow(row, text, stands(row), limit, cost)
+            trees.grow(row, text, (stands(row), mean), limit, cost)
             for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
         ]
         tokens = [[step.token for step in tree.steps] for tree in grown]

@@ -175,6 +175,32 @@ def test_what_trees_bring(
         assert (row["tokens"] == 1) == (row["nodes"] == "greedy")
 
 
+def test_whole_runs(
+    trained: Trained, drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What learns while it decodes begins anew in every pass; outputs are compared with those of the first system."""
+    options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
+    options += ["--system", "greedy=--decoding greedy"]
+    options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --block-size auto"]
+    options += ["--system", "copies=--decoding iad --draft-nodes 9"]
+    options += ["--batch-sizes", "1", "4", "--passes", "2", "--limit", "9"]
+    script("whole_runs").main([*options, "--output", str(tmp_path / "runs")])
+    rows = json.loads((tmp_path / "runs.json").read_text())["results"]
+    named = [(row["system"], row["batch"]) for row in rows]
+    assert named == [(name, batch) for batch in (1, 4) for name in ("greedy", "auto", "copies")]
+    for row in rows:
+        assert len(row["speeds"]) == len(row["seconds"]) == 2 and min(row["speeds"]) > 0
+        assert row["differ"] == 0 and row["sentences"] == 18
+        assert (row["drafted"] == 0) == (row["tokens"] == row["iterations"])
+    assert {row["tokens"] for row in rows} == {rows[0]["tokens"]}
+    assert [row["speeds"] for row in rows if row["system"] == "greedy"] == [[1.0, 1.0]] * 2
+    assert any(row["drafted"] for row in rows if row["system"] == "copies")
+    assert (tmp_path / "runs.md").read_text().count("| copies |") == 2
+    assert capsys.readouterr().out.count("| auto |") == 2
+    with pytest.raises(SystemExit, match="2"):
+        script("whole_runs").main([*options, "--passes", "0", "--output", str(tmp_path / "none")])
+
+
 def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     with pytest.raises(SystemExit, match="--decoding greedy drafts nothing"):

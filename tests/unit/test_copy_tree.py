@@ -32,6 +32,7 @@ def knowing(*edits: tuple[int, Edit, int], reached: int) -> Edits:
     known = Edits()
     for token, edit, times in edits:
         known.reached[token] = reached
+        known.copied[token] = reached - sum(other for one, _, other in edits if one == token)
         for _ in range(times):
             known.add(token, edit)
     return known
@@ -60,7 +61,7 @@ def every(
 def test_the_worked_example() -> None:
     she, knew, that, he, comma = range(10, 15)
     edits = knowing((that, Edit(comma, 0), 1), reached=1)
-    text = Text([EOS, she, knew, that, he], edits, 0.9)
+    text = Text([EOS, she, knew, that, he], edits, 0.9, 0.9)
     tree = grow(text, [(0, 1.0)], 9, 7)
     longest = {path for path in paths(tree) if path[-1] == he}
     assert longest == {(she, knew, that, he), (she, knew, comma, that, he)}
@@ -83,7 +84,7 @@ def test_the_likeliest_nodes_are_taken(
         for token in (4, 5, 6)
         for number in range(2)
     ]
-    asked = Text([EOS, *text], knowing(*known, reached=9), 0.8)
+    asked = Text([EOS, *text], knowing(*known, reached=9), 0.8, 0.9)
     tree, possible = grow(asked, [(0, 1.0)], longest, nodes), every(asked, 0, longest)
     taken, chances = paths(tree), {path: chance for chance, path in possible}
     assert all(parent < node for node, parent in enumerate(tree.parents, 1))
@@ -95,17 +96,30 @@ def test_the_likeliest_nodes_are_taken(
 @pytest.mark.parametrize("fixed_cost", [0.3, 2.0, 10.0])
 def test_nodes_are_taken_while_they_bring_more_than_they_cost(fixed_cost: float) -> None:
     edits = knowing((5, Edit(9, 1), 3), (7, Edit(9, 0), 2), reached=9)
-    asked = Text([EOS, 4, 5, 6, 7, 4, 5, 6, 7], edits, 0.9)
+    asked = Text([EOS, 4, 5, 6, 7, 4, 5, 6, 7], edits, 0.9, 0.9)
     chances = sorted((chance for chance, _ in every(asked, 0, 99)), reverse=True)
     rates = [(1 + sum(chances[:size])) / (fixed_cost + size) for size in range(1, len(chances))]
     taken = len(grow(asked, [(0, 1.0)], 99, 99, fixed_cost).steps)
     assert rates[taken - 1] == pytest.approx(max(rates))
 
 
+def test_chances_of_tokens_and_of_rows() -> None:
+    """A token that was seldom replaced is likelier to be copied than others, also where a row is edited a lot."""
+    edits = knowing((5, Edit(9, 1), 3), (6, Edit(9, 1), 1), reached=40)
+    mean = 0.9
+    assert edits.copy(7, mean, mean) == pytest.approx(mean)
+    assert edits.copy(7, 0.6, mean) == pytest.approx(0.6)
+    assert edits.copy(5, mean, mean) == pytest.approx((37 + 4 * mean) / 44)
+    assert 0.6 < edits.copy(5, 0.6, mean) < edits.copy(6, 0.6, mean) < edits.copy(6, mean, mean) < 1
+    steps = Text([EOS, 5], edits, mean, mean).steps(0)
+    assert [chance for chance, _ in steps] == pytest.approx([edits.copy(5, mean, mean), 3 / 41])
+    assert Text([EOS, 5], edits, mean, mean).steps(0, copies_only=True) == steps[:1]
+
+
 def test_no_token_stands_twice_behind_the_same_one() -> None:
     """The edit that writes the next token of the text is its copy."""
     edits = knowing((4, Edit(4, 0), 5), reached=5)
-    tree = grow(Text([EOS, 4, 5], edits, 0.9), [(0, 1.0)], 9, 9)
+    tree = grow(Text([EOS, 4, 5], edits, 0.9, 0.9), [(0, 1.0)], 9, 9)
     assert len(set(zip(tree.parents, paths(tree), strict=True))) == len(tree.steps)
 
 
@@ -150,7 +164,7 @@ def decode(trees: CopyTrees, source: Sequence[int], output: Sequence[int], stand
         gained = len(written) - text.followed
         if gained:
             text.follow(written, gained)
-        tree = trees.grow(0, text, stands, 99, 5.0)
+        tree = trees.grow(0, text, (stands, 0.9), 99, 5.0)
         path = [0]
         for node, (step, parent) in enumerate(zip(tree.steps, tree.parents, strict=True), 1):
             expected = output[len(written) - 1 + len(path) - 1 :][:1]
@@ -177,6 +191,10 @@ def test_what_was_replaced_before_is_drafted() -> None:
     assert dict(trees.edits.of(15)) == {Edit(52, 0): 0.5}
     assert dict(trees.edits.of(17)) == {Edit(53, 2): 0.5}
     assert decode(trees, source, output, 0.9) == 1
+    for token, edit in ((11, Edit(51, 1)), (15, Edit(52, 0)), (17, Edit(53, 2))):  # it was again
+        assert trees.edits.known[token][edit] == 2
+        assert trees.edits.reached[token] == 2 + trees.edits.copied[token]
+        assert trees.edits.copied[token] == (token == 15)  # behind what was put in
 
 
 def test_what_is_not_replaced_any_more_loses_its_chance() -> None:
@@ -188,7 +206,7 @@ def test_what_is_not_replaced_any_more_loses_its_chance() -> None:
     assert chance < 0.05
     text = CopyText([10, 11, 12, 13], EOS, "aligned")
     trees.start(1)
-    tree = trees.grow(0, text, 0.99, 99, 5.0)
+    tree = trees.grow(0, text, (0.9, 0.9), 99, 5.0)
     assert [step.edit for step in tree.steps] == [None] * 4
 
 
@@ -203,7 +221,7 @@ def test_where_the_output_stands_is_asked_in_several_ways() -> None:
     assert text.guessed
     firsts = {
         step.token
-        for tree in [trees.grow(0, text, 0.9, 99, 5.0)]
+        for tree in [trees.grow(0, text, (0.9, 0.9), 99, 5.0)]
         for step, parent in zip(tree.steps, tree.parents, strict=True)
         if parent == 0
     }
@@ -225,6 +243,7 @@ def test_rows_that_stay_keep_what_is_known_of_them() -> None:
     trees = CopyTrees(NodeBudget(9), EOS)
     trees.start(3)
     for row, token in enumerate((10, 11, 12)):
-        trees.grow(row, CopyText([token] * (row + 1), EOS, "aligned"), 0.9, 9, math.inf)
+        text = CopyText([token] * (row + 1), EOS, "aligned")
+        trees.grow(row, text, (0.9, 0.9), 9, math.inf)
     trees.keep_rows([2, 0])
     assert trees.sizes == [3, 1]

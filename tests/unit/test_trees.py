@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,8 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.decoding.acceptance import exact
 from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
-from fairseq_aggdec.decoding.loop import best_path, own_path
+from fairseq_aggdec.decoding.draft import TreeDraft, Verification
+from fairseq_aggdec.decoding.loop import best_path, judge, own_path
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.calibration import Calibration, Scale
 from fairseq_aggdec.drafters.nar import NarDrafter
@@ -95,6 +97,20 @@ def test_which_path_stands(
     assert best_path(parents, stands, tokens, choices) == path
 
 
+@pytest.mark.parametrize("branches", [True, False])
+def test_nodes_that_stand_include_a_drafted_end(branches: bool) -> None:
+    """Nothing is emitted at it, but it stands."""
+    tokens, parents = [[7, 8, EOS], [9, 5]], [[0, 0, 2] if branches else [0, 1, 2], [0, 1]]
+    draft = TreeDraft(tokens, parents)
+    window = draft.window([4, 4], [0, 3], torch.device("cpu"))
+    choices = torch.tensor([8 if branches else 7, 8, EOS, 6, 9, 7, 6])
+    logits = torch.nn.functional.one_hot(choices, 12).float()
+    found = judge(exact, logits, draft, window, EOS)
+    assert found.emitted == [[8, EOS] if branches else [7, 8, EOS], [9, 7]]
+    assert found.nodes() == [[0, 2, 3] if branches else [0, 1, 2, 3], [0, 1]]
+    assert [len(nodes) - 1 for nodes in found.nodes()] == found.accepted
+
+
 @given(st.data())
 def test_the_own_path_is_the_best_of_those_that_the_verifier_chooses(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 12))
@@ -105,6 +121,27 @@ def test_the_own_path_is_the_best_of_those_that_the_verifier_chooses(data: st.Da
     above = zip(tokens[1:], parents, strict=True)
     stands = [False, *(choices[parent] == token for token, parent in above)]
     assert own_path(parents, tokens, choices) == best_path(parents, stands, tokens, choices)
+
+
+@pytest.mark.parametrize("fixed_cost", [0.2, 2.0, 20.0, math.inf])
+def test_a_path_that_does_not_branch_ends_by_the_same_rule(fixed_cost: float) -> None:
+    torch.manual_seed(3)
+    tokens = torch.stack([torch.randperm(9)[:4] + 3 for _ in range(5)]).view(1, 5, 4)
+    scores = 2 * torch.randn(1, 5, 4, 4)
+    scores[:, 0] = scores[:, 0, :1]
+    found = candidates(tokens, scores, Calibration())
+    whole = grow(found, 0, 5, 999, EOS, branches=False)
+    path = grow(found, 0, 5, 999, EOS, fixed_cost, branches=False)
+    place, expected = 0, []
+    for slot in range(5):  # of each slot the likeliest behind the one before
+        place = found.order[0][slot][place][0]
+        expected.append(found.tokens[0][slot][place])
+    assert whole.tokens == expected and whole.parents == [0, 1, 2, 3, 4]
+    count = len(path.tokens)
+    assert path.tokens == whole.tokens[:count]
+    chances = [math.exp(chance) for chance in whole.chances]
+    rates = [(1 + sum(chances[:nodes])) / (fixed_cost + nodes) for nodes in range(1, 6)]
+    assert count == (5 if fixed_cost == math.inf else 1 + rates.index(max(rates)))
 
 
 @pytest.mark.parametrize("fixed_cost", [0.2, 1.0, 5.0, 20.0])
@@ -207,7 +244,6 @@ def test_in_the_end_one_of_four_drafts_teaches() -> None:
     with mock.patch.object(grower.calibration, "observe", observe):
         for _ in range(LEARNED_FROM + 40):
             grower.trees = [Grown([5], [0], [-0.1])]
-            window = SimpleNamespace(widths=[2])
-            found = SimpleNamespace(window=window, drafted=[1], accepted=[1], paths=None)
-            grower.observe(cast(Any, found), seconds=1.0)
+            window: Any = SimpleNamespace(widths=[2])
+            grower.observe(Verification(window, None, [1], [1], [[5, 6]]), seconds=1.0)
     assert told == LEARNED_FROM + 40 / ONE_OF
