@@ -154,10 +154,13 @@ def grow(
     """
     tree, taken, number = CopyTree(), set(), itertools.count()
     heap: list[tuple[float, int, int, int, Step]] = []  # the first entry is minus the chance
+    # What a token has to bring for its cost grows with every one that is taken: a chance of less is never enough.
+    least = 1.0 / fixed_cost
 
     def extend(chance: float, node: int, depth: int, place: int, edited: bool) -> None:
         for share, step in text.steps(place, edited) if depth < longest else ():
-            heappush(heap, (-chance * share, next(number), node, depth + 1, step))
+            if chance * share > least or node == 0:
+                heappush(heap, (-chance * share, next(number), node, depth + 1, step))
 
     for place, chance in starts:
         extend(chance, 0, 0, place, len(starts) > 1)

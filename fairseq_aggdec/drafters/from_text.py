@@ -169,7 +169,7 @@ def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> C
 def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafter:
     """The drafter that drafts trees of a text, or of the lattice that the text is the best path of, where
     ``--draft-nodes`` asks for some; else the same."""
-    nodes = drafted_nodes(cfg)
+    nodes = drafted_nodes(cfg) if str(cfg.decoding) == "iad" else None
     if nodes and isinstance(drafter, WriterDrafter):
         generator = drafter.generator
         if isinstance(generator, LatticeGenerator):
