@@ -41,7 +41,8 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
     task, decoding = cfg.task, str(cfg.task.decoding)
     clocked = {
         "--block-size auto": decoding in ("gad", "blockwise") and str(task.block_size) == "auto",
-        "--draft-nodes auto": decoding in ("gad", "blockwise") and str(task.draft_nodes) == "auto",
+        "--draft-nodes auto": decoding in ("iad", "gad", "blockwise")
+        and str(task.draft_nodes) == "auto",
     }
     lossy = {
         "--acceptance": str(task.acceptance) != "exact",

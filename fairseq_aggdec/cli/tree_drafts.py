@@ -165,9 +165,10 @@ def watched(made: Any, calibrated: bool) -> Reliability:
     observe = trees.observe
 
     def observing(verification: Verification, seconds: float) -> None:
-        for tree, standing in zip(trees.trees, verification.nodes(), strict=True):
-            for node, chance in enumerate(tree.chances, 1):
-                found.add(math.exp(chance), node in standing)
+        if [len(tree.tokens) for tree in trees.trees] == verification.drafted:
+            for tree, standing in zip(trees.trees, verification.nodes(), strict=True):
+                for node, chance in enumerate(tree.chances, 1):
+                    found.add(math.exp(chance), node in standing)
         observe(verification, seconds)
 
     trees.observe = observing

@@ -1,7 +1,7 @@
 """What a drafter proposes, and what the verifier makes of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -188,6 +188,16 @@ class Verification:
             found.append(nodes)
             first += width
         return found
+
+    def among(self, sizes: Sequence[int]) -> "Verification":
+        """What became of the first nodes of each row's draft, so many of them, beside which others were verified."""
+        own, first = [], 0
+        for nodes, size, width in zip(self.nodes(), sizes, self.window.widths, strict=True):
+            own.append([first + node for node in nodes if node <= size])
+            first += width
+        accepted = [len(nodes) - 1 for nodes in own]
+        emitted = [row[: stood + 1] for row, stood in zip(self.emitted, accepted, strict=True)]
+        return replace(self, drafted=list(sizes), accepted=accepted, emitted=emitted, paths=own)
 
     def last_places(self) -> list[int]:
         """The position that each row's last token comes from; any of its own where the row has ended."""

@@ -86,8 +86,11 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
 
 
 def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
-    """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay."""
-    learned = most and "auto" in (cfg.block_size, cfg.draft_nodes)
+    """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
+
+    Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much.
+    """
+    learned = most and "auto" in (cfg.block_size, cfg.draft_nodes) and not copies_first(cfg)
     return LearnedBlockSize(most) if learned else FixedBlockSize(most)
 
 
@@ -137,7 +140,7 @@ def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
         ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
     """
     if cfg.draft_nodes is None:
-        learned = cfg.block_size == "auto" and str(cfg.decoding) != "nar"
+        learned = cfg.block_size == "auto" and str(cfg.decoding) in ("gad", "blockwise")
         return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
     given = str(cfg.draft_nodes)
     if str(cfg.decoding) == "nar":

@@ -162,11 +162,12 @@ class BlockwiseHeadsDrafter(Warmed):
         return first_largest(logits.flatten(0, 1)).view(-1, size)
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
+        own = self.own(verification)
         if not self.block_size.timing:
             self.clock.last = None
             self.block_size.rest(0.0)
         elif (seconds := self.clock.end()) is not None:
-            self._learn(verification, seconds)
+            self._learn(own, seconds)
         self.features, self.last = self.verifier.features[0], verification
 
     def _learn(self, verification: Verification, seconds: float) -> None:
@@ -181,10 +182,6 @@ class BlockwiseHeadsDrafter(Warmed):
         """Finds the places that the heads read, which is not done where nothing is drafted."""
         if self.last is not None:
             self.places, self.last = self.last.last_places(), None
-
-    def pass_over(self) -> None:
-        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
-        self.clock.pass_over()
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

@@ -23,7 +23,8 @@ class CopyFirst:
 
     Args:
         copy: drafts the text.
-        other: has a method ``pass_over``, which is told that its draft was not made, or not verified alone.
+        other: has a method ``pass_over``, which is told that its draft was not made, or not for all rows, and a method
+            ``beside``, which is told how many nodes of each row's tree are its own.
     """
 
     def __init__(self, copy: CopyDrafter, other: Any):
@@ -51,27 +52,33 @@ class CopyFirst:
         self.copied, usual = self.copy.draft(state).tokens, self.stood.mean_with(PRIOR_STOOD)
         hopes = map(self.copy.draft_length.hope, range(len(self.copied)), map(len, self.copied))
         self.alone = [ok and hope > usual for ok, hope in zip(self.stands, hopes, strict=True)]
-        self.drafted = Draft([()] * len(self.copied))
-        if not all(self.alone):
-            self.drafted = self.other.draft(state)
+        self.sizes: list[int] | None = None  # of the other's trees, where there are copies beside
+        draft = Draft([()] * len(self.copied)) if all(self.alone) else self.other.draft(state)
         if not any(map(len, self.copied)):
-            return self.drafted
-        self.other.pass_over()
-        both = zip(self.alone, self.copied, self.drafted.rows(), self.drafted.ways(), strict=True)
-        rows = [grafted(*((), ()) if alone else (row, way), mine) for alone, mine, row, way in both]
+            return draft
+        trees = [
+            ((), ()) if alone else (row, way)
+            for alone, row, way in zip(self.alone, draft.rows(), draft.ways(), strict=True)
+        ]
+        self.sizes = [len(row) for row, _ in trees]
+        if any(self.alone):
+            self.other.pass_over()
+        else:
+            self.other.beside(self.sizes)
+        both = zip(trees, self.copied, strict=True)
+        rows = [grafted(row, way, mine) for (row, way), mine in both]
         return TreeDraft([row for row, _ in rows], [way for _, way in rows])
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
-        emitted = verification.emitted
-        known = zip(self.copied, emitted, strict=True)
+        known = zip(self.copied, verification.emitted, strict=True)
         checked = [(min(len(mine), len(own)), common_prefix(mine, own)) for mine, own in known]
         drafted, accepted = map(list, zip(*checked, strict=True))
         self.stands = [stood == most for most, stood in checked]
         self.copy.observe(replace(verification, drafted=drafted, accepted=accepted), state)
-        trees = zip(self.alone, self.drafted.rows(), self.drafted.ways(), emitted, strict=True)
-        for alone, row, way, own in trees:
+        own = verification if self.sizes is None else verification.among(self.sizes)
+        for alone, stood in zip(self.alone, own.accepted, strict=True):
             if not alone:
-                self.stood.add(common_path(row, way, own))
+                self.stood.add(stood)
         self.other.observe(verification, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -94,12 +101,3 @@ def grafted(
             node = len(tokens)
         end = node
     return tokens, parents
-
-
-def common_path(tokens: Sequence[int], parents: Sequence[int], written: Sequence[int]) -> int:
-    """How many tokens of what was written a tree says."""
-    end = length = 0
-    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True), 1):
-        if parent == end and length < len(written) and token == written[length]:
-            end, length = node, length + 1
-    return length

@@ -70,7 +70,7 @@ class Edits:
         odds of row and token, multiplied."""
         seen = self.reached[token] + LIKE_OTHERS
         own = (self.copied[token] + LIKE_OTHERS * mean) / seen
-        odds = row / (1.0 - row) * own / (1.0 - own) * (1.0 - mean) / mean
+        odds = odds_of(row) * odds_of(own) / odds_of(mean)
         return odds / (1.0 + odds)
 
     def of(self, token: int) -> list[tuple[Edit, float]]:
@@ -84,6 +84,12 @@ class Edits:
         """Where in the text an output may stand that has copied so many tokens and then written another; chances."""
         times = self.passed.total() + PRIOR
         return [(copied + passed, self.passed[passed] / times) for passed in PASSED]
+
+
+def odds_of(chance: float) -> float:
+    """Of a chance, also where all or nothing that was seen stood."""
+    chance = min(max(chance, 1e-6), 1.0 - 1e-6)
+    return chance / (1.0 - chance)
 
 
 class Step(NamedTuple):

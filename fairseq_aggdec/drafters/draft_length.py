@@ -176,10 +176,14 @@ class DraftLength:
             if proposed:
                 self.total.add(proposed, stood)
 
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Takes in what came of an iteration: its end, and of every row of the batch the draft."""
+    def observe(
+        self, drafted: Sequence[int], accepted: Sequence[int], verified: int | None = None
+    ) -> None:
+        """Takes in what came of an iteration: its end, of every row of the batch the draft, and how many tokens were
+        verified in all, where these were more."""
         if self.measured:
-            self.measured.observe(len(drafted), len(drafted) + sum(drafted))
+            whole = sum(drafted) if verified is None else verified
+            self.measured.observe(len(drafted), len(drafted) + whole)
         for row, proposed, stood in zip(self.rows, drafted, accepted, strict=True):
             if proposed:
                 row.add(proposed, stood)

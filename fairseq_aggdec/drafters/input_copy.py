@@ -78,15 +78,17 @@ class CopyDrafter:
         self.draft_length.start(len(state.rows), by)
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
-            if self.trees is not None:
-                self.trees.start(len(self.texts))
+            # Of a tree that the verifier cannot read one path would be shown to it, which need not be the copy.
+            self.growing = self.trees if self.trees and verifier.reads_trees else None
+            if self.growing is not None:
+                self.growing.start(len(self.texts))
 
     def draft(self, state: DecodeState) -> Draft:
         if self.resting or self.draft_length.idle:
             return Draft([()] * len(state.rows))
         limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
-        if self.trees is not None:
-            return self._branched(self.trees, limits)
+        if self.growing is not None:
+            return self._branched(self.growing, limits)
         return Draft([text.copy(limit) for text, limit in zip(self.texts, limits, strict=True)])
 
     def _limit(self, place: int, row: Row) -> int:
@@ -112,9 +114,10 @@ class CopyDrafter:
         if self.resting:
             return
         drafted, accepted = verification.drafted, verification.accepted
-        if self.trees is not None and self.trees.sizes == drafted:  # else they have been cut down
-            drafted, accepted = self._learn_edits(self.trees, verification, state)
-        self.draft_length.observe(drafted, accepted)
+        verified = sum(drafted)
+        if self.growing is not None and self.growing.sizes == drafted:  # else nothing was drafted
+            drafted, accepted = self._learn_edits(self.growing, verification, state)
+        self.draft_length.observe(drafted, accepted, verified)
 
     def _learn_edits(
         self, trees: CopyTrees, verification: Verification, state: DecodeState
@@ -168,8 +171,8 @@ class CopyDrafter:
         if not self.resting:
             self.texts = [self.texts[row] for row in rows]
             self.draft_length.keep_rows(rows)
-            if self.trees is not None:
-                self.trees.keep_rows(rows)
+            if self.growing is not None:
+                self.growing.keep_rows(rows)
 
 
 class InputCopyDrafter(CopyDrafter):

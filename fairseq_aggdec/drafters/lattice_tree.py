@@ -50,10 +50,12 @@ class Table:
 
     def __init__(self, lattice: Lattice, first: Tensor, edges: Tensor):
         unary, steps = lattice.scores(first, edges)
+        padding = lattice.tokens == lattice.pad  # is never drafted: what has ended goes on nowhere
         reached = [unary[:, 0]]
         for step in steps.unbind(1):  # (B, N, N)
             reached.append((reached[-1].unsqueeze(2) + step).logsumexp(1))
-        chances = torch.stack(reached, 1)  # (B, T, N)
+        chances = torch.stack(reached, 1).masked_fill(padding, -torch.inf)  # (B, T, N)
+        steps = steps.masked_fill(padding[:, 1:].unsqueeze(2), -torch.inf)
         best = chances.topk(min(CANDIDATES, chances.size(2)), dim=2)
         self.tokens, self.own = lattice.tokens.gather(2, best.indices), best.values.clamp(min=NONE)
         width = best.indices.size(2)
@@ -63,6 +65,8 @@ class Table:
         start = self.own[:, :1].unsqueeze(2).expand(-1, -1, width, -1)
         self.pairs = torch.cat([start, pairs.clamp(min=NONE)], 1)
         self.host_tokens, self.host_own = self.tokens.tolist(), self.own.tolist()
+        # Of each lattice, up to the last that has a word or the end.
+        self.ends = lattice.lengths.longest.tolist()
 
     @property
     def positions(self) -> int:
@@ -73,6 +77,7 @@ class Table:
         self.tokens, self.pairs, self.own = self.tokens[kept], self.pairs[kept], self.own[kept]
         self.host_tokens = [self.host_tokens[row] for row in rows]
         self.host_own = [self.host_own[row] for row in rows]
+        self.ends = [self.ends[row] for row in rows]
 
     def find(self, row: int, position: int, token: int) -> tuple[int, int | None]:
         """Where a token stands that was written at about such a position: there, and which of the candidates it is."""
@@ -162,7 +167,7 @@ class LatticeTreeDrafter:
             self.once = self.clock.read() - began
         if self.table is None:
             return nothing
-        left = [self.table.positions - place for place in self.places]
+        left = [end + 1 - place for end, place in zip(self.table.ends, self.places, strict=True)]
         room = [
             max(0, min(most, row.end - row.position))
             for most, row in zip(left, state.rows, strict=True)
@@ -176,7 +181,11 @@ class LatticeTreeDrafter:
         if not can_read(self.model.encoder, net_input["src_tokens"].size(1)):
             return
         self.generator.scorer.start(net_input)
-        lattice, first, edges = self.generator.scored(net_input, state.rows[0].tokens[0])
+        try:
+            lattice, first, edges = self.generator.scored(net_input, state.rows[0].tokens[0])
+        except ValueError as error:  # too large for the memory there is
+            logger.warning("%s: nothing is drafted for these sentences", error)
+            return
         if (first.sum() + edges.sum()).isnan():
             self.broken = True
             logger.warning(

@@ -270,6 +270,7 @@ class NarDrafter(Warmed):
         return self.readable and row.position <= self.longest
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
+        verification = self.own(verification)
         if not self.block_size.timing:
             self.clock.last = None
             self.block_size.rest(0.0)
@@ -284,10 +285,6 @@ class NarDrafter(Warmed):
         if self.trees is not None:
             self.trees.observe(verification, seconds - once)
         learn(self.block_size, verification, seconds, once)
-
-    def pass_over(self) -> None:
-        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
-        self.clock.pass_over()
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

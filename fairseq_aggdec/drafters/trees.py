@@ -26,6 +26,7 @@ from fairseq_aggdec.decoding.block_size import (
     NodeBudget,
 )
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.decoding.times import IterationClock
 from fairseq_aggdec.drafters.calibration import Calibration
 from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
 
@@ -244,7 +245,8 @@ class TreeGrower:
         self.seen += 1
         if self.seen > LEARNED_FROM and self.seen % ONE_OF:
             return
-        self.budget.observe(len(self.trees), sum(verification.drafted), seconds)
+        rows = len(self.trees)
+        self.budget.observe(rows, sum(verification.window.widths) - rows, seconds)
         for tree, path in zip(self.trees, verification.nodes(), strict=True):
             standing = set(path)
             chances = [0.0, *tree.chances]
@@ -261,6 +263,21 @@ class Warmed:
 
     block_size: BlockSize
     trees: TreeGrower | None
+    clock: IterationClock
+    sizes: Sequence[int] | None = None
+
+    def pass_over(self) -> None:
+        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
+        self.clock.pass_over()
+
+    def beside(self, sizes: Sequence[int]) -> None:
+        """More than the last draft is verified: of the nodes of each row so many are its own."""
+        self.sizes = sizes
+
+    def own(self, verification: Verification) -> Verification:
+        """What became of the last draft."""
+        sizes, self.sizes = self.sizes, None
+        return verification if sizes is None else verification.among(sizes)
 
     @property
     def learns_times(self) -> bool:

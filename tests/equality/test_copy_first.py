@@ -13,7 +13,7 @@ import torch
 from fairseq_aggdec.decoding.draft import BlockDraft, Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.state import DecodeState, Row
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.copy_first import CopyFirst, common_path, grafted
+from fairseq_aggdec.drafters.copy_first import CopyFirst, grafted
 from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.evaluation.forced_drafts import KINDS, RIGHT, ForcedDrafter
@@ -78,6 +78,9 @@ class Forced(ForcedDrafter):
     def pass_over(self) -> None:
         pass
 
+    def beside(self, sizes: list[int]) -> None:
+        pass
+
 
 class Texts(CopyDrafter):
     """Copies texts that are handed over."""
@@ -140,6 +143,9 @@ class Fixed:
     def pass_over(self) -> None:
         self.calls.append("pass_over")
 
+    def beside(self, sizes: list[int]) -> None:
+        self.calls.append(f"beside {sizes}")
+
 
 @pytest.mark.parametrize(
     ("other", "tokens", "parents"),
@@ -161,7 +167,9 @@ def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> 
     assert fixed.calls == ["draft", "pass_over"]
     for _ in range(50):  # it goes so far that no copy of three tokens is better
         both.stood.add(4.0)
+    fixed.calls.clear()
     draft = both.draft(state)  # of the first the copy is a second branch
+    assert fixed.calls == ["draft", "beside [1, 2]"]
     assert [list(row) for row in draft.rows()] == [[4, 7, 8, 9], tokens]
     assert [list(way) for way in draft.ways()] == [[0, 0, 2, 3], parents]
     both.stood.add(-500.0)
@@ -194,8 +202,6 @@ def test_a_path_is_grafted_where_it_leaves_the_tree(
     path: list[int], tokens: list[int], parents: list[int]
 ) -> None:
     assert grafted([4, 5, 6], [0, 0, 1], path) == (tokens, parents)
-    if path:
-        assert common_path(tokens, parents, path) == len(path)
 
 
 def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
@@ -204,15 +210,19 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
     both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=Forced))
     both.start({}, PLAIN, state)
-    both.copied, both.alone = [[7, 8, 9], [3]], [False, True]
-    both.drafted = TreeDraft([[6, 7, 9], [4]], [[0, 0, 2], [0]])
+    both.copied, both.alone, both.sizes = [[7, 8, 9], [3]], [False, True], [3, 0]
+    # Of the first a tree, 6 7 and 9 behind 7, and behind the latter 8 of the copy; of the second the copy.
+    rows = TreeDraft([[6, 7, 9, 8], [3]], [[0, 0, 2, 2], [0]])
+    found = verification([[7, 8, 5], [4]], [2, 0])
+    found.window = rows.window([4, 4], [0, 0], torch.device("cpu"))
+    found.paths = [[0, 2, 4], [5]]
     with mock.patch.object(both.copy.draft_length, "observe") as told:
         both.copy.draft_length.resting = False
-        both.observe(verification([[7, 8, 5, 4], [4]], [2, 0]), state)
-    told.assert_called_once_with([3, 1], [2, 0])
+        both.observe(found, state)
+    told.assert_called_once_with([3, 1], [2, 0], 4)
     assert (both.stood.sum, both.stood.weight) == (1.0, 1.0)
     assert both.stands == [False, False]
-    both.copied = [[7, 8], [4, 5, 6]]
+    both.copied, both.sizes = [[7, 8], [4, 5, 6]], None
     both.observe(verification([[7, 8, 5], [4, 5]], [2, 0]), state)
     assert both.stands == [True, True]
     both.keep_rows([1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -110,6 +111,10 @@ def test_chances_of_tokens_and_of_rows() -> None:
     assert edits.copy(7, mean, mean) == pytest.approx(mean)
     assert edits.copy(7, 0.6, mean) == pytest.approx(0.6)
     assert edits.copy(5, mean, mean) == pytest.approx((37 + 4 * mean) / 44)
+    for row, most in itertools.product(
+        (0.0, 0.5, 1.0), repeat=2
+    ):  # nothing or all that was seen stood
+        assert 0.0 < edits.copy(5, row, most) < 1.0
     assert 0.6 < edits.copy(5, 0.6, mean) < edits.copy(6, 0.6, mean) < edits.copy(6, mean, mean) < 1
     steps = Text([EOS, 5], edits, mean, mean).steps(0)
     assert [chance for chance, _ in steps] == pytest.approx([edits.copy(5, mean, mean), 3 / 41])

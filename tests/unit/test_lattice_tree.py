@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ class Plain:
     """A lattice that allows everything."""
 
     def __init__(self) -> None:
-        self.tokens = torch.stack(
+        self.pad, self.lengths = 1, SimpleNamespace(longest=torch.tensor([3, 4, 4]))
+        self.tokens = 2 + torch.stack(
             [torch.randperm(90)[:COUNT] for _ in range(ROWS * POSITIONS)]
         ).view(ROWS, POSITIONS, COUNT)
 
@@ -102,9 +104,22 @@ def test_a_word_is_looked_for_near_by(made: tuple[Any, Tensor, Tensor, Table]) -
     assert table.find(0, 3, token) == (3, 1)
 
 
+def test_padding_is_no_candidate() -> None:
+    torch.manual_seed(2)
+    lattice: Any = Plain()
+    lattice.tokens[:, 2:, 0] = lattice.pad
+    first = torch.randn(ROWS, COUNT).log_softmax(-1)
+    edges = torch.randn(ROWS, POSITIONS - 1, COUNT, COUNT)
+    edges[..., 0] = 5.0  # where it may stand it is the likeliest
+    table = Table(lattice, first, edges.log_softmax(-1))
+    assert lattice.pad not in {token for row in table.host_tokens for slot in row for token in slot}
+    assert table.ends == [3, 4, 4]
+
+
 def test_rows_that_stay(made: tuple[Any, Tensor, Tensor, Table]) -> None:
     table = made[-1]
     tokens, pairs, own = table.tokens.clone(), table.pairs.clone(), table.host_own
     table.keep_rows([2, 0])
     assert torch.equal(table.tokens, tokens[[2, 0]]) and torch.equal(table.pairs, pairs[[2, 0]])
     assert table.host_tokens == tokens[[2, 0]].tolist() and table.host_own == [own[2], own[0]]
+    assert table.ends == [4, 3]
