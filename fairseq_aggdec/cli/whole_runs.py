@@ -6,8 +6,8 @@
 takes every flag of fairseq-generate for all systems; a system adds its own, --path included. The first system is the
 baseline. In every pass each system begins with nothing learned and decodes all batches once, shortest sentences first,
 batch by batch in turn; the one that was first in a batch is last in the next. Summed up is processor time of this
-process, on a GPU time; a speed is that of the baseline over the same pass. Beside it stands how many outputs are not
-those of the baseline.
+process, which has one thread, on a GPU time; a speed is that of the baseline over the same pass. Beside it stands how
+many outputs are not those of the baseline.
 """
 
 import argparse

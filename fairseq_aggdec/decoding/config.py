@@ -60,8 +60,9 @@ class DecodingConfig(FairseqDataclass):
             "help": "iad, gad, blockwise: draft a tree of so many tokens for each sentence, the likeliest paths, and "
             "verify them at once: more tokens stand for the cost of a wider window, the output is the same. iad: "
             "copies that branch where the text was wrong before, or paths through the lattice of --draft-from lattice. "
-            "auto: as many as are worth their cost, from their chances to stand and measured times, none where that "
-            "does not pay (default: the likeliest path only; gad, blockwise: on CPU see --block-size)"
+            "auto: as many as are worth their cost, from their chances to stand and times (measured or, of copies on "
+            "CPU, usual ones), none where that does not pay "
+            "(default: the likeliest path only; gad, blockwise: on CPU see --block-size)"
         },
     )
     draft_vocabulary: int = field(
@@ -143,8 +144,8 @@ class DecodingConfig(FairseqDataclass):
             "help": "iad, beam, gad, blockwise: the text that is copied. source: the input; file: the lines of "
             "--draft-file; interleaved, lattice: what the model of --drafter-path decodes; heads (beam): no text, but "
             "what the block heads of the model expect; none (beam): nothing is drafted; auto: the source as long as "
-            "that pays. gad, blockwise: source or file is copied where that goes further than the draft of the model. "
-            "The output is the same, only the speed differs"
+            "that pays. gad, blockwise: source or file is copied as long as copies stand, else beside the draft of the "
+            "model. The output is the same, only the speed differs"
         },
     )
     draft_file: Optional[str] = field(

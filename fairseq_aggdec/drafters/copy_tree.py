@@ -121,7 +121,7 @@ class Text:
     Attributes:
         tokens: the start symbol first, ``NEVER_DRAFTED`` where a token must not be drafted.
         edits: that are known.
-        stands: the chance of a copied token; mean: that of all sentences.
+        stands: the chance that a draft goes on by one token; mean: that of all sentences.
     """
 
     tokens: Sequence[int]
@@ -241,7 +241,7 @@ class CopyTrees:
         Args:
             row: of the batch.
             text: knows where the output stands.
-            stands: the chance of a copied token, and its mean over all sentences.
+            stands: the chance that a draft of the row goes on by one token, and the mean of all sentences.
             longest: path.
             cost: of an iteration beside its tokens, in tokens.
         """
