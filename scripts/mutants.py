@@ -80,6 +80,18 @@ MUTANTS = [
         ("tests/unit/test_window.py", BEAM),
     ),
     Mutant(
+        *("an edit replaced one token of the text, whatever it was", "drafters/copy_tree.py"),
+        "Step(edit.written, place + edit.passed, edit)",
+        "Step(edit.written, place + 1, edit)",
+        ("tests/unit/test_copy_tree.py",),
+    ),
+    Mutant(
+        *("a lattice's position is drafted twice", "drafters/lattice_tree.py"),
+        "self.places[row], self.before[row] = found[0] + 1, found[1]",
+        "self.places[row], self.before[row] = found[0], found[1]",
+        ("tests/equality/test_draft_from.py",),
+    ),
+    Mutant(
         *("the first rejected token stands", "decoding/loop.py"),
         "bifurcation = flags.index(0, first, first + width)",
         "bifurcation = min(first + width - 1, flags.index(0, first, first + width) + 1)",

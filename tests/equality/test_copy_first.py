@@ -21,6 +21,7 @@ from fairseq_aggdec.tasks import decoding_task
 from tests.support import (
     assert_same,
     generate,
+    generation_options,
     make_batch,
     make_model,
     make_task,
@@ -72,6 +73,34 @@ def test_output_is_the_verifiers(decoding: str, rows: int, how: str, tmp_path: P
                 task = make_task(decoding, **chosen, **text, **nodes)
                 with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
                     assert_same(generate(task, [verifier], sample, prefix, **options), expected)
+
+
+@pytest.mark.parametrize("nodes", ["9", "auto"])
+def test_a_drafter_beside_a_copy_learns_what_its_own_tokens_are_worth(
+    nodes: str, tmp_path: Path
+) -> None:
+    verifier = make_model(make_task(), 2)
+    drafter = make_model(make_task(), 2, "nar_drafter", block_size=5, slot_chain=True)
+    samples = [make_batch(random_sources(seed, 1)) for seed in range(5)]
+    expected = [stock([verifier], sample) for sample in samples]
+    outputs = [hypothesis["tokens"].tolist() for (hypothesis,) in expected]
+    for number, sample in enumerate(samples):
+        sample["id"] = torch.tensor([number])
+    text = {
+        "draft_from": "file",
+        "draft_file": write(tmp_path / "texts", doctored(outputs, "half")),
+    }
+    task = make_task("gad", drafter_path="drafter.pt", draft_nodes=nodes, **text)
+    with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
+        generator = task.build_generator([verifier], generation_options())
+    for sample, (theirs,) in zip(samples, expected, strict=True):
+        ((ours, *_),) = generator.generate([verifier], sample)
+        assert_same([ours], [theirs])
+    other = generator.drafter.other
+    assert other.sizes is None and not other.block_size.learned
+    # Of every draft it is known whether its first tokens stood.
+    assert other.trees.seen > 0
+    assert sum(other.trees.calibration.scales[0].reached) >= other.trees.seen
 
 
 class Forced(ForcedDrafter):

@@ -118,3 +118,33 @@ def test_what_was_learned_can_be_forgotten(copier: Any) -> None:
     assert generator.drafter.trees.edits.known
     generator.forget()
     assert not generator.drafter.trees.edits.known and generator.drafter.trees.budget.most == 64
+
+
+def test_repeated_ngrams_and_windows_of_one_width(copier: Any) -> None:
+    """Of the former the oracle is our own loop without drafts; of the latter no window has a tree."""
+    ngrams = {"no_repeat_ngram_size": 2}
+    plain = make_task("greedy").build_generator([copier], generation_options(**ngrams))
+    trees = make_task("iad", draft_nodes="64")
+    generator = trees.build_generator([copier], generation_options(**ngrams))
+    for seed in range(4):
+        sample = make_batch(random_sources(seed, 5))
+        found, expected = (one.generate([copier], sample) for one in (generator, plain))
+        assert_same([best for best, *_ in found], [best for best, *_ in expected])
+    decode(make_task("iad", draft_nodes="64", strict=8), [copier], range(3), 5)
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_relaxed_acceptance_keeps_the_limits(copier: Any, least: int) -> None:
+    relaxed = {"acceptance": "top-beta", "top_beta": 3, "tolerance": 5.0, "min_block_size": least}
+    task = make_task("iad", draft_nodes="64", **relaxed)
+    generator = task.build_generator([copier], generation_options(max_len_b=9, min_len=3))
+    for seed in range(4):
+        for best, *_ in generator.generate([copier], make_batch(random_sources(seed, 5))):
+            assert 4 <= len(best["tokens"]) <= 10 and best["tokens"][-1] == 2
+    assert task.counters.mean_accepted_tokens > 1
+
+
+def test_a_block_size_is_none_of_copies(copier: Any) -> None:
+    for options in ({"block_size": "auto"}, {"decoding": "beam", "draft_nodes": "9"}):
+        task = make_task(**{"decoding": "iad", **options})
+        assert task.build_generator([copier], generation_options()).drafter.trees is None
