@@ -90,7 +90,8 @@ def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much.
     """
-    learned = most and "auto" in (cfg.block_size, cfg.draft_nodes) and not copies_first(cfg)
+    alone = str(cfg.decoding) == "iad" or not copies_first(cfg)
+    learned = most and alone and "auto" in (cfg.block_size, cfg.draft_nodes)
     return LearnedBlockSize(most) if learned else FixedBlockSize(most)
 
 

@@ -146,11 +146,11 @@ def test_trees_of_a_lattice_that_the_verifier_agrees_with(
     sample = make_batch(random_sources(6, 5))
     expected = stock([verifier], sample)
     outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
-    make, positions = Table.__init__, []
+    make, ends = Table.__init__, []
 
     def made(table: Table, lattice: Any, first: Any, edges: Any) -> None:
         make(table, lattice, first, edges)
-        positions.append(table.positions)
+        ends.extend(table.ends)
         told, likely = table.tokens.clone(), table.pairs.clone()
         for row, output in enumerate(outputs):
             size = min(len(output), table.positions)
@@ -162,8 +162,8 @@ def test_trees_of_a_lattice_that_the_verifier_agrees_with(
     found = generate(task, [verifier], sample)
     assert_same(found, expected)
     if nodes == "7":  # a path of seven and the verifier's own token, up to where the lattice ends
-        for hypothesis, output in zip(found, outputs, strict=True):
-            told = min(len(output), positions[0])
+        for hypothesis, output, end in zip(found, outputs, ends, strict=True):
+            told = min(len(output), end + 1)
             assert hypothesis["steps"] <= -(-told // 8) + len(output) - told
 
 
