@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 from typing import Protocol
 
 from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.times import OUTLIER, Decayed, Times
+from fairseq_aggdec.decoding.times import OUTLIER, Decayed, IterationClock, Times
 
 # Tokens that an iteration with a draft is believed to gain before any was seen.
 PRIOR = 2.0
@@ -78,6 +78,19 @@ def learn(size: BlockSize, verification: Verification, seconds: float, once: flo
     if size.learned:
         emitted = [len(tokens) for tokens in verification.emitted]
         size.observe(verification.drafted, verification.accepted, emitted, seconds, once=once)
+
+
+def lasted(size: BlockSize, clock: IterationClock) -> float | None:
+    """Seconds of the iteration that has ended, None where nothing is to be learned from its draft; rests are told."""
+    if not size.timing:
+        clock.last = None
+        size.rest(0.0)
+        return None
+    seconds = clock.end()
+    if seconds is not None and size.resting:
+        size.rest(seconds)
+        return None
+    return seconds
 
 
 class FixedBlockSize:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, lasted, learn
 from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
@@ -163,20 +163,12 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         own = self.own(verification)
-        if not self.block_size.timing:
-            self.clock.last = None
-            self.block_size.rest(0.0)
-        elif (seconds := self.clock.end()) is not None:
-            self._learn(own, seconds)
         self.features, self.last = self.verifier.features[0], verification
-
-    def _learn(self, verification: Verification, seconds: float) -> None:
-        if self.block_size.resting:
-            self.block_size.rest(seconds)
+        if (seconds := lasted(self.block_size, self.clock)) is None:
             return
         if self.trees is not None:
-            self.trees.observe(verification, seconds)
-        learn(self.block_size, verification, seconds)
+            self.trees.observe(own, seconds)
+        learn(self.block_size, own, seconds)
 
     def _place(self) -> None:
         """Finds the places that the heads read, which is not done where nothing is drafted."""

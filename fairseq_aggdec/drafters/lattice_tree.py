@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, lasted, learn
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.support import can_read
@@ -199,14 +199,7 @@ class LatticeTreeDrafter:
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         self._follow(verification)
-        if not self.block_size.timing:
-            self.clock.last = None
-            self.block_size.rest(0.0)
-            return
-        if (seconds := self.clock.end()) is None:
-            return
-        if self.block_size.resting:
-            self.block_size.rest(seconds)
+        if (seconds := lasted(self.block_size, self.clock)) is None:
             return
         self.trees.observe(verification, seconds - self.once)
         learn(self.block_size, verification, seconds, self.once)

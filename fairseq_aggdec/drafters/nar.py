@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, FixedBlockSize, NodeBudget, learn
+from fairseq_aggdec.decoding.block_size import (
+    BlockSize,
+    FixedBlockSize,
+    NodeBudget,
+    lasted,
+    learn,
+)
 from fairseq_aggdec.decoding.board import Board, Rows, Shape
 from fairseq_aggdec.decoding.draft import (
     AS_VERIFIED,
@@ -271,14 +277,7 @@ class NarDrafter(Warmed):
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         verification = self.own(verification)
-        if not self.block_size.timing:
-            self.clock.last = None
-            self.block_size.rest(0.0)
-            return
-        if (seconds := self.clock.end()) is None:
-            return
-        if self.block_size.resting:
-            self.block_size.rest(seconds)
+        if (seconds := lasted(self.block_size, self.clock)) is None:
             return
         self.doubt.observe(verification.drafted, verification.accepted)
         once = self.encoder_seconds - self.once
