@@ -191,7 +191,7 @@ def test_whole_runs(
     for row in rows:
         assert len(row["speeds"]) == len(row["seconds"]) == 2 and min(row["speeds"]) > 0
         assert row["differ"] == 0 and row["sentences"] == 18
-        assert (row["drafted"] == 0) == (row["tokens"] == row["iterations"])
+        assert row["drafted"] > 0 or row["tokens"] == row["iterations"]
     assert {row["tokens"] for row in rows} == {rows[0]["tokens"]}
     assert [row["speeds"] for row in rows if row["system"] == "greedy"] == [[1.0, 1.0]] * 2
     assert any(row["drafted"] for row in rows if row["system"] == "copies")
