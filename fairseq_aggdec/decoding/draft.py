@@ -88,6 +88,22 @@ class TreeDraft(Draft):
         return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
 
 
+def grafted(
+    tokens: Sequence[int], parents: Sequence[int], path: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """A tree with one path more, as tokens and parents; what both begin with is there once."""
+    tokens, parents, end = list(tokens), list(parents), 0
+    nodes = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True), 1)}
+    for token in path:
+        node = nodes.get((end, token))
+        if node is None:
+            tokens.append(token)
+            parents.append(end)
+            node = len(tokens)
+        end = node
+    return tokens, parents
+
+
 class BlockDraft(Draft):
     """Proposed tokens that live on the verifier's device: they are never copied to the host.
 

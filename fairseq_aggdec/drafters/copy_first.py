@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification, grafted
 from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.decoding.times import Decayed
 from fairseq_aggdec.decoding.verifier import Verifier
@@ -85,19 +85,3 @@ class CopyFirst:
         self.stands = [self.stands[row] for row in rows]
         self.copy.keep_rows(rows)
         self.other.keep_rows(rows)
-
-
-def grafted(
-    tokens: Sequence[int], parents: Sequence[int], path: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """A tree with one path more, as tokens and parents; what both begin with is there once."""
-    tokens, parents, end = list(tokens), list(parents), 0
-    nodes = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True), 1)}
-    for token in path:
-        node = nodes.get((end, token))
-        if node is None:
-            tokens.append(token)
-            parents.append(end)
-            node = len(tokens)
-        end = node
-    return tokens, parents
