@@ -210,6 +210,10 @@ HEADER = (
 def check(args: argparse.Namespace, decoding: str) -> None:
     results.check_counts(args, "limit", "batch_sizes", "stock_batch_size", "beams")
     results.check_place("--output", args.output, ".json", ".md")
+    if args.stock_batch_size and args.max_len_a > 0:
+        raise SystemExit(
+            "error: --stock-batch-size does not go with --max-len-a: stock's limit depends on its batch then"
+        )
     if args.drafts and decoding not in VERIFIED:
         raise SystemExit(
             f"error: --drafts: --decoding {decoding} verifies none, give one of {', '.join(VERIFIED)}"
