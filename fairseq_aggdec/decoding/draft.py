@@ -197,9 +197,8 @@ class Verification:
         found, first = [], 0
         for row, (path, width) in enumerate(zip(self.paths, window.widths, strict=True)):
             nodes = [place - first for place in path]
-            if (
-                len(path) == self.accepted[row]
-            ):  # it ends with a drafted </s>, at which nothing is emitted
+            # A drafted </s> stands, though nothing is emitted at it.
+            if len(path) == self.accepted[row]:
                 nodes.append(window.following(row, nodes[-1], self.emitted[row][-1]))
             found.append(nodes)
             first += width

@@ -111,8 +111,6 @@ def test_strict_audit(
     for refused in (["--reference", "x"], ["--stock-batch-size", "2"], ["--decoding", "nar"]):
         with pytest.raises(SystemExit, match="--strict"):
             run_audit([*arguments, *more, *refused], monkeypatch)
-    with pytest.raises(SystemExit, match="--stock-batch-size"):
-        run_audit([*arguments, "--stock-batch-size", "2", "--max-len-a", "1.2"], monkeypatch)
 
 
 @pytest.mark.parametrize("changed", [False, True])

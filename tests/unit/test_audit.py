@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_aggdec.cli import audit
 from fairseq_aggdec.evaluation import equality, replay
 from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
 from fairseq_aggdec.evaluation.recording import Record
@@ -149,3 +150,11 @@ def test_the_real_thing(session: Session, tmp_path: Path) -> None:
     found = equality.decode_all(session, "iad", 2, None)
     result = equality.audit(session, session.sentences(), expected, found, 1e-4, 1e-4)
     assert (result.sentences, result.bugs) == (3, 0)
+
+
+def test_stock_in_other_batches_does_not_go_with_limits_that_depend_on_them() -> None:
+    """Stock counts the longest source of a batch: differences would be its own."""
+    counts = {"limit": None, "batch_sizes": [1], "stock_batch_size": 2, "beams": None}
+    args = Namespace(**counts, output=None, max_len_a=1.2)
+    with pytest.raises(SystemExit, match="--stock-batch-size does not go with --max-len-a"):
+        audit.check(args, "iad")
