@@ -43,8 +43,9 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
             "many as that. gad and blockwise also take auto: as many as are worth their cost, from their chances to "
-            "stand and measured times, none where drafting does not pay (default: all; on CPU, if --draft-nodes is not "
-            "given either and acceptance is exact, --draft-nodes auto --draft-int8, in half precision auto)"
+            "stand and measured times, none where drafting does not pay (default, if --draft-nodes is not given "
+            "either: all; with exact acceptance on CPU --draft-nodes auto --draft-int8, in half precision auto; with "
+            "--acceptance top-beta --draft-nodes 5)"
         },
     )
     drafter_path: Optional[str] = field(
@@ -62,7 +63,7 @@ class DecodingConfig(FairseqDataclass):
             "copies that branch where the text was wrong before, or paths through the lattice of --draft-from lattice. "
             "auto: as many as are worth their cost, from their chances to stand and times (measured or, of copies on "
             "CPU, usual ones), none where that does not pay "
-            "(default: the likeliest path only; gad, blockwise: on CPU see --block-size)"
+            "(default: the likeliest path only; gad, blockwise: see --block-size)"
         },
     )
     draft_vocabulary: int = field(

@@ -23,6 +23,9 @@ from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 logger = logging.getLogger(__name__)
 
+# The tree that --acceptance top-beta takes where nothing is said of one.
+RELAXED_NODES = 5
+
 
 def blockwise_size(
     cfg: DecodingConfig, models: Sequence[Any], option: str = "--decoding blockwise"
@@ -63,26 +66,39 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
 
 
 def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
-    """The options of a method whose model drafts, where nothing was said of how much: as much as pays, in 8 bits.
+    """The options of a method whose model drafts, where nothing was said of how much.
 
-    Only where the output does not depend on it, and where a call is known to cost more the more it reads: on CPU with
-    the compiled kernels, in fp32; in half precision, which these do not read, a block as long as pays.
+    Where the output does not depend on it: as much as pays, in 8 bits, where a call is known to cost more the more it
+    reads: on CPU with the compiled kernels, in fp32; in half precision, which these do not read, a block as long as
+    pays. With ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, whose
+    paths the verifier chooses from, keeps the quality that a chain loses (docs/gad.md).
     """
     said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
-    relaxed = str(cfg.acceptance) != "exact" or cfg.min_block_size > 1
-    if said or relaxed or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
-        return cfg
-    if cfg.no_weight_packing or not int8_available():
+    if said or cfg.min_block_size > 1 or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
         return cfg
     weights = [weight.detach() for model in models for weight in model.parameters()]
+    kernels = int8_available() and not cfg.no_weight_packing
+    compiled = kernels and all(map(reads, weights))
     chosen = copy.copy(cfg)
-    if all(map(reads, weights)):
-        logger.info("drafts of as many tokens as pay: --draft-nodes auto --draft-int8")
+    if str(cfg.acceptance) == "top-beta":
+        chosen.draft_nodes, chosen.draft_int8 = str(RELAXED_NODES), cfg.draft_int8 or compiled
+    elif str(cfg.acceptance) != "exact":
+        return cfg
+    elif compiled:
         chosen.draft_nodes, chosen.draft_int8 = "auto", True
-    elif all(weight.device.type == "cpu" for weight in weights):
-        logger.info("drafts of as many tokens as pay: --block-size auto")
+    elif kernels and all(weight.device.type == "cpu" for weight in weights):
         chosen.block_size = "auto"
+    else:
+        return cfg
+    _say_what_was_chosen(chosen)
     return chosen
+
+
+def _say_what_was_chosen(cfg: DecodingConfig) -> None:
+    options = {"--draft-nodes": cfg.draft_nodes, "--block-size": cfg.block_size}
+    said = [f"{name} {value}" for name, value in options.items() if value]
+    said += ["--draft-int8"] * bool(cfg.draft_int8)
+    logger.info("nothing is said of how much is drafted, so: %s", " ".join(said))
 
 
 def choosing(cfg: DecodingConfig, most: int) -> BlockSize:

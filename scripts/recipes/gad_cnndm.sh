@@ -168,7 +168,7 @@ system() {
 
 wanted() { case " $SYSTEMS " in *" $1 "*) ;; *) return 1 ;; esac; }
 
-relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
+relaxed() { printf '%s\n' --decoding gad --block-size all --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
 
 # What cannot be had is said before any work.
 [ -z "$TEACHER" ] || [ -e "$TEACHER" ] || die "TEACHER '$TEACHER' does not exist"

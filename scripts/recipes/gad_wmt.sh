@@ -64,7 +64,7 @@ learn "$OF_SIZE${RUN:-drafter}-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]
 TEACHER=(--path "$WORK/teacher-$DIRECTION-model/model.pt")
 VERIFIER=(--path "$WORK/${OF_SIZE}verifier-$DIRECTION-model/model.pt")
 GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/$OF_SIZE${RUN:-drafter}-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
-relaxed() { printf '%s\n' --decoding gad --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
+relaxed() { printf '%s\n' --decoding gad --block-size all --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 

@@ -25,9 +25,30 @@ def test_on_cpu_as_much_as_pays() -> None:
     assert chosen(torch.bfloat16) == ("auto", None, False)
 
 
+@pytest.mark.parametrize("chosen_int8", [False, True])
+def test_no_clock_decides_where_the_output_depends_on_it(chosen_int8: bool) -> None:
+    relaxed = {"acceptance": "top-beta", "draft_int8": chosen_int8}
+    assert chosen(**relaxed) == (None, "5", True)
+    assert chosen(torch.bfloat16, **relaxed) == (None, "5", chosen_int8)
+    assert chosen(**relaxed, no_weight_packing=True) == (None, "5", chosen_int8)
+
+
+RELAXED = {"acceptance": "top-beta"}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"acceptance": "top-beta"}, {"strict": True}, {"min_block_size": 2}, {"draft_nodes": "5"}],
+    [
+        {"acceptance": "top-k"},
+        {"acceptance": "distance"},
+        {"strict": True},
+        {"min_block_size": 2},
+        {"draft_nodes": "7"},
+        RELAXED | {"draft_nodes": "7"},
+        RELAXED | {"min_block_size": 2},
+        RELAXED | {"strict": True},
+        RELAXED | {"draft_from": "source"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
