@@ -53,6 +53,9 @@ class BlockSize(Protocol):
     def choose(self, rows: int) -> int:
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
 
+    def passed(self) -> None:
+        """An iteration has ended, or on a device that goes on alone all of a batch."""
+
     def rest(self, seconds: float) -> None:
         """An iteration without a draft, while ``resting``, took so long, which counts while ``timing`` only."""
 
@@ -82,6 +85,7 @@ def learn(size: BlockSize, verification: Verification, seconds: float, once: flo
 
 def lasted(size: BlockSize, clock: IterationClock) -> float | None:
     """Seconds of the iteration that has ended, None where nothing is to be learned from its draft; rests are told."""
+    size.passed()
     if not size.timing:
         clock.last = None
         size.rest(0.0)
@@ -106,6 +110,9 @@ class FixedBlockSize:
 
     def choose(self, rows: int) -> int:
         return self.size
+
+    def passed(self) -> None:
+        pass
 
     def rest(self, seconds: float) -> None:
         pass
@@ -228,6 +235,9 @@ class LearnedBlockSize:
             self.kinds[bucket] = Kind()
         self.now = self.kinds[bucket]
         self.chosen, self.resting = 0, False
+
+    def passed(self) -> None:
+        pass
 
     def rest(self, seconds: float) -> None:
         if self.timing:

@@ -2,8 +2,8 @@
 
 What :mod:`~fairseq_aggdec.decoding.loop` decides on the host (what stands, what is forced, who has ended) is decided
 on the device, on the :class:`~fairseq_aggdec.decoding.board.Board`. The host only has to know when all sentences have
-ended, how many are left and how long they are. It reads that of the iteration before the last two, which does not keep
-the device waiting, and starts at most ``AHEAD`` iterations in vain.
+ended, how many are left and how long they are. It reads that of the last iteration, or where it would keep the device
+waiting too long of the one before (:class:`~fairseq_aggdec.decoding.pace.Pace`): then one iteration is started in vain.
 
 The tokens are those of the plain loop, which is the twin that tests compare this with.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from fairseq_aggdec.decoding.drafter import Follows
 from fairseq_aggdec.decoding.graphs import Captured
 from fairseq_aggdec.decoding.grid import GridWindow
 from fairseq_aggdec.decoding.largest import first_largest
+from fairseq_aggdec.decoding.pace import Pace
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, remaining
 from fairseq_aggdec.decoding.transfer import Told, send_into
@@ -43,7 +45,15 @@ from fairseq_aggdec.decoding.window_graphs import (
 # of a draft, see :meth:`Board.commit`.
 Emitted = tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]
 
-AHEAD = 2  # iterations whose outcome the host does not know yet when it launches another
+
+@dataclass(frozen=True)
+class Launched:
+    """An iteration under way: its sentences, the slots of its window, when it was launched, what is told of it."""
+
+    sentences: Sequence[int]
+    slots: int
+    at: float
+    told: Told
 
 
 class DeviceLoop:
@@ -57,8 +67,10 @@ class DeviceLoop:
     def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
         self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
         self.iteration_ended = getattr(drafter, "iteration_ended", None)
+        self.batch_ended = getattr(drafter, "batch_ended", None)
         self.steady = True  # nothing was captured since the host was told of an iteration
         self.board: Board | None = None
+        self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
         self.met: Counter[tuple[object, ...]] = Counter()
         self._drop()
 
@@ -74,24 +86,34 @@ class DeviceLoop:
         board = self._take_up(state, size)
         self.longest = max(row.end for row in state.rows) + 1
         sentences: Sequence[int] = range(len(state.rows))
-        pending: deque[tuple[Sequence[int], int, Told]] = deque()
-        calls, reach, before = counters.calls, 1, None
+        pace = self.paces[grid_rows(min(len(sentences), ROWS[-1])), size > 0]
+        pending: deque[Launched] = deque()
+        calls, reach, before, ahead = counters.calls, 1, None, pace.ahead
+        now = time.perf_counter()
         while sentences:
             end = min(self.longest, reach + (size + 1) * (len(pending) + 1))
             slots = self._launch(sentences, size, end)
-            pending.append((sentences, slots, Told(board.flags[: len(sentences)])))
+            told = Told(board.flags[: len(sentences)])
+            launched = time.perf_counter()
+            if self.steady:
+                pace.launched(launched - now)
+            now = launched
+            pending.append(Launched(sentences, slots, launched, told))
             counters.calls += 1
-            if len(pending) > AHEAD:
-                known, slots, told = pending.popleft()
-                positions = dict(zip(known, told.read(), strict=True))
+            if len(pending) > ahead:
+                known = pending.popleft()
+                positions = dict(zip(known.sentences, known.told.read(), strict=True))
                 now, steady, self.steady = time.perf_counter(), self.steady, True
-                if size and steady and before and self.iteration_ended is not None:
-                    self.iteration_ended(len(known), slots, now - before)
+                if steady and before:
+                    pace.passed(now - max(before, known.at))
+                    if size and self.iteration_ended is not None:
+                        self.iteration_ended(len(known.sentences), known.slots, now - before)
                 before = now
                 reach = 1 + max(max(position, ~position) for position in positions.values())
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
         outcomes = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
+        pace.ended(max(len(outcome.emitted) for outcome in outcomes))
         _hand_over(outcomes, state, counters)
         if size:
             drafted = [number for outcome in outcomes for number in outcome.drafted]
@@ -102,6 +124,8 @@ class DeviceLoop:
             self.drafter.learn(drafted, accepted)
         else:
             counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
+        if self.batch_ended is not None:
+            self.batch_ended()
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""

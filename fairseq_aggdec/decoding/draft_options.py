@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq_aggdec.decoding.batch_choice import BatchChoice
 from fairseq_aggdec.decoding.block_size import (
     MOST_NODES,
     BlockSize,
@@ -62,7 +63,7 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     if cfg.block_size != "auto" or str(cfg.decoding) == "nar":
         size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
         _check_least(cfg, size + 1)
-    return choosing(cfg, size)
+    return choosing(cfg, size, on_gpu(drafter))
 
 
 def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
@@ -101,14 +102,20 @@ def _say_what_was_chosen(cfg: DecodingConfig) -> None:
     logger.info("nothing is said of how much is drafted, so: %s", " ".join(said))
 
 
-def choosing(cfg: DecodingConfig, most: int) -> BlockSize:
+def on_gpu(model: Any) -> bool:
+    return bool(next(model.parameters()).is_cuda)
+
+
+def choosing(cfg: DecodingConfig, most: int, gpu: bool = False) -> BlockSize:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much.
     """
     alone = str(cfg.decoding) == "iad" or not copies_first(cfg)
     learned = most and alone and "auto" in (cfg.block_size, cfg.draft_nodes)
-    return LearnedBlockSize(most) if learned else FixedBlockSize(most)
+    if not learned:
+        return FixedBlockSize(most)
+    return BatchChoice(most) if gpu else LearnedBlockSize(most)
 
 
 def _check_least(cfg: DecodingConfig, most: int) -> None:
@@ -150,20 +157,22 @@ def proposing(cfg: DecodingConfig) -> Proposing:
     return Proposing(types, int8 or bool(cfg.int8))
 
 
-def drafted_nodes(cfg: DecodingConfig) -> NodeBudget | None:
+def drafted_nodes(cfg: DecodingConfig, gpu: bool = False) -> NodeBudget | None:
     """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
+
+    On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
 
     Raises:
         ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
     """
     if cfg.draft_nodes is None:
-        learned = cfg.block_size == "auto" and str(cfg.decoding) in ("gad", "blockwise")
+        learned = cfg.block_size == "auto" and str(cfg.decoding) in ("gad", "blockwise") and not gpu
         return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
     given = str(cfg.draft_nodes)
     if str(cfg.decoding) == "nar":
         raise ValueError("--draft-nodes needs a verifier, --decoding nar has none: use gad")
     if given == "auto":
-        return NodeBudget(MOST_NODES, learned=True)
+        return None if gpu else NodeBudget(MOST_NODES, learned=True)
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"--draft-nodes {given}: it must be at least 1, or auto")
     return NodeBudget(int(given))

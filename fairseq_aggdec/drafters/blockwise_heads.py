@@ -140,8 +140,10 @@ class BlockwiseHeadsDrafter(Warmed):
     def follows(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
-        on_host = self.block_size.learned or self.trees or self.layered
-        return None if on_host else self.block_size.choose(1)
+        if self.block_size.learned or self.trees:
+            return None
+        size = self.block_size.choose(len(state.rows))
+        return None if size and self.layered else size
 
     def reserve(self, shape: Shape) -> Sequence[Memory]:
         return []  # its heads are in what the verifier captures
@@ -152,6 +154,10 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         pass
+
+    def batch_ended(self) -> None:
+        """The device has decoded a batch alone."""
+        self.block_size.passed()
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""

@@ -107,7 +107,8 @@ class NarDrafter(Warmed):
         self.clock.start(state.device, anew=timed)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
-        if state.device.type == "cuda" and self.starts_beside and self.readable:
+        beside = state.device.type == "cuda" and self.starts_beside and self.readable
+        if beside and self.block_size.choose(len(state.rows)):
             self._begin()
 
     @property
@@ -168,13 +169,16 @@ class NarDrafter(Warmed):
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
         if self.trees is not None or self.block_size.learned or self.doubt.due:
             return None
+        size = self.block_size.choose(len(state.rows))
+        if size == 0:
+            return size
         if not self.readable or longest > self.longest or starts != {state.eos}:
             return None
         self._begin()
         slots = self.slots
         if not self._is_well() or not (isinstance(slots, CachedSlots) and slots.follows):
             return None
-        return self.block_size.choose(len(state.rows))
+        return size
 
     def captures(self) -> bool:
         """Whether the batch stands where what is captured of its decoder reads it."""
@@ -208,6 +212,10 @@ class NarDrafter(Warmed):
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         self.doubt.observe(drafted, accepted)
+
+    def batch_ended(self) -> None:
+        """The device has decoded a batch alone."""
+        self.block_size.passed()
 
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]

@@ -24,6 +24,7 @@ from fairseq_aggdec.decoding.draft_options import (
     copies_first,
     drafted_nodes,
     drafted_size,
+    on_gpu,
     proposing,
     with_what_pays,
 )
@@ -346,8 +347,9 @@ class DecodingTask(FairseqTask):
         if decoding == "gad":
             return self._nar_drafter(decoding, models)
         cfg = with_what_pays(self.cfg, models)
-        size = choosing(cfg, blockwise_size(cfg, models) - 1)
-        return BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg))
+        gpu = on_gpu(models[0])
+        size = choosing(cfg, blockwise_size(cfg, models) - 1, gpu)
+        return BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, gpu))
 
     def _head_tables(self, models: Sequence[Any]) -> HeadTables:
         size, target = (
@@ -373,7 +375,7 @@ class DecodingTask(FairseqTask):
             drafted_size(cfg, drafter),
             not cfg.no_weight_packing,
             proposing(cfg),
-            drafted_nodes(cfg),
+            drafted_nodes(cfg, on_gpu(drafter)),
             graphs=not cfg.no_graphs,
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_aggdec.decoding.pace import Pace
 from fairseq_aggdec.evaluation import device_cases
 from fairseq_aggdec.evaluation.device_cases import CASES, Case
 
@@ -49,7 +50,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("case", FOLLOWED + RELAXED, ids=lambda case: case.name)
-def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
+def test_both_loops_decide_alike(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if "acceptance" in case.task:
         case = replace(case, task=LOOSE | case.task)
     if (
@@ -60,6 +63,8 @@ def test_both_loops_decide_alike(case: Case, tmp_path: Path) -> None:
     plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
     alone.generator.on_host = True
     for seed, rows in enumerate((4, 1, 3, 4)):
+        # An iteration in vain or none
+        monkeypatch.setattr(Pace, "ahead", seed % 2)
         sample = device_cases.batch(seed, len(case.prefix or ()) or rows)
         prefix = device_cases.prefix_of(case, len(sample["id"]))
         for (expected,), (found,) in zip(

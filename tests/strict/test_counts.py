@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fairseq_aggdec.decoding import block_size
-from fairseq_aggdec.decoding.device_loop import AHEAD
 from fairseq_aggdec.evaluation import device_cases, device_counts
 from fairseq_aggdec.evaluation.device_cases import Case
 from fairseq_aggdec.evaluation.device_counts import COUNTED, END, ITERATIONS, START
@@ -133,7 +132,8 @@ def test_the_drafter_reads_the_source_beside_the_verifier(tmp_path: Path) -> Non
     (case,) = [case for case in COUNTED if case.name == "gad"]
     counts = device_counts.count(case, tmp_path, sizes=SIZES)
     streams = dict(counts.streams)
-    assert streams.pop("record") == counts.iterations + AHEAD  # the host is told of every iteration
+    # The host is told of every iteration, of at most one in vain.
+    assert streams.pop("record") - counts.iterations in (0, 1)
     assert streams == {"record_event": 1, "wait_event": 1, "stream": 1, "wait_stream": 1}
 
 

@@ -1,0 +1,94 @@
+"""Whether whole batches are drafted for, by the time that they took."""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+import pytest
+
+from fairseq_aggdec.decoding import batch_choice
+from fairseq_aggdec.decoding.batch_choice import BatchChoice
+
+CAPTURE = 40.0  # what the first batches of a kind take besides
+
+
+class Device:
+    """Decodes batches in made-up time: a token of the longest output takes 1, with drafts ``drafted``."""
+
+    def __init__(self, rows: int, drafted: float, seed: int = 1):
+        self.rows, self.drafted, self.now = rows, drafted, 0.0
+        self.choice, self.chance = BatchChoice(9), random.Random(seed)
+        self.sizes: list[int] = []
+        self.spent = self.greedy = 0.0
+        self.begun: dict[bool, int] = {False: 0, True: 0}
+
+    def run(self, batches: int) -> Device:
+        with mock.patch.object(batch_choice.time, "perf_counter", lambda: self.now):
+            for _ in range(batches):
+                self._decode()
+        return self
+
+    def _decode(self) -> None:
+        outputs = [[2] for _ in range(self.rows)]
+        self.choice.start(outputs)
+        size = self.choice.choose(self.rows)
+        for tokens in outputs:
+            tokens += [5] * self.chance.randint(5, 30)
+        longest = max(map(len, outputs)) - 1
+        seconds = longest * (self.drafted if size else 1.0) * self.chance.uniform(0.97, 1.03)
+        self.spent += seconds
+        self.greedy += longest
+        self.begun[size > 0] += 1
+        self.now += seconds + CAPTURE * (self.begun[size > 0] <= 2)
+        self.choice.passed()
+        self.now += 7.0  # what is done between batches is not decoding
+        self.sizes.append(size)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32])
+def test_drafts_that_pay_are_made(rows: int) -> None:
+    device = Device(rows, drafted=0.6).run(1200)
+    assert device.sizes[0] == 0
+    assert device.sizes[-300:].count(9) > 290
+    if rows == 1:  # a credit; else a try has to be earned
+        assert device.sizes[3:12].count(9) == 9
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32])
+@pytest.mark.parametrize("drafted", [1.0, 1.3, 3.0])
+@pytest.mark.parametrize("batches", [60, 1000])
+def test_drafts_that_do_not_pay_cost_next_to_nothing(
+    rows: int, drafted: float, batches: int
+) -> None:
+    device = Device(rows, drafted).run(batches)
+    # Beside what is lost in the credit of one sentence at a time, whose first tries are no measure yet.
+    allowed = 0.02 * device.greedy + (3 * 30 * (drafted - 1.0) if rows == 1 else 0.0)
+    assert device.spent <= device.greedy + allowed + 2.0
+    assert device.sizes[-1] == 0 or drafted == 1.0
+
+
+def test_a_machine_that_changes_is_noticed() -> None:
+    device = Device(1, drafted=0.6).run(300)
+    device.drafted = 2.0
+    device.run(300)
+    assert device.sizes[-250:].count(9) < 10
+    device.drafted = 0.5
+    device.run(6000)
+    assert device.sizes[-20:].count(9) > 15
+
+
+def test_sizes_of_batches_are_apart() -> None:
+    device = Device(1, drafted=0.5).run(60)
+    assert device.sizes[-1] == 9
+    device.rows = 32
+    device.run(1)
+    assert device.sizes[-1] == 0
+
+
+def test_a_batch_that_never_began_is_forgotten() -> None:
+    choice = BatchChoice(4)
+    for _ in range(3):
+        choice.start([[2]])
+        choice.passed()
+    assert not any(kind.batches for kind in choice.kinds.values())
