@@ -10,8 +10,8 @@ what became of the prefixes before, by how far behind the best hypothesis they w
 from dataclasses import dataclass
 
 # What a call costs beyond its prefixes, in prefixes. CPU: 4 to 7 with the compiled kernels and a decoder of width 256,
-# twice that at base size. CUDA: 1.3 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
-CALL_COST = {"cpu": 6.0, "cuda": 60.0}
+# twice that at base size. CUDA: 0.9 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
+CALL_COST = {"cpu": 6.0, "cuda": 40.0}
 # Prefixes per sentence and call at most: what is predicted far ahead is seldom right.
 MOST = {"cpu": 80, "cuda": 256}
 # Weight of what is believed at first, in prefixes.

@@ -44,7 +44,7 @@ class DecodingConfig(FairseqDataclass):
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
             "many as that. gad and blockwise also take auto: as many as are worth their cost, from their chances to "
             "stand and measured times, none where drafting does not pay (default, if --draft-nodes is not given "
-            "either: all; with exact acceptance on CPU --draft-nodes auto --draft-int8, in half precision auto; with "
+            "either: all; on CPU with exact acceptance --draft-nodes auto --draft-int8, in half precision auto, with "
             "--acceptance top-beta --draft-nodes 5)"
         },
     )

@@ -69,15 +69,17 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
 def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     """The options of a method whose model drafts, where nothing was said of how much.
 
-    Where the output does not depend on it: as much as pays, in 8 bits, where a call is known to cost more the more it
-    reads: on CPU with the compiled kernels, in fp32; in half precision, which these do not read, a block as long as
-    pays. With ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, whose
-    paths the verifier chooses from, keeps the quality that a chain loses (docs/gad.md).
+    Only on CPU, where a call costs more the more it reads. Where the output does not depend on it: with the compiled
+    kernels as much as pays, in 8 bits; in half precision, which these do not read, a block as long as pays. With
+    ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, whose paths the
+    verifier chooses from, keeps the quality that a chain loses (docs/gad.md).
     """
     said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
     if said or cfg.min_block_size > 1 or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
         return cfg
     weights = [weight.detach() for model in models for weight in model.parameters()]
+    if not all(weight.device.type == "cpu" for weight in weights):
+        return cfg
     kernels = int8_available() and not cfg.no_weight_packing
     compiled = kernels and all(map(reads, weights))
     chosen = copy.copy(cfg)
@@ -87,7 +89,7 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
         return cfg
     elif compiled:
         chosen.draft_nodes, chosen.draft_int8 = "auto", True
-    elif kernels and all(weight.device.type == "cpu" for weight in weights):
+    elif kernels:
         chosen.block_size = "auto"
     else:
         return cfg
