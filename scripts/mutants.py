@@ -105,8 +105,8 @@ MUTANTS = [
     ),
     Mutant(
         *("top-beta takes one more", "decoding/acceptance.py"),
-        "(better < beta)",
-        "(better <= beta)",
+        "(better < self.beta)",
+        "(better <= self.beta)",
         (ACCEPTANCE,),
     ),
     Mutant(

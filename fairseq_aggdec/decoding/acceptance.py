@@ -10,6 +10,7 @@ first rejected one.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -53,24 +54,26 @@ def exact(
     return _before(choices, tree) == drafted
 
 
-def top_beta(beta: int, tolerance: float = math.inf) -> Acceptance:
+@dataclass(frozen=True)
+class TopBeta:
     """Accepts a drafted token among the verifier's ``beta`` best that is at most ``tolerance`` nats behind the best.
 
     Eq. 8 and 9 of Ge et al. (GAD++); with infinite tolerance the top-k selection of Stern et al., 5.1. With beta 1 it
     is :func:`exact`.
     """
 
-    def accept(
-        logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    beta: int
+    tolerance: float = math.inf
+
+    def __call__(
+        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
     ) -> Tensor:
         logits, choices = _before(logits, tree), _before(choices, tree)
         best = logits.gather(1, choices.unsqueeze(1))  # (N, 1)
         own, permitted = _drafted_logits(logits, drafted)
         better = (logits > own).sum(-1)  # tokens ahead of the drafted one: its rank
-        near = (better < beta) & (best - own <= tolerance).squeeze(1)
-        return exact(logits, choices, drafted) | (near & permitted & (beta > 1))
-
-    return accept
+        near = (better < self.beta) & (best - own <= self.tolerance).squeeze(1)
+        return exact(logits, choices, drafted) | (near & permitted & (self.beta > 1))
 
 
 def distance(epsilon: int, first_number: int) -> Acceptance:

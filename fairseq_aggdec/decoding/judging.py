@@ -1,6 +1,6 @@
 """Choices, what stands of a draft and what it scores, in one call of the compiled library.
 
-Where only the verifier's own choices stand and logits are on the host: what
+Where the verifier's own choices stand, or others among its best, and logits are on the host: what
 :meth:`~fairseq_aggdec.decoding.rules.Rules.applied`, :func:`~fairseq_aggdec.decoding.loop.judge` and
 :meth:`~fairseq_aggdec.decoding.rules.Rules.scores` do in a dozen operators, each of which takes as long there as a
 small product.
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_aggdec.decoding.acceptance import Acceptance, exact
+from fairseq_aggdec.decoding.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState
@@ -25,14 +25,23 @@ from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 
 def judges(accept: Acceptance, logits: Tensor, window: Window) -> Any:
     """The library where it can judge a window, else None."""
-    own = accept is exact or window.width == 1  # where nothing was drafted the choices are emitted
-    return kernels() if own and reads(logits) else None
+    known = accept is exact or isinstance(accept, TopBeta) or window.width == 1
+    return kernels() if known and reads(logits) else None
 
 
 def judge_compiled(
-    library: Any, rules: Rules, logits: Tensor, draft: Draft, window: Window, state: DecodeState
+    library: Any,
+    accept: Acceptance,
+    rules: Rules,
+    logits: Tensor,
+    draft: Draft,
+    window: Window,
+    state: DecodeState,
 ) -> Verification:
     """Finds each row's bifurcation, what it emits and the log-probabilities of that; logits (N, V) are as before."""
+    rule = (
+        accept if isinstance(accept, TopBeta) else TopBeta(1)
+    )  # where nothing was drafted that is the same
     rows, (count, types) = window.rows, logits.shape
     forced, banned = rules.hidden(window, state)
     above = window.host_links[0] if isinstance(window, DraftedTree) else ()
@@ -64,6 +73,8 @@ def judge_compiled(
         out + 2 * WORD * rows,
         out + WORD * (2 * rows + count),
         scores.data_ptr(),
+        rule.beta,
+        rule.tolerance,
     )
     library.aggdec_judge(ctypes.addressof(call))
     told = words[len(given) :].tolist()

@@ -45,7 +45,7 @@ def draft_and_verify(
             logits = verifier.logits(window)
         with counters.clock("other"):
             if library := judges(accept, logits, window):
-                verification = judge_compiled(library, rules, logits, draft, window, state)
+                verification = judge_compiled(library, accept, rules, logits, draft, window, state)
             else:
                 with rules.applied(logits, window, state) as ruled:
                     verification = judge(accept, ruled, draft, window, rules.eos)

@@ -1,11 +1,11 @@
 """Which generation options a method can honour: everything else is refused before a sentence is decoded."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.decoding.acceptance import Acceptance, at_least, distance, exact, top_beta
+from fairseq_aggdec.decoding.acceptance import Acceptance, TopBeta, at_least, distance, exact
 from fairseq_aggdec.decoding.config import DecodingConfig
 from fairseq_aggdec.decoding.int8 import int8_available
 from fairseq_aggdec.decoding.support import decoder_gap
@@ -210,10 +210,10 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
             kind,
             cfg.min_block_size,
         )
-    rules = {
+    rules: dict[str, Callable[[], Acceptance]] = {
         "exact": lambda: exact,
-        "top-beta": lambda: top_beta(cfg.top_beta, cfg.tolerance),
-        "top-k": lambda: top_beta(cfg.top_k),
+        "top-beta": lambda: TopBeta(cfg.top_beta, cfg.tolerance),
+        "top-k": lambda: TopBeta(cfg.top_k),
         "distance": lambda: distance(cfg.epsilon, first_number or 0),
     }
     return at_least(cfg.min_block_size, rules[kind]())

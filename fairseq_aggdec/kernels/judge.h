@@ -1,6 +1,6 @@
-// Which drafted tokens stand where only the verifier's own choices do, and what the emitted tokens score.
+// Which drafted tokens stand, the verifier's own choices or others among its best, and what the emitted tokens score.
 //
-// fairseq_aggdec/decoding/loop.py and rules.py do the same in PyTorch's operators.
+// fairseq_aggdec/decoding/loop.py, acceptance.py and rules.py do the same in PyTorch's operators.
 
 #pragma once
 
@@ -33,21 +33,54 @@ struct Judgement {
     int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
     int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
     float* scores;                    // (N), out: their log-probabilities
+    int64_t beta;                     // a drafted token stands among so many best (1: only as the choice) ...
+    double tolerance;                 // ... if it is at most so many nats behind the best
 };
 
 namespace {
 
 constexpr float NEVER = -INFINITY;
 
-// The choice of one place: pairs are those of this place and others behind it, and are gone when it was made.
-int64_t choose(const Judgement& call, int64_t place, const Pair*& banned, const Pair*& forced) {
+// How the drafted tokens of a place go on: the node behind it to go on with, 0 for none, whether that is the verifier's
+// own choice, and how many stand one behind the other from there on.
+struct Way {
+    int64_t node = 0, length = 0;
+    bool own = false;
+};
+
+int64_t above(const Judgement& call, int64_t place) { return call.above ? call.above[place] : place - 1; }
+
+// Whether a token stands for a choice by the logits of a place, -inf for tokens that must not be written.
+bool near(const Judgement& call, const float* x, int64_t choice, int64_t token) {
+    const float own = x[token];
+    if (!(own > NEVER) || !(x[choice] - own <= static_cast<float>(call.tolerance))) return false;
+    int64_t better = 0;
+    for (int64_t type = 0; type < call.types; ++type) better += x[type] > own;
+    return better < call.beta;
+}
+
+// Says of each of the nodes behind a place, which are before `end`, whether it stands there.
+void mark(const Judgement& call, const float* x, int64_t place, int64_t end, int64_t choice, uint8_t* stands) {
+    for (int64_t next = place + 1; next < end; ++next) {
+        const int64_t token = call.tokens[next];
+        if (above(call, next) == place) stands[next] = token == choice || (x && near(call, x, choice, token));
+        if (!call.above) break;
+    }
+}
+
+// The choice of one place, and which nodes behind it stand, where others may: pairs are those of this place and others
+// behind it, and are gone when it was made.
+int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& banned, const Pair*& forced, uint8_t* stands) {
     const Pair *banned_end = call.banned + call.banned_count, *forced_end = call.forced + call.forced_count;
     float* x = call.logits + place * call.types;
     const Pair* first = banned;
     while (banned < banned_end && banned->place == place) ++banned;
     int64_t given = -1;
     for (; forced < forced_end && forced->place == place; ++forced) given = forced->token;
-    if (given >= 0) return given;
+    if (given >= 0) {
+        if (call.beta > 1) mark(call, nullptr, place, end, given, stands);
+        return given;
+    }
     const float pad = x[call.pad], unk = x[call.unk];
     x[call.pad] = NEVER;
     if (call.unk_penalty != 0.0) x[call.unk] = unk - static_cast<float>(call.unk_penalty);
@@ -58,6 +91,7 @@ int64_t choose(const Judgement& call, int64_t place, const Pair*& banned, const 
         x[pair->token] = NEVER;
     }
     const int64_t choice = first_largest(x, call.types);
+    if (call.beta > 1) mark(call, x, place, end, choice, stands);
     // In reverse: a token may be banned twice.
     for (size_t i = kept.size(); i-- > 0;) x[first[i].token] = kept[i];
     if (call.unk_penalty != 0.0) x[call.unk] = unk;
@@ -76,11 +110,23 @@ float score(const Judgement& call, int64_t place, int64_t token) {
 // The place behind `place`, before `end`, at which its choice was drafted; 0 where there is none.
 int64_t drafted_behind(const Judgement& call, const int64_t* choices, int64_t place, int64_t end) {
     for (int64_t next = place + 1; next < end; ++next) {
-        const int64_t above = call.above ? call.above[next] : next - 1;
-        if (above == place && call.tokens[next] == choices[place]) return next;
+        if (above(call, next) == place && call.tokens[next] == choices[place]) return next;
         if (!call.above) break;
     }
     return 0;
+}
+
+// The ways on from the places of a row: where several nodes follow one, the verifier's own choice, else the node from
+// which most others are reached.
+void find_ways(const Judgement& call, const int64_t* choices, const uint8_t* stands, int64_t first, int64_t end, Way* ways) {
+    std::fill(ways + first, ways + end, Way{});
+    for (int64_t node = end - 1; node > first; --node) {
+        if (!stands[node]) continue;
+        const int64_t parent = above(call, node), length = ways[node].length + 1;
+        const bool own = call.tokens[node] == choices[parent];
+        Way& best = ways[parent];
+        if (own > best.own || (own == best.own && length >= best.length)) best = {node, length, own};
+    }
 }
 
 void judge(const Judgement& call) {
@@ -88,21 +134,26 @@ void judge(const Judgement& call) {
     int64_t first = 0, out = 0;
     const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
     int64_t* choices = scratch<int64_t, 15>(count);  // the verifier's own
+    const bool relaxed = call.beta > 1;
+    uint8_t* stands = relaxed ? scratch<uint8_t, 16>(count) : nullptr;
+    Way* ways = relaxed ? scratch<Way, 17>(count) : nullptr;
     for (int64_t row = 0; row < call.rows; ++row) {
         const int64_t end = first + call.widths[row], begin = out;
         for (int64_t place = first; place < end; ++place)
-            choices[place] = choose(call, place, banned, forced);
-        int64_t place = first, stands = 0;
+            choices[place] = choose(call, place, end, banned, forced, stands);
+        if (relaxed) find_ways(call, choices, stands, first, end, ways);
+        int64_t place = first, accepted = 0;
         for (;;) {
-            const int64_t choice = choices[place], next = drafted_behind(call, choices, place, end);
+            const int64_t next = relaxed ? ways[place].node : drafted_behind(call, choices, place, end);
+            const int64_t token = next ? call.tokens[next] : choices[place];
             call.places[out] = place;
-            call.gained[out] = choice;
-            call.scores[out++] = score(call, place, choice);
-            if (next) ++stands;
-            if (!next || choice == call.eos) break;
+            call.gained[out] = token;
+            call.scores[out++] = score(call, place, token);
+            if (next) ++accepted;
+            if (!next || token == call.eos) break;
             place = next;
         }
-        call.accepted[row] = stands;
+        call.accepted[row] = accepted;
         call.emitted[row] = out - begin;
         first = end;
     }

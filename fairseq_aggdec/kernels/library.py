@@ -111,6 +111,8 @@ class JudgementStruct(ctypes.Structure):
         *((name, _pointer) for name in ("banned", "forced")),
         *((name, _int) for name in ("banned_count", "forced_count")),
         *((name, _pointer) for name in ("accepted", "emitted", "places", "gained", "scores")),
+        ("beta", _int),
+        ("tolerance", ctypes.c_double),
     )
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.acceptance import (
     NO_DRAFT,
+    TopBeta,
     at_least,
     distance,
     drafted_next,
     exact,
-    top_beta,
 )
 from fairseq_aggdec.decoding.draft import Draft, Verification
 from fairseq_aggdec.decoding.loop import judge
@@ -92,7 +92,7 @@ def test_top_beta_by_hand() -> None:
     logits[0, [4, 5, 6, 7]] = torch.tensor([0.0, -0.5, -2.0, -torch.inf])
 
     def stands(token: int, beta: int, tolerance: float) -> bool:
-        accept = top_beta(beta, tolerance)
+        accept = TopBeta(beta, tolerance)
         return bool(accept(logits, torch.tensor([4]), torch.tensor([token])))
 
     assert stands(4, 1, 0.0)
@@ -126,16 +126,16 @@ def test_top_beta_against_sorting(data: st.DataObject) -> None:
         best = scores.argsort(descending=True)[:beta].tolist()
         near = token in best and float(scores[best[0]] - scores[token]) <= tolerance + 1e-6
         expected.append(near and float(scores[token]) > -torch.inf)
-    assert top_beta(beta, tolerance)(logits, choices, drafted).tolist() == expected
+    assert TopBeta(beta, tolerance)(logits, choices, drafted).tolist() == expected
 
 
 @given(st.data())
 def test_more_stands_with_larger_beta_and_tolerance(data: st.DataObject) -> None:
     logits, choices, drafted = verdicts(data)
     before = exact(logits, choices, drafted)
-    assert torch.equal(top_beta(1, 9.0)(logits, choices, drafted), before)
+    assert torch.equal(TopBeta(1, 9.0)(logits, choices, drafted), before)
     for beta, tolerance in ((2, 0.5), (2, 1.0), (4, 1.0), (4, torch.inf)):
-        after = top_beta(beta, tolerance)(logits, choices, drafted)
+        after = TopBeta(beta, tolerance)(logits, choices, drafted)
         assert bool((after | ~before).all())
         before = after
 

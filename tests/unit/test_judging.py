@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.acceptance import Acceptance, exact, top_beta
+from fairseq_aggdec.decoding.acceptance import Acceptance, TopBeta, at_least, exact
 from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.decoding.judging import judge_compiled, judges
 from fairseq_aggdec.decoding.loop import commit, judge
@@ -80,9 +80,10 @@ def judged_plainly(
     branches=st.booleans(),
     unk_penalty=st.sampled_from([0.0, 2.5, float("inf")]),
     size=st.sampled_from([0, 0, 1, 2]),
+    accept=st.sampled_from([exact, TopBeta(1), TopBeta(3, 2.0), TopBeta(2), TopBeta(30)]),
 )
 def test_the_library_judges_as_the_operators_do(
-    seed: int, rows: int, branches: bool, unk_penalty: float, size: int
+    seed: int, rows: int, branches: bool, unk_penalty: float, size: int, accept: Acceptance
 ) -> None:
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -94,19 +95,20 @@ def test_the_library_judges_as_the_operators_do(
     if chance.random() < 0.2:
         logits[chance.randrange(len(logits)), chance.randrange(VOCABULARY)] = torch.nan
     before = logits.clone()
-    found = judge_compiled(kernels(), rules, logits, draft, window, state)
+    found = judge_compiled(kernels(), accept, rules, logits, draft, window, state)
     assert torch.equal(logits.nan_to_num(99.0), before.nan_to_num(99.0))
-    expected, scores = judged_plainly(exact, rules, logits, draft, window, state.rows)
+    expected, scores = judged_plainly(accept, rules, logits, draft, window, state.rows)
     for name in ("drafted", "accepted", "emitted", "paths"):
         assert getattr(found, name) == getattr(expected, name), name
     assert found.scores is not None
     torch.testing.assert_close(found.scores, scores, equal_nan=True)
 
 
-def test_only_own_choices_are_judged_by_the_library() -> None:
-    logits, relaxed = torch.zeros(3, VOCABULARY), top_beta(3)
+def test_what_is_judged_by_the_library() -> None:
+    logits, relaxed = torch.zeros(3, VOCABULARY), at_least(2, exact)
     drafted = Draft([[4, 5]]).window([EOS], [0], CPU)
     assert judges(exact, logits, drafted) is not None
+    assert judges(TopBeta(3), logits, drafted) is not None
     assert judges(relaxed, logits, drafted) is None
     alone = Draft([[]]).window([EOS], [0], CPU)
     assert judges(relaxed, logits[:1], alone) is not None  # nothing to accept
