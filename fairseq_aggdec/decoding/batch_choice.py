@@ -4,18 +4,24 @@ A GPU goes on without the host until a batch has ended (:mod:`~fairseq_aggdec.de
 costs it next to nothing. So all of a block is drafted or nothing, and what is measured are batches.
 """
 
+import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence, Sized
 
 from fairseq_aggdec.decoding.block_size import CREDIT, Account
-from fairseq_aggdec.decoding.times import FIRST_PATIENCE, OUTLIER, PATIENCE, Decayed
+from fairseq_aggdec.decoding.times import FIRST_PATIENCE, OUTLIER, PATIENCE
 
-# The first batches of a kind, in which graphs are captured, are no measure.
-UNMEASURED = 2
+# Batches of a kind that are remembered, and by how many it is known: one in which the machine did something else
+# decides nothing.
+REMEMBERED, KNOWN_FROM = 5, 3
 # Of a batch's time without drafts: how much faster drafting must look, and what one with drafts is believed to lose
-# before any was seen, or at least.
-MARGIN, GUESS, LEAST_LOSS = 0.05, 0.25, 0.05
+# before any was seen, and at least.
+MARGIN, GUESS, LEAST_LOSS = 0.05, 0.1, 0.05
+# Tokens per iteration below which a draft cannot pay: one takes longer than two iterations without.
+LEAST_GAIN = 1.6
+# Where nobody says which batches are a measure, those behind the first ones are: by then all is made that is kept.
+UNMEASURED = 2
 
 
 class Kind:
@@ -23,23 +29,27 @@ class Kind:
 
     Attributes:
         batches: how many there were.
-        pace: seconds for each token of the longest output.
-        lengths: tokens of the longest output.
+        paces: seconds for each token of the longest output, of the last ones that were a measure.
+        lengths: tokens of the longest output of these.
     """
 
     def __init__(self) -> None:
-        self.batches, self.pace, self.lengths = 0, Decayed(), Decayed()
+        self.batches = 0
+        self.paces: deque[float] = deque(maxlen=REMEMBERED)
+        self.lengths: deque[int] = deque(maxlen=REMEMBERED)
 
-    def add(self, seconds: float, tokens: int) -> float:
-        """Remembers a batch; seconds, less where the machine did something else."""
-        self.batches += 1
-        if self.batches <= UNMEASURED:
-            return seconds
-        if self.pace.weight:
-            seconds = min(seconds, OUTLIER * self.pace.mean * tokens)
-        self.pace.add(seconds, tokens)
-        self.lengths.add(tokens)
-        return seconds
+    @property
+    def known(self) -> bool:
+        return len(self.paces) >= KNOWN_FROM
+
+    @property
+    def pace(self) -> float:
+        return statistics.median(self.paces)
+
+    @property
+    def batch(self) -> float:
+        """Seconds that a batch takes."""
+        return self.pace * statistics.mean(self.lengths)
 
 
 class BatchChoice:
@@ -71,6 +81,8 @@ class BatchChoice:
     def start(self, outputs: Sequence[Sized]) -> None:
         self._settle()
         self.outputs, self.began, self.ended = outputs, None, None
+        self.clean: bool | None = None
+        self.gain = LEAST_GAIN
         self.bucket = len(outputs).bit_length()
         self.size = self.largest if self._pays() else 0
 
@@ -82,6 +94,11 @@ class BatchChoice:
     def passed(self) -> None:
         self.ended = time.perf_counter()
 
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """A device has decoded the batch alone, see :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
+        self.passed()
+        self.clean, self.gain = clean, gain
+
     def rest(self, seconds: float) -> None:
         pass
 
@@ -92,32 +109,39 @@ class BatchChoice:
         """Remembers the batch before, of which the outputs are known now."""
         if self.began is None or self.ended is None:
             return
-        tokens = max(1, *(len(tokens) - 1 for tokens in self.outputs), 0)
         kind, plain = self.kinds[self.bucket, self.size > 0], self.kinds[self.bucket, False]
-        seconds = kind.add(self.ended - self.began, tokens)
+        kind.batches += 1
         self.since[self.bucket] = self.since[self.bucket] + 1 if self.size else 0
-        if plain.pace.weight and kind.pace.weight:
-            greedy = plain.pace.mean * tokens
-            self.account.settle(seconds if self.size else greedy, greedy)
+        tokens = max(1, *(len(tokens) - 1 for tokens in self.outputs), 0)
+        seconds = self.ended - self.began
+        hopeless = self.size > 0 and self.gain < LEAST_GAIN
+        if hopeless or (kind.batches > UNMEASURED if self.clean is None else self.clean):
+            # What cannot pay is known by one, also where graphs were captured.
+            kind.paces.extend([seconds / tokens] * (KNOWN_FROM if hopeless else 1))
+            kind.lengths.append(tokens)
+        if plain.known and kind.known:
+            greedy = plain.pace * tokens
+            spent = min(seconds, OUTLIER * kind.pace * tokens)
+            self.account.settle(spent if self.size else greedy, greedy)
 
     def _pays(self) -> bool:
         """Whether the batch is to be drafted for."""
         plain, drafted = self.kinds[self.bucket, False], self.kinds[self.bucket, True]
-        if not plain.pace.weight or self._stale():
+        if not plain.known or self._stale():
             return False
-        if 0 < drafted.batches <= UNMEASURED:
-            return True  # else the try before was for nothing
-        batch = plain.pace.mean * plain.lengths.mean
-        credit = CREDIT * plain.pace.mean if len(self.outputs) == 1 else 0.0
-        if drafted.pace.weight:
-            gain = 1.0 - drafted.pace.mean / plain.pace.mean
+        if drafted.batches and not drafted.known:
+            return True  # else the tries before were for nothing
+        credit = CREDIT * plain.pace if len(self.outputs) == 1 else 0.0
+        if drafted.known:
+            gain = 1.0 - drafted.pace / plain.pace
             if gain >= MARGIN and self.account.solvent(credit):
                 return True
-            loss = max(-gain, LEAST_LOSS) * batch
+            loss = max(-gain, LEAST_LOSS) * plain.batch
         else:
-            loss = (1 + UNMEASURED) * GUESS * batch
+            loss = GUESS * plain.batch
             if loss <= credit:
                 return True
+            loss *= KNOWN_FROM
         if not self.account.affords_a_try(loss):
             return False
         self.account.tried = self.account.greedy

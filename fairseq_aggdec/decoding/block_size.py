@@ -54,7 +54,11 @@ class BlockSize(Protocol):
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
 
     def passed(self) -> None:
-        """An iteration has ended, or on a device that goes on alone all of a batch."""
+        """An iteration has ended."""
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """All of a batch has ended, on a device that goes on alone, see
+        :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
 
     def rest(self, seconds: float) -> None:
         """An iteration without a draft, while ``resting``, took so long, which counts while ``timing`` only."""
@@ -112,6 +116,9 @@ class FixedBlockSize:
         return self.size
 
     def passed(self) -> None:
+        pass
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
         pass
 
     def rest(self, seconds: float) -> None:
@@ -237,6 +244,9 @@ class LearnedBlockSize:
         self.chosen, self.resting = 0, False
 
     def passed(self) -> None:
+        pass
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
         pass
 
     def rest(self, seconds: float) -> None:

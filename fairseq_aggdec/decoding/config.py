@@ -43,9 +43,9 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "gad, nar, blockwise: tokens predicted at once, no more than the model was trained with; all: as "
             "many as that. gad and blockwise also take auto: as many as are worth their cost, from their chances to "
-            "stand and measured times, none where drafting does not pay (default, if --draft-nodes is not given "
-            "either: all; on CPU with exact acceptance --draft-nodes auto --draft-int8, in half precision auto, with "
-            "--acceptance top-beta --draft-nodes 5)"
+            "stand and measured times, none where drafting does not pay; on a GPU all of a block or none, by batch "
+            "(default, if --draft-nodes is not given either: all; on CPU with exact acceptance --draft-nodes auto "
+            "--draft-int8, in half precision auto, with --acceptance top-beta --draft-nodes 5 --draft-int8)"
         },
     )
     drafter_path: Optional[str] = field(
@@ -62,7 +62,7 @@ class DecodingConfig(FairseqDataclass):
             "verify them at once: more tokens stand for the cost of a wider window, the output is the same. iad: "
             "copies that branch where the text was wrong before, or paths through the lattice of --draft-from lattice. "
             "auto: as many as are worth their cost, from their chances to stand and times (measured or, of copies on "
-            "CPU, usual ones), none where that does not pay "
+            "CPU, usual ones), none where that does not pay; gad and blockwise on a GPU as --block-size auto "
             "(default: the likeliest path only; gad, blockwise: see --block-size)"
         },
     )

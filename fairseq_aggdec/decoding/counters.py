@@ -136,10 +136,7 @@ class Counters:
     def _undrafted(self) -> str:
         if not self.undrafted:
             return ""
-        return (
-            f"; too few drafts stood to pay: {self.undrafted} of the sentences were decoded without, as by --decoding "
-            "greedy"
-        )
+        return f"; {self.undrafted} of the sentences were decoded without drafts, as by --decoding greedy"
 
     def histogram(self, bins: tuple[int, ...] = (1, 2, 3, 5, 9, 17, 33)) -> str:
         """``1: 40 %, 2: 10 %, 3-4: ...``: share of iterations by tokens emitted, empty bins left out."""

@@ -85,6 +85,7 @@ class DeviceLoop:
         """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
         board = self._take_up(state, size)
         self.longest = max(row.end for row in state.rows) + 1
+        self.clean = True  # nothing of it is made for the first time
         sentences: Sequence[int] = range(len(state.rows))
         pace = self.paces[grid_rows(min(len(sentences), ROWS[-1])), size > 0]
         pending: deque[Launched] = deque()
@@ -125,7 +126,8 @@ class DeviceLoop:
         else:
             counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
         if self.batch_ended is not None:
-            self.batch_ended()
+            gains = [number for outcome in outcomes for number in outcome.emitted]
+            self.batch_ended(self.clean, sum(gains) / len(gains))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
@@ -134,7 +136,7 @@ class DeviceLoop:
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
         wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
-        features = features if size and self.drafter.reads_features else 0
+        features = features if self.drafter.reads_features else 0
         kind = prefix, features, like.device, like.dtype
         board = self.board
         if board is None or board.kind != kind or any(map(operator.lt, board.room, wanted)):
@@ -164,6 +166,7 @@ class DeviceLoop:
         key = *shape, *(room.sources for room in rooms)
         self.met[key] += 1
         if not captures or self.met[key] < CAPTURED_AT:
+            self.clean = self.clean and not captures
             step()
             return shape.rows * shape.width
         over = [(room, room.generation) for room in rooms]
@@ -174,7 +177,8 @@ class DeviceLoop:
             self.captured[key].replay()
         else:
             assert self.board is not None
-            self.steady, self.pool = False, self.pool or torch.cuda.graph_pool_handle()
+            self.steady = self.clean = False
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
         return shape.rows * shape.width
 

@@ -71,8 +71,8 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
 
     Only on CPU, where a call costs more the more it reads. Where the output does not depend on it: with the compiled
     kernels as much as pays, in 8 bits; in half precision, which these do not read, a block as long as pays. With
-    ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, whose paths the
-    verifier chooses from, keeps the quality that a chain loses (docs/gad.md).
+    ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, of whose paths the
+    verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
     said = cfg.block_size is not None or cfg.draft_nodes is not None or cfg.strict
     if said or cfg.min_block_size > 1 or copies_first(cfg) or getattr(cfg, "eval_bleu", False):
@@ -111,7 +111,8 @@ def on_gpu(model: Any) -> bool:
 def choosing(cfg: DecodingConfig, most: int, gpu: bool = False) -> BlockSize:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
-    Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much.
+    Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
+    all.
     """
     alone = str(cfg.decoding) == "iad" or not copies_first(cfg)
     learned = most and alone and "auto" in (cfg.block_size, cfg.draft_nodes)

@@ -37,7 +37,9 @@ class Follows(Protocol):
     """A drafter that can draft on the device, for every row as many tokens or fewer.
 
     One that learns from times may have a method ``iteration_ended(rows, slots, seconds)``: it is told how long an
-    iteration took for which it drafted, of so many rows, whose window had so many slots in all.
+    iteration took for which it drafted, of so many rows, whose window had so many slots in all. And one
+    ``batch_ended(clean, gain)``: it is told of every batch how many tokens an iteration gained, and whether no graph
+    was captured meanwhile, so that the time is that of others like it.
 
     Attributes:
         reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.

@@ -39,9 +39,8 @@ def judge_compiled(
     state: DecodeState,
 ) -> Verification:
     """Finds each row's bifurcation, what it emits and the log-probabilities of that; logits (N, V) are as before."""
-    rule = (
-        accept if isinstance(accept, TopBeta) else TopBeta(1)
-    )  # where nothing was drafted that is the same
+    # 0: only the verifier's own choices stand, or nothing was drafted
+    beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
     rows, (count, types) = window.rows, logits.shape
     forced, banned = rules.hidden(window, state)
     above = window.host_links[0] if isinstance(window, DraftedTree) else ()
@@ -73,8 +72,8 @@ def judge_compiled(
         out + 2 * WORD * rows,
         out + WORD * (2 * rows + count),
         scores.data_ptr(),
-        rule.beta,
-        rule.tolerance,
+        beta,
+        tolerance,
     )
     library.aggdec_judge(ctypes.addressof(call))
     told = words[len(given) :].tolist()

@@ -155,9 +155,9 @@ class BlockwiseHeadsDrafter(Warmed):
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         pass
 
-    def batch_ended(self) -> None:
-        """The device has decoded a batch alone."""
-        self.block_size.passed()
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
+        self.block_size.batch_ended(clean, gain)
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""

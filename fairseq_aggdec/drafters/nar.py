@@ -213,9 +213,9 @@ class NarDrafter(Warmed):
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         self.doubt.observe(drafted, accepted)
 
-    def batch_ended(self) -> None:
-        """The device has decoded a batch alone."""
-        self.block_size.passed()
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
+        self.block_size.batch_ended(clean, gain)
 
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]

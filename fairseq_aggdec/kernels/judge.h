@@ -33,7 +33,7 @@ struct Judgement {
     int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
     int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
     float* scores;                    // (N), out: their log-probabilities
-    int64_t beta;                     // a drafted token stands among so many best (1: only as the choice) ...
+    int64_t beta;                     // a drafted token stands among so many best (0: only along the choices) ...
     double tolerance;                 // ... if it is at most so many nats behind the best
 };
 
@@ -53,7 +53,7 @@ int64_t above(const Judgement& call, int64_t place) { return call.above ? call.a
 // Whether a token stands for a choice by the logits of a place, -inf for tokens that must not be written.
 bool near(const Judgement& call, const float* x, int64_t choice, int64_t token) {
     const float own = x[token];
-    if (!(own > NEVER) || !(x[choice] - own <= static_cast<float>(call.tolerance))) return false;
+    if (call.beta == 1 || !(own > NEVER) || !(x[choice] - own <= static_cast<float>(call.tolerance))) return false;
     int64_t better = 0;
     for (int64_t type = 0; type < call.types; ++type) better += x[type] > own;
     return better < call.beta;
@@ -78,7 +78,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
     int64_t given = -1;
     for (; forced < forced_end && forced->place == place; ++forced) given = forced->token;
     if (given >= 0) {
-        if (call.beta > 1) mark(call, nullptr, place, end, given, stands);
+        if (call.beta > 0) mark(call, nullptr, place, end, given, stands);
         return given;
     }
     const float pad = x[call.pad], unk = x[call.unk];
@@ -91,7 +91,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
         x[pair->token] = NEVER;
     }
     const int64_t choice = first_largest(x, call.types);
-    if (call.beta > 1) mark(call, x, place, end, choice, stands);
+    if (call.beta > 0) mark(call, x, place, end, choice, stands);
     // In reverse: a token may be banned twice.
     for (size_t i = kept.size(); i-- > 0;) x[first[i].token] = kept[i];
     if (call.unk_penalty != 0.0) x[call.unk] = unk;
@@ -134,7 +134,7 @@ void judge(const Judgement& call) {
     int64_t first = 0, out = 0;
     const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
     int64_t* choices = scratch<int64_t, 15>(count);  // the verifier's own
-    const bool relaxed = call.beta > 1;
+    const bool relaxed = call.beta > 0;
     uint8_t* stands = relaxed ? scratch<uint8_t, 16>(count) : nullptr;
     Way* ways = relaxed ? scratch<Way, 17>(count) : nullptr;
     for (int64_t row = 0; row < call.rows; ++row) {

@@ -234,7 +234,7 @@ def test_drafting_stops_where_nothing_is_copied(copier: Any) -> None:
         found = [row[0] for row in task.inference_step(generator, [copier], sample)]
         assert_same(found, stock([copier], sample))
     assert 100 < task.counters.undrafted < 360
-    assert "decoded without, as by --decoding greedy" in task.counters.summary()
+    assert "decoded without drafts, as by --decoding greedy" in task.counters.summary()
 
 
 def test_decoding_while_training(copier: Any) -> None:

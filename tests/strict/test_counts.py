@@ -24,8 +24,6 @@ SIZES = {"encoder_layers": 1, "decoder_layers": 1}
 MORE: dict[str, dict[str, int]] = {
     # fairseq's own decoder asks whether its input is padded
     "greedy, other layers": {START: 3, ITERATIONS: 2},
-    # times are learned from: the device must be idle when a clock is read
-    "gad, block size auto": {START: 3, ITERATIONS: 2},
     # what candidates are worth, from which trees are grown
     "gad, trees": {START: 3, ITERATIONS: 2},
     "gad, trees, next, chain, causal": {START: 3, ITERATIONS: 2},
@@ -68,6 +66,7 @@ FOLLOWED = (
     "gad",
     "gad, causal",
     "gad, next, chain, causal",
+    "gad, block size auto",
     "gad, top-beta",
     "blockwise, dense",
     "blockwise, per head",

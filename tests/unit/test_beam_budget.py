@@ -13,6 +13,8 @@ from fairseq_aggdec.decoding.beam_budget import (
     CALL_COST,
     FORETOLD,
     FORGET,
+    LEAST_GAIN,
+    LOOK_AGAIN,
     MOST,
     PRIOR_WEIGHT,
     PRIORS,
@@ -112,3 +114,32 @@ def test_what_is_foretold_is_tried_now_and_then() -> None:
     for budget.batches in range(1, 2 * TRIAL + 1):
         farthest.append(budget.plan(1).foretold)
     assert farthest == 2 * [0, *[-1] * (TRIAL - 1)]
+
+
+@pytest.mark.parametrize(("gains", "looks"), [([1, 1, 1, 2], False), ([9, 1, 7, 12], True)])
+def test_on_a_gpu_looking_ahead_must_take_the_search_on(gains: list[int], looks: bool) -> None:
+    """A call that looks ahead takes longer there; on a CPU its prefixes alone are what it costs."""
+    on_gpu, on_cpu, looked = Budget("cuda", 5), Budget("cpu", 5), []
+    for batch in range(1, 2 * LOOK_AGAIN + 1):
+        for budget in (on_gpu, on_cpu):
+            budget.batches = batch
+            budget.gained(gains)
+        looked.append(on_gpu.plan(1).farthest >= 0)
+        assert on_cpu.plan(1).farthest >= 0
+    assert LEAST_GAIN["cpu"] == 0
+    if looks:
+        assert all(looked)
+    else:  # at first, and now and then, which may have changed
+        assert [place for place, ahead in enumerate(looked[3:], 4) if ahead] == [LOOK_AGAIN + 1]
+
+
+def test_a_text_that_changes_is_looked_ahead_in_again() -> None:
+    budget = Budget("cuda", 5)
+    for batch in range(1, 50):
+        budget.batches = batch
+        budget.gained([1] * 15)
+    assert not budget.looks
+    for batch in range(50, 50 + 30 * LOOK_AGAIN):
+        budget.batches = batch
+        budget.gained([8, 9, 7])
+    assert budget.looks

@@ -66,7 +66,10 @@ def test_summary_says_where_drafts_did_not_pay() -> None:
     counters = worked_trace()
     assert "--decoding greedy" not in counters.summary()
     counters.undrafted = 1
-    assert "1 of the sentences were decoded without, as by --decoding greedy" in counters.summary()
+    assert (
+        "1 of the sentences were decoded without drafts, as by --decoding greedy"
+        in counters.summary()
+    )
 
 
 def test_nothing_decoded_divides_by_nothing() -> None:

@@ -1,0 +1,58 @@
+"""``--block-size auto`` on a GPU, or on the strict device in its place: batches with drafts and without, in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_aggdec.decoding.batch_choice import BatchChoice
+from fairseq_aggdec.decoding.graphs import made
+from fairseq_aggdec.evaluation import device_cases
+from fairseq_aggdec.evaluation.device_cases import CASES, Case
+from tests.strict.test_methods import CHAIN, SIZES, assert_equal
+
+AUTO = {"block_size": "auto"}
+BY_NAME = {case.name: case for case in CASES}
+DRAFTED = [
+    *(
+        replace(BY_NAME[name], task=BY_NAME[name].task | AUTO)
+        for name in ("gad", "gad, shared encoder", "gad, next, chain, causal", "blockwise, dense")
+    ),
+    Case(
+        "blockwise, layers",
+        "blockwise",
+        "blockwise_transformer",
+        CHAIN | {"head_layers": 1},
+        task=AUTO,
+    ),
+    replace(BY_NAME["gad"], name="gad, nodes auto", task={"draft_nodes": "auto"}),
+]
+TURNS = [False, False, True, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.name)
+def test_batches_in_turn(
+    case: Case, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs are stock's, both kinds of batches are told apart, and graphs are captured once for each of them."""
+    models, drafter = device_cases.random_models(case, SIZES)
+    ready = device_cases.prepared(case, models, drafter, tmp_path, gpu)
+    sample = device_cases.batch(1, 4)
+    (expected,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
+    choice = ready.generator.drafter.block_size
+    assert isinstance(choice, BatchChoice) and ready.generator.drafter.trees is None
+    drafted, graphs = [], []
+    for turn in TURNS:
+        monkeypatch.setattr(choice, "_pays", lambda turn=turn: turn)
+        before = ready.task.counters.drafted
+        assert_equal(ready.decode(sample, None), expected, gpu)
+        drafted.append(ready.task.counters.drafted > before)
+        graphs.append(made.graphs)
+    assert drafted == TURNS
+    assert graphs[3] == graphs[-1]  # by then each kind had come twice
+    choice.start([])
+    kinds = {kind: len(found.paces) for (_, kind), found in choice.kinds.items()}
+    assert kinds[False] >= 1 and kinds[True] >= 1
