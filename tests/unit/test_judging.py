@@ -104,6 +104,25 @@ def test_the_library_judges_as_the_operators_do(
     torch.testing.assert_close(found.scores, scores, equal_nan=True)
 
 
+@pytest.mark.parametrize("beta", [1, 2])
+def test_of_equal_siblings_the_longer_path_stands(beta: int) -> None:
+    """As in the operators; without relaxed acceptance the first one does."""
+    state = DecodeState([fresh_row()], EOS, CPU)
+    draft = TreeDraft([[4, 4, 5]], [[0, 0, 2]])
+    window = state.window(draft)
+    logits = torch.zeros(4, VOCABULARY)
+    logits[0, 4] = logits[1, 6] = logits[2, 5] = logits[3, 7] = 9.0
+    for accept, emitted in ((TopBeta(beta, 0.5), [4, 5, 7]), (exact, [4, 6])):
+        found = judge_compiled(kernels(), accept, RULES, logits, draft, window, state)
+        expected, _ = judged_plainly(accept, RULES, logits.clone(), draft, window, [fresh_row()])
+        assert found.emitted == expected.emitted == [emitted]
+        assert found.paths == expected.paths
+
+
+def fresh_row() -> Row:
+    return Row(0, [EOS], end=9, floor=1)
+
+
 def test_what_is_judged_by_the_library() -> None:
     logits, relaxed = torch.zeros(3, VOCABULARY), at_least(2, exact)
     drafted = Draft([[4, 5]]).window([EOS], [0], CPU)
