@@ -131,15 +131,14 @@ class BatchChoice:
             return False
         if drafted.batches and not drafted.known:
             return True  # else the tries before were for nothing
-        credit = CREDIT * plain.pace if len(self.outputs) == 1 else 0.0
         if drafted.known:
             gain = 1.0 - drafted.pace / plain.pace
-            if gain >= MARGIN and self.account.solvent(credit):
+            if gain >= MARGIN:
                 return True
             loss = max(-gain, LEAST_LOSS) * plain.batch
         else:
             loss = GUESS * plain.batch
-            if loss <= credit:
+            if len(self.outputs) == 1 and loss <= CREDIT * plain.pace:
                 return True
             loss *= KNOWN_FROM
         if not self.account.affords_a_try(loss):

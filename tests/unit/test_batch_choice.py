@@ -29,7 +29,7 @@ class Device:
         gain: float = 3.0,
         told: bool = True,
     ):
-        self.rows, self.drafted, self.now = rows, drafted, 0.0
+        self.rows, self.drafted, self.plain, self.now = rows, drafted, 1.0, 0.0
         self.slow, self.gain, self.told = slow or {}, gain, told
         self.choice, self.chance = BatchChoice(9), random.Random(1)
         self.sizes: list[int] = []
@@ -51,7 +51,7 @@ class Device:
         longest = max(map(len, outputs)) - 1
         kind = size > 0
         self.begun[kind] += 1
-        seconds = longest * (self.drafted if size else 1.0) * self.chance.uniform(0.97, 1.03)
+        seconds = longest * (self.drafted if size else self.plain) * self.chance.uniform(0.97, 1.03)
         seconds *= self.slow.get((kind, self.begun[kind]), 1.0)
         self.spent += seconds
         self.greedy += longest
@@ -115,6 +115,9 @@ def test_a_machine_that_changes_is_noticed() -> None:
     device.drafted = 0.5
     device.run(9000)
     assert device.sizes[-20:].count(9) > 15
+    device.plain = 0.3  # which nothing but a batch without drafts can tell
+    device.run(2000)
+    assert device.sizes[-200:].count(9) < 10
 
 
 def test_sizes_of_batches_are_apart() -> None:

@@ -26,8 +26,13 @@ def test_nothing_is_known_at_first() -> None:
         (4, 1e-4, 1.4e-3, 0),  # a few long ones: a draft each
         (40, 1e-4, 0.7e-3, 1),  # many short ones: a token each
         (1, 1e-4, 1e-3, 0),  # a batch that is over with the first
-        (12, 1e-4, 12 * 1e-4 + 12 * LATENCY, 0),
-        (12, 1e-4, 10 * 1e-4, 1),
+        (
+            12,
+            1e-4,
+            11.5 * (1e-4 + LATENCY),
+            0,
+        ),  # eleven waits: nothing is waited for behind the last
+        (12, 1e-4, 10.5 * (1e-4 + LATENCY), 1),
     ],
 )
 def test_waits_of_a_batch_against_one_iteration(
