@@ -257,6 +257,9 @@ class Adversary:
     def observe(self, gap: int | None, used: bool) -> None:
         pass
 
+    def gained(self, tokens: list[int]) -> None:
+        pass
+
 
 def rotten(sample: Any, verifier: Any) -> list[list[int]]:
     """Texts that are wrong in every way: random words, ends, padding, unknown words."""
