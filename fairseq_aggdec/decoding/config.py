@@ -45,7 +45,7 @@ class DecodingConfig(FairseqDataclass):
             "many as that. gad and blockwise also take auto: as many as are worth their cost, from their chances to "
             "stand and measured times, none where drafting does not pay; on a GPU all of a block or none, by batch "
             "(default, if --draft-nodes is not given either: all; on CPU with exact acceptance --draft-nodes auto "
-            "--draft-int8, in half precision auto, with --acceptance top-beta --draft-nodes 5 --draft-int8)"
+            "--draft-int8, in half precision auto, with --acceptance top-beta --draft-nodes 8 --draft-int8)"
         },
     )
     drafter_path: Optional[str] = field(

@@ -28,9 +28,9 @@ def test_on_cpu_as_much_as_pays() -> None:
 @pytest.mark.parametrize("chosen_int8", [False, True])
 def test_no_clock_decides_where_the_output_depends_on_it(chosen_int8: bool) -> None:
     relaxed = {"acceptance": "top-beta", "draft_int8": chosen_int8}
-    assert chosen(**relaxed) == (None, "5", True)
-    assert chosen(torch.bfloat16, **relaxed) == (None, "5", chosen_int8)
-    assert chosen(**relaxed, no_weight_packing=True) == (None, "5", chosen_int8)
+    assert chosen(**relaxed) == (None, "8", True)
+    assert chosen(torch.bfloat16, **relaxed) == (None, "8", chosen_int8)
+    assert chosen(**relaxed, no_weight_packing=True) == (None, "8", chosen_int8)
 
 
 RELAXED = {"acceptance": "top-beta"}
