@@ -112,7 +112,7 @@ class BatchChoice:
         kind, plain = self.kinds[self.bucket, self.size > 0], self.kinds[self.bucket, False]
         kind.batches += 1
         self.since[self.bucket] = self.since[self.bucket] + 1 if self.size else 0
-        tokens = max(1, *(len(tokens) - 1 for tokens in self.outputs), 0)
+        tokens = max([1, *(len(output) - 1 for output in self.outputs)])  # but for the start symbol
         seconds = self.ended - self.began
         hopeless = self.size > 0 and self.gain < LEAST_GAIN
         if hopeless or (kind.batches > UNMEASURED if self.clean is None else self.clean):
