@@ -173,7 +173,7 @@ setup(
     packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
     package_dir={CONFIGS: "configs"},
     package_data={
-        "fairseq_aggdec": ["evaluation/templates/*", "kernels/*.cpp", "kernels/*.h", "py.typed"],
+        "fairseq_aggdec": ["report/templates/*", "kernels/*.cpp", "kernels/*.h", "py.typed"],
         CONFIGS: ["*.yaml"],
     },
     ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],

@@ -16,7 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 FAIRSEQ = "fairseq"
-REGISTRATION = f"{__name__.split('.', maxsplit=1)[0]}.registration"
+PACKAGE = __name__.split(".", maxsplit=1)[0]
+REGISTRATION = f"{PACKAGE}.registration"
 
 
 def register_with_fairseq() -> None:
@@ -27,6 +28,16 @@ def register_with_fairseq() -> None:
         # One of its tasks tells everybody who imports it to install tensorboardX.
         logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
         sys.meta_path.insert(0, AfterFairseq())
+
+
+def imports_itself() -> bool:
+    """Whether a module of this package is being imported: registration would find it half done.
+
+    Only an entry point registers: a user's import of fairseq, ``--user-dir``, a command, the Python interface. A module
+    of the package that imports fairseq for its own use is none of these.
+    """
+    modules = [module for name, module in sys.modules.items() if name.startswith(f"{PACKAGE}.")]
+    return any(getattr(module.__spec__, "_initializing", False) for module in modules)
 
 
 class AfterFairseq(MetaPathFinder):
@@ -50,7 +61,8 @@ class AfterFairseq(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            importlib.import_module(REGISTRATION)
+            if not imports_itself():
+                importlib.import_module(REGISTRATION)
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  (of this loader, not of its class)
         return spec

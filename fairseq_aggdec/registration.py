@@ -1,7 +1,7 @@
 """What fairseq learns of this package: tasks, models and criterions, and which plain data checkpoints may hold.
 
-Importing this module registers all of it, once. The package has that done together with the first
-import of fairseq, so that ``import fairseq_aggdec`` by itself loads neither PyTorch nor fairseq.
+Importing this module registers all of it, once. Only entry points do: ``--user-dir``, the commands, the Python
+interface, and a user's own import of fairseq beside ``fairseq_aggdec``.
 """
 
 from fairseq_aggdec import compat, hub
@@ -10,13 +10,25 @@ compat.check_fairseq()
 compat.register_safe_globals()
 hub.watch_hub()
 
-from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402, F401
+from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402
+from fairseq_aggdec.images import blockwise, super_resolution, transformer  # noqa: E402
 from fairseq_aggdec.models import (  # noqa: E402
-    blockwise_image_transformer,  # noqa: F401
-    blockwise_transformer,  # noqa: F401
-    image_transformer,  # noqa: F401
-    interleaved_transformer,  # noqa: F401
-    lattice_transformer,  # noqa: F401
-    nar_drafter,  # noqa: F401
+    blockwise_transformer,
+    interleaved_transformer,
+    lattice_transformer,
+    nar_drafter,
 )
-from fairseq_aggdec.tasks import super_resolution, translation_aggdec  # noqa: E402, F401
+from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402
+
+__all__ = [
+    "blockwise",
+    "blockwise_loss",
+    "blockwise_transformer",
+    "glancing_loss",
+    "interleaved_transformer",
+    "lattice_transformer",
+    "nar_drafter",
+    "super_resolution",
+    "transformer",
+    "translation_aggdec",
+]

@@ -1,8 +1,8 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/blockwise_cost.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/blockwise/cost.py."""
 
 import sys
 
-from fairseq_aggdec.cli.blockwise_cost import main
+from scripts.recipes.blockwise.cost import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -24,22 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import (
-    benchmark,
-    choosing,
-    machine,
-    plots,
-    replay,
-    report,
-    results,
-    speed,
-    systems,
-    trace,
-)
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.svg import Label
-from fairseq_aggdec.evaluation.timing import Measurement, System, measure
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import benchmark, replay, systems
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.timing import Measurement, System, measure
+from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.report import choosing, plots, report, speed, trace
+from fairseq_aggdec.report.svg import Label
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "checkpoints" / "ua_gec"

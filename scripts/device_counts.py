@@ -1,6 +1,6 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/device_counts.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/gpu/counts_table.py."""
 
-from fairseq_aggdec.cli.device_counts import main
+from scripts.recipes.gpu.counts_table import main
 
 if __name__ == "__main__":
     main()

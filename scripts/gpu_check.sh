@@ -7,7 +7,7 @@
 #   scripts/gpu_check.sh                   with the environment of scripts/setup.sh
 #   scripts/gpu_check.sh --rehearse        all of it, tiny, without a GPU, within two minutes
 #
-# Other options: python -m fairseq_aggdec.cli.gpu_check --help. Writes OUTPUT.json and OUTPUT.md (gpu-check).
+# Other options: python -m scripts.recipes.gpu.check --help. Writes OUTPUT.json and OUTPUT.md (gpu-check).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # What runs on the CPU is tiny.
@@ -40,5 +40,5 @@ else
     python=$base
 fi
 status=0
-"$python" -m fairseq_aggdec.cli.gpu_check "${options[@]+"${options[@]}"}" || status=$?
+"$python" -m scripts.recipes.gpu.check "${options[@]+"${options[@]}"}" || status=$?
 exit "$status"

@@ -1,8 +1,8 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/lattice_figures.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/lattice/figures.py."""
 
 import sys
 
-from fairseq_aggdec.cli.lattice_figures import main
+from scripts.recipes.lattice.figures import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/lattice_recall.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/lattice/recall_table.py."""
 
-from fairseq_aggdec.cli.lattice_recall import main
+from scripts.recipes.lattice.recall_table import main
 
 if __name__ == "__main__":
     main()

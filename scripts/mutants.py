@@ -20,7 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_aggdec.evaluation import benchmark, machine, results
+from fairseq_aggdec.bench import benchmark
+from fairseq_aggdec.records import machine, results
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
@@ -56,31 +57,31 @@ class Outcome:
 
 MUTANTS = [
     Mutant(
-        *("keys are written one place too early", "decoding/compiled.py"),
+        *("keys are written one place too early", "engine/compiled.py"),
         "[*starts, *widths, *blocks, *tokens, *depths]",
         "[*(max(0, start - 1) for start in starts), *widths, *blocks, *tokens, *depths]",
         (CACHED, LOSSLESS),
     ),
     Mutant(
-        *("a token sees the one behind it", "decoding/window.py"),
+        *("a token sees the one behind it", "windows/window.py"),
         ".triu_(1)",
         ".triu_(2)",
         ("tests/unit/test_window.py", CACHED),
     ),
     Mutant(
-        *("a node of a tree does not see its ancestors", "decoding/beam_tree.py"),
+        *("a node of a tree does not see its ancestors", "search/beam/tree.py"),
         "above | 1 << self.places",
         "1 | 1 << self.places",
         ("tests/unit/test_beam_tree.py", BEAM),
     ),
     Mutant(
-        *("positions of a tree by place, not by depth", "decoding/tree_window.py"),
+        *("positions of a tree by place, not by depth", "windows/tree_window.py"),
         "return torch.add(table[self.depths]",
         "return torch.add(table[self.positions]",
         ("tests/unit/test_window.py", BEAM),
     ),
     Mutant(
-        *("an edit replaced one token of the text, whatever it was", "drafters/copy_tree.py"),
+        *("an edit replaced one token of the text, whatever it was", "drafters/copy/copy_tree.py"),
         "Step(edit.written, place + edit.passed, edit)",
         "Step(edit.written, place + 1, edit)",
         ("tests/unit/test_copy_tree.py",),
@@ -92,115 +93,115 @@ MUTANTS = [
         ("tests/equality/test_draft_from.py",),
     ),
     Mutant(
-        *("the first rejected token stands", "decoding/loop.py"),
+        *("the first rejected token stands", "search/loop.py"),
         "bifurcation = flags.index(0, first, first + width)",
         "bifurcation = min(first + width - 1, flags.index(0, first, first + width) + 1)",
         (LOSSLESS,),
     ),
     Mutant(
-        *("every drafted token stands", "decoding/acceptance.py"),
+        *("every drafted token stands", "search/acceptance.py"),
         "return _before(choices, tree) == drafted",
         "return _before(choices, tree) == _before(choices, tree)",
         (ACCEPTANCE, LOSSLESS),
     ),
     Mutant(
-        *("top-beta takes one more", "decoding/acceptance.py"),
+        *("top-beta takes one more", "search/acceptance.py"),
         "(better < self.beta)",
         "(better <= self.beta)",
         (ACCEPTANCE,),
     ),
     Mutant(
-        *("tokens behind the end are kept", "decoding/loop.py"),
+        *("tokens behind the end are kept", "search/loop.py"),
         "        gained = host_tokens[first : bifurcation + 1]\n        if eos in gained:",
         "        gained = host_tokens[first : bifurcation + 1]\n        if False:",
         (LOSSLESS,),
     ),
     Mutant(
-        *("packed weights stay when training changes them", "decoding/linear.py"),
+        *("packed weights stay when training changes them", "engine/linear.py"),
         "        if told is not None:\n            return told",
         "        if True:\n            return bool(told)",
         ("tests/unit/test_linear.py", LOSSLESS, CACHED),
     ),
     Mutant(
-        *("the cache of another row after sentences left", "decoding/cached_decoder.py"),
+        *("the cache of another row after sentences left", "engine/cached_decoder.py"),
         "self.cache[:, new] = self.cache[:, old]",
         "self.cache[:, new] = self.cache[:, new]",
         (CACHED, LOSSLESS),
     ),
     Mutant(
-        *("the padding of another row after sentences left", "decoding/cached_decoder.py"),
+        *("the padding of another row after sentences left", "engine/cached_decoder.py"),
         "self.memory_mask[new] = self.memory_mask[old]",
         "self.memory_mask[new] = self.memory_mask[new]",
         (CACHED, LOSSLESS),
     ),
     Mutant(
-        *("rows stay in another order than their caches", "decoding/state.py"),
+        *("rows stay in another order than their caches", "search/state.py"),
         "self.rows = [self.rows[i] for i in keep]",
         "self.rows = [self.rows[i] for i in sorted(keep)]",
         (LOSSLESS,),
     ),
     Mutant(
-        *("keys of an accepted path are not moved", "decoding/verifier.py"),
+        *("keys of an accepted path are not moved", "engine/verifier.py"),
         "        if moved:\n",
         "        if False:\n",
         (TREES,),
     ),
     Mutant(
-        *("the end is forced one token late", "decoding/rules.py"),
+        *("the end is forced one token late", "search/rules.py"),
         "if position >= row.end:",
         "if position > row.end:",
         (RULES, OPTIONS),
     ),
     Mutant(
-        *("outputs may end one token early", "decoding/rules.py"),
+        *("outputs may end one token early", "search/rules.py"),
         "len(row.prefix) <= position < row.floor",
         "len(row.prefix) <= position < row.floor - 1",
         (RULES, OPTIONS),
     ),
     Mutant(
-        *("the penalty of <unk> is a reward", "decoding/rules.py"),
+        *("the penalty of <unk> is a reward", "search/rules.py"),
         "ruled[:, self.unk] - self.unk_penalty",
         "ruled[:, self.unk] + self.unk_penalty",
         (RULES, OPTIONS),
     ),
     Mutant(
-        *("a bias that a norm carries is read as if it were not there", "decoding/linear.py"),
+        *("a bias that a norm carries is read as if it were not there", "engine/linear.py"),
         "reader.bias, reader.parts = own, [(weight, own)]",
         "pass",
         ("tests/unit/test_linear.py",),
     ),
     Mutant(
-        *("the first n-gram may be repeated", "decoding/rules.py"),
+        *("the first n-gram may be repeated", "search/rules.py"),
         "for index in range(size - 1, len(output) + 1):",
         "for index in range(size, len(output) + 1):",
         (RULES,),
     ),
     Mutant(
-        *("probabilities of an ensemble are averaged as logarithms", "decoding/verifier.py"),
+        *("probabilities of an ensemble are averaged as logarithms", "engine/verifier.py"),
         "return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))",
         "return log_probs.mean(0)",
         (LOSSLESS, OPTIONS),
     ),
     Mutant(
-        *("beam search: ends count among twice the beam", "decoding/beam_rules.py"),
+        *("beam search: ends count among twice the beam", "search/beam/rules.py"),
         "[item for item in pool[:beam] if item[2] == rules.eos]",
         "[item for item in pool if item[2] == rules.eos]",
         (STEPS, BEAM),
     ),
     Mutant(
-        *("beam search: prefixes are given up too early", "decoding/beam_rules.py"),
+        *("beam search: prefixes are given up too early", "search/beam/rules.py"),
         "if score + rules.bonus <= least:",
         "if score - 0.5 <= least:",
         (STEPS, "tests/unit/test_beam_search.py", BEAM),
     ),
     Mutant(
-        *("beam search: scores divided by a length without the end", "decoding/beam_generator.py"),
+        *("beam search: scores divided by a length without the end", "search/beam/generator.py"),
         "return ending.total / (length + 1) ** self.len_penalty",
         "return ending.total / max(1, length) ** self.len_penalty",
         (BEAM,),
     ),
     Mutant(
-        *("beam search: padding may be chosen", "decoding/beam_tables.py"),
+        *("beam search: padding may be chosen", "search/beam/tables.py"),
         "log_probs[:, pad] = -torch.inf",
         "pass",
         (TABLES, BEAM),

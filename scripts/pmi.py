@@ -1,8 +1,8 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/pmi.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/interleaved/pmi.py."""
 
 import sys
 
-from fairseq_aggdec.cli.pmi import main
+from scripts.recipes.interleaved.pmi import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

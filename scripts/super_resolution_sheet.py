@@ -1,6 +1,6 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/super_resolution_sheet.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/images/sheet.py."""
 
-from fairseq_aggdec.cli.super_resolution_sheet import main
+from scripts.recipes.images.sheet import main
 
 if __name__ == "__main__":
     main()

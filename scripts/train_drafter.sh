@@ -79,7 +79,7 @@ languages() {
 
 splice() {
     # shellcheck disable=SC2046
-    "$PYTHON" -m fairseq_aggdec.data.spliced_sources "$DATA" --output "$OUT/data" $(languages)
+    "$PYTHON" -m fairseq_aggdec.distill.spliced_sources "$DATA" --output "$OUT/data" $(languages)
 }
 
 # distil DATA NAME [SUBSET...]: makes $WORK/NAME. An output that was cut at its maximum length is a poor target for a translator,

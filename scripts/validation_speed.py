@@ -1,7 +1,7 @@
-"""The tool of this name, where recipes and results call it: see fairseq_aggdec/cli/validation_speed.py."""
+"""The tool of this name, where recipes and results call it: see scripts/recipes/beam/validation_speed.py."""
 
-from fairseq_aggdec.cli.validation_speed import main
-from fairseq_aggdec.evaluation import results
+from fairseq_aggdec.records import results
+from scripts.recipes.beam.validation_speed import main
 
 if __name__ == "__main__":
     with results.refusals():

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator, best_device
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

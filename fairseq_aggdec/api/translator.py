@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_aggdec.api.text import Codec
-from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.search.counters import Counters
 
 # Batches that are read ahead, so that sentences of like length come together.
 LOOKAHEAD = 16
@@ -53,7 +53,7 @@ class Translator:
         post_process: marks of subwords to remove from outputs, as fairseq's ``--post-process`` names them.
 
     Attributes:
-        counters: of all that was decoded, see :class:`~fairseq_aggdec.decoding.counters.Counters`.
+        counters: of all that was decoded, see :class:`~fairseq_aggdec.search.counters.Counters`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from fairseq_aggdec.bulk.job import BulkError
+from fairseq_aggdec.jobs.job import BulkError
 
 STDIN = "-"
 LONGEST_LINE = (

@@ -20,9 +20,9 @@ from fairseq import utils
 
 from fairseq_aggdec.api.translator import Hypothesis, Translator
 from fairseq_aggdec.bulk import text
-from fairseq_aggdec.bulk.job import BulkError, Job, header_path, sync_folder, write_durably
 from fairseq_aggdec.bulk.text import STDIN, Text
-from fairseq_aggdec.bulk.workers import forget
+from fairseq_aggdec.jobs.job import BulkError, Job, header_path, sync_folder, write_durably
+from fairseq_aggdec.jobs.workers import forget
 
 logger = logging.getLogger(__name__)
 

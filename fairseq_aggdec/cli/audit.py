@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import equality, machine, nbest_equality, results
-from fairseq_aggdec.evaluation.forced_drafts import KINDS, ForcedDrafter
-from fairseq_aggdec.evaluation.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.audit import equality, nbest_equality
+from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.records import machine, results
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -23,11 +23,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_aggdec.bulk.workers import positive
-from fairseq_aggdec.evaluation import machine, results
-from fairseq_aggdec.evaluation.equality import Audit
+from fairseq_aggdec.audit.equality import Audit
 from fairseq_aggdec.evaluation.random_audits import audits
 from fairseq_aggdec.evaluation.random_cases import Case
+from fairseq_aggdec.jobs.workers import positive
+from fairseq_aggdec.records import machine, results
 
 REAL_EVERY = 4
 

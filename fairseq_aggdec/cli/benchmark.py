@@ -27,22 +27,15 @@ from typing import Any
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import (
-    benchmark,
-    comparison,
-    machine,
-    memory,
-    profile,
-    recording,
-    replay,
-)
-from fairseq_aggdec.evaluation import systems as all_systems
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
-from fairseq_aggdec.evaluation.results import check_counts, check_place, refusals
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.sizes import SIZES
-from fairseq_aggdec.evaluation.timing import Measurement, System, measure
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import benchmark, comparison, memory, profile, recording, replay
+from fairseq_aggdec.bench import systems as all_systems
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.recording_drafters import ReplayDrafter
+from fairseq_aggdec.bench.sizes import SIZES
+from fairseq_aggdec.bench.timing import Measurement, System, measure
+from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import check_counts, check_place, refusals
 
 MODULE = "fairseq_aggdec.cli.benchmark"
 DEFAULT_SYSTEMS = ["beam5", "beam1", "greedy", "iad"]
@@ -147,7 +140,7 @@ class Bench:
                 print(benchmark.markdown(rows[-len(running) :]), flush=True)
         self.check_replay(rows)
         if args.output:
-            from fairseq_aggdec.evaluation import redraw  # of the extra `report`
+            from fairseq_aggdec.report import redraw  # of the extra `report`
 
             extra = {"precision": self.session.precision, "replay": self.records is not None}
             extra |= self.single(single)

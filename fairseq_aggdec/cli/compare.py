@@ -25,11 +25,12 @@ from pathlib import Path
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import benchmark, comparison, machine, memory, results
-from fairseq_aggdec.evaluation.comparison import Line, Method
-from fairseq_aggdec.evaluation.quality import texts
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.timing import Measurement
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import benchmark, comparison, memory
+from fairseq_aggdec.bench.comparison import Line, Method
+from fairseq_aggdec.bench.timing import Measurement
+from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.records.quality import texts
 
 MODULE = "fairseq_aggdec.cli.compare"
 
@@ -182,7 +183,7 @@ def compare(args: argparse.Namespace, methods: list[Method], arguments: list[str
         args.output, args.title, command(arguments), table, measured_lines, extra
     )
     if single or len(args.batch_sizes) > 1:
-        from fairseq_aggdec.evaluation import redraw  # of the extra `report`
+        from fairseq_aggdec.report import redraw  # of the extra `report`
 
         redraw.draw(args.output, record)
 

@@ -22,21 +22,21 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.bulk import workers
-from fairseq_aggdec.bulk.claims import Claims
-from fairseq_aggdec.bulk.job import NOTES, BulkError, Job, UnfinishedError
+from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
     digest,
     refuse_clocked_drafts,
     relevant_options,
 )
-from fairseq_aggdec.cli.distill_merging import data_folder, is_merged, merge
 from fairseq_aggdec.compat import CheckpointError
-from fairseq_aggdec.data import distillation, output_folder, shards
-from fairseq_aggdec.data.distillation import DistillationError, Output
-from fairseq_aggdec.decoding.finite import NonFiniteError
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.distill import distillation, output_folder, shards
+from fairseq_aggdec.distill.distillation import DistillationError, Output
+from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
+from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, UnfinishedError
+from fairseq_aggdec.search.finite import NonFiniteError
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 

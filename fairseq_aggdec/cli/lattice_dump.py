@@ -20,10 +20,10 @@ import torch
 from fairseq import utils
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import machine
-from fairseq_aggdec.evaluation import results as files
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.lattice import drawing
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.records import machine
+from fairseq_aggdec.records import results as files
+from fairseq_aggdec.report import drawing
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -21,17 +21,17 @@ from pathlib import Path
 # `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
 logging.getLogger().addHandler(logging.NullHandler())
 
-from fairseq_aggdec.evaluation import machine  # noqa: E402
-from fairseq_aggdec.evaluation.results import check_place  # noqa: E402
-from fairseq_aggdec.lattice.building import HELD_OUT, Built, build  # noqa: E402
-from fairseq_aggdec.lattice.corpus import BinarisedPairs  # noqa: E402
-from fairseq_aggdec.lattice.counting import POSITIONS, TOP  # noqa: E402
-from fairseq_aggdec.lattice.recall import COUNTS  # noqa: E402
-from fairseq_aggdec.lattice.word_alignment import (  # noqa: E402
+from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
+from fairseq_aggdec.lattice.alignment.word_alignment import (  # noqa: E402
     add_options,
     align_data,
     build_aligner,
 )
+from fairseq_aggdec.lattice.building import HELD_OUT, Built, build  # noqa: E402
+from fairseq_aggdec.lattice.counting import POSITIONS, TOP  # noqa: E402
+from fairseq_aggdec.lattice.recall import COUNTS  # noqa: E402
+from fairseq_aggdec.records import machine  # noqa: E402
+from fairseq_aggdec.records.results import check_place  # noqa: E402
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers what the names of systems need)
-from fairseq_aggdec.evaluation import redraw, results
+from fairseq_aggdec.records import results
+from fairseq_aggdec.report import redraw
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -21,11 +21,12 @@ from pathlib import Path
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import benchmark, gec_score, machine, quality, rivals, systems
-from fairseq_aggdec.evaluation.engines import ASSISTED
-from fairseq_aggdec.evaluation.results import check_counts, check_place, named, refusals, write_text
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.timing import Measurement, measure
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import benchmark, rivals, systems
+from fairseq_aggdec.bench.engines import ASSISTED
+from fairseq_aggdec.bench.timing import Measurement, measure
+from fairseq_aggdec.records import gec_score, machine, quality
+from fairseq_aggdec.records.results import check_counts, check_place, named, refusals, write_text
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -23,20 +23,12 @@ import torch
 from rich.console import Console
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.evaluation import (
-    beam_trace,
-    choosing,
-    machine,
-    redraw,
-    report,
-    results,
-    speed,
-    systems,
-    trace,
-)
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.report import Page
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import systems
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.report import beam_trace, choosing, redraw, report, speed, trace
+from fairseq_aggdec.report.report import Page
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
 METHODS = {

@@ -15,10 +15,10 @@ from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
+from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.bulk import text, translation, workers
-from fairseq_aggdec.bulk.job import NOTES, BulkError, Job
+from fairseq_aggdec.bulk import text, translation
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
     digest,
@@ -27,7 +27,8 @@ from fairseq_aggdec.bulk.relevant import (
     text_options,
 )
 from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
 
 OPTIONS = ("--input-file", "--output-file")
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fairseq_aggdec.decoding.acceptance import exact
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
-from fairseq_aggdec.drafters.loading import load_verifier
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.methods.loading import load_verifier
+from fairseq_aggdec.search.acceptance import exact
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 # --max-len-a and --max-len-b, longer than almost every output: those that would not end take no long time.
 LONGEST = 2.0, 20

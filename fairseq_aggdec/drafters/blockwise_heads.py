@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, lasted, learn
-from fairseq_aggdec.decoding.board import Board, Rows, Shape
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
-from fairseq_aggdec.decoding.finite import broken_weight
-from fairseq_aggdec.decoding.largest import first_largest
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.times import IterationClock
-from fairseq_aggdec.decoding.transfer import rows_at, to_device
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window_graphs import Memory
+from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget, lasted, learn
+from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.finite import broken_weight
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
+from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class BlockwiseHeadsDrafter(Warmed):
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
     Attributes:
-        reads_features, ragged: see :class:`~fairseq_aggdec.decoding.drafter.Follows`.
+        reads_features, ragged: see :class:`~fairseq_aggdec.search.drafter.Follows`.
 
     Heads with weights that are not finite numbers propose nothing.
     """
@@ -156,7 +156,7 @@ class BlockwiseHeadsDrafter(Warmed):
         pass
 
     def batch_ended(self, clean: bool, gain: float) -> None:
-        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
+        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
         self.block_size.batch_ended(clean, gain)
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:

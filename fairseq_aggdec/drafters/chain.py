@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.int8 import linear
 from fairseq_aggdec.drafters.trees import CANDIDATES
+from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, tokens_before
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification, grafted
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.times import Decayed
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters.copy_text import common_prefix
-from fairseq_aggdec.drafters.input_copy import CopyDrafter
+from fairseq_aggdec.budget.times import Decayed
+from fairseq_aggdec.drafters.copy.copy_text import common_prefix
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification, grafted
 
 PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand before any was seen
 

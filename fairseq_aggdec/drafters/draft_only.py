@@ -7,19 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.board import Board, Rows, Shape
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.device_loop import DeviceLoop, Emitted
-from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.generator import DraftAndVerifyGenerator
-from fairseq_aggdec.decoding.largest import first_largest
-from fairseq_aggdec.decoding.loop import commit
-from fairseq_aggdec.decoding.rules import Rules
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.transfer import begin, to_device
-from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.device_loop import DeviceLoop, Emitted
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.loop import commit
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.transfer import begin, to_device
+from fairseq_aggdec.windows.window import Window
 
 
 class DraftOnlyLoop(DeviceLoop):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fairseq_aggdec.decoding.beam_rules import SentenceRules, Table
-from fairseq_aggdec.decoding.beam_search import SentenceSearch
-from fairseq_aggdec.decoding.beam_tables import best_tokens
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.transfer import rows_at, to_device
-from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.beam.rules import SentenceRules, Table
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.windows.draft import Proposing
+from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 
 class HeadTables:

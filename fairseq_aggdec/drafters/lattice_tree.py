@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import BlockSize, NodeBudget, lasted, learn
-from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.support import can_read
-from fairseq_aggdec.decoding.times import IterationClock
-from fairseq_aggdec.decoding.verifier import Verifier, follow
+from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget, lasted, learn
+from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower
-from fairseq_aggdec.lattice.decoding import LatticeGenerator
+from fairseq_aggdec.engine.support import can_read
+from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Draft, Verification
 
 logger = logging.getLogger(__name__)
 

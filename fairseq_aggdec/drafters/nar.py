@@ -13,37 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import (
+from fairseq_aggdec.budget.block_size import (
     BlockSize,
     FixedBlockSize,
     NodeBudget,
     lasted,
     learn,
 )
-from fairseq_aggdec.decoding.board import Board, Rows, Shape
-from fairseq_aggdec.decoding.draft import (
+from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
+from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.engine.linear import ParameterWatch
+from fairseq_aggdec.engine.support import can_read, decoder_gap
+from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.models.nar_drafter import NarDrafterModel
+from fairseq_aggdec.models.slot_chain import tokens_before
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.finite import Doubt, broken_weight
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
     BlockDraft,
     Draft,
     Proposing,
     Verification,
 )
-from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
-from fairseq_aggdec.decoding.finite import Doubt, broken_weight
-from fairseq_aggdec.decoding.largest import first_largest
-from fairseq_aggdec.decoding.linear import ParameterWatch
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.support import can_read, decoder_gap
-from fairseq_aggdec.decoding.times import IterationClock
-from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
-from fairseq_aggdec.decoding.verifier import Verifier, follow
-from fairseq_aggdec.decoding.window_graphs import Memory
-from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
-from fairseq_aggdec.models.nar_drafter import NarDrafterModel
-from fairseq_aggdec.models.slot_chain import tokens_before
+from fairseq_aggdec.windows.transfer import Told, Watch, to_device
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class NarDrafter(Warmed):
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         block_size: chooses k, at most the trained one, which is the default.
-        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.decoding.linear`).
+        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.engine.linear`).
         proposing: how drafts are computed.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
         graphs: on a GPU, replay the drafter's calls as captured graphs.
@@ -63,7 +63,7 @@ class NarDrafter(Warmed):
         broken: its numbers are not finite: it drafts nothing until its parameters change.
         encoder_seconds: the time of encoding for the drafter, summed over batches.
         wait: called before a draft and behind encoding, so that the time in between is that of what was done in it,
-            see :class:`~fairseq_aggdec.decoding.counters.Counters`; None but on a GPU where times are learned from.
+            see :class:`~fairseq_aggdec.search.counters.Counters`; None but on a GPU where times are learned from.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class NarDrafter(Warmed):
 
     @property
     def watches(self) -> list[Watch]:
-        """What :func:`~fairseq_aggdec.decoding.transfer.begin` asks the device for this drafter."""
+        """What :func:`~fairseq_aggdec.windows.transfer.begin` asks the device for this drafter."""
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
@@ -214,7 +214,7 @@ class NarDrafter(Warmed):
         self.doubt.observe(drafted, accepted)
 
     def batch_ended(self, clean: bool, gain: float) -> None:
-        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.decoding.drafter.Follows`."""
+        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
         self.block_size.batch_ended(clean, gain)
 
     def _tree(

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.draft import Draft
 from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grow, Grown
 from fairseq_aggdec.kernels.library import (
     WORD,
@@ -24,6 +23,7 @@ from fairseq_aggdec.kernels.library import (
     SlotsStruct,
     reads,
 )
+from fairseq_aggdec.windows.draft import Draft
 
 # Of the dimensions of features those that are looked along, one of so many.
 ONE_DIRECTION_OF = 4

@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.decoding.board import Board, Rows, Shape
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.compiled import Embedding
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.encoder import EncoderOut
-from fairseq_aggdec.decoding.grid import GridWindow
-from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.decoding.window_graphs import grid_end
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.trees import Asked, Grown
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.compiled import Embedding
+from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.windows.draft import Proposing
+from fairseq_aggdec.windows.grid import GridWindow
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.window import Window
 
 
 class Slots(Protocol):

@@ -19,16 +19,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import (
+from fairseq_aggdec.budget.block_size import (
     BlockSize,
     FixedBlockSize,
     LearnedBlockSize,
     NodeBudget,
 )
-from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
-from fairseq_aggdec.decoding.times import IterationClock
-from fairseq_aggdec.drafters.calibration import Calibration
-from fairseq_aggdec.drafters.draft_length import STEP_COST_IN_TOKENS
+from fairseq_aggdec.budget.calibration import Calibration
+from fairseq_aggdec.budget.draft_length import STEP_COST_IN_TOKENS
+from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
@@ -100,7 +100,7 @@ class Asked(NamedTuple):
     Attributes:
         last: the token before the first slot of each row.
         room: how many slots of each row may be filled.
-        scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.drafters.calibration.Calibration.numbers`.
+        scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.budget.calibration.Calibration.numbers`.
         nodes, eos, fixed_cost: as for :func:`grow`.
         branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
     """
@@ -223,7 +223,7 @@ class TreeGrower:
         return self._drafted(grow(asked))
 
     def _fixed_cost(self, rows: int, by: str) -> float:
-        """``by``: what computes, as for :class:`~fairseq_aggdec.drafters.draft_length.DraftLength`."""
+        """``by``: what computes, as for :class:`~fairseq_aggdec.budget.draft_length.DraftLength`."""
         costs = STEP_COST_IN_TOKENS | KERNELS_COST
         return self.budget.fixed_cost(rows, costs.get(by, costs["cuda"]))
 

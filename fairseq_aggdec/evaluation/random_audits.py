@@ -14,22 +14,22 @@ from fairseq import options
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_aggdec.decoding.block_size import FixedBlockSize, NodeBudget
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.drafter import Drafter
-from fairseq_aggdec.decoding.int8 import int8_available
+from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.audit import equality, nbest_equality
+from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.budget.block_size import FixedBlockSize, NodeBudget
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation import equality, nbest_equality
-from fairseq_aggdec.evaluation.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.evaluation.random_cases import Case
 from fairseq_aggdec.evaluation.random_models import (
     make_dictionary,
     make_model,
     random_sources,
 )
-from fairseq_aggdec.evaluation.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from fairseq_aggdec.windows.draft import Proposing
 
 # Scores may differ by so many times what rounding does to stock's own, where that is much.
 ROUNDINGS = 4

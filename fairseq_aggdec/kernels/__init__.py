@@ -4,5 +4,3 @@ The library has a plain C interface and knows neither Python nor PyTorch. ``setu
 instructions that the compiler knows; :func:`~fairseq_aggdec.kernels.library.kernels` takes the best that this processor
 has.
 """
-
-from fairseq_aggdec import registration  # noqa: F401  (first: nothing is half imported then)

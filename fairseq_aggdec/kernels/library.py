@@ -17,7 +17,7 @@ from fairseq.modules import gelu, gelu_accurate
 from fairseq.utils import relu_squared
 from torch import Tensor
 
-from fairseq_aggdec.decoding.huge_pages import use_huge_pages
+from fairseq_aggdec.kernels.huge_pages import use_huge_pages
 
 logger = logging.getLogger(__name__)
 

@@ -21,5 +21,3 @@ From a batch of sources to translations:
 A neural scorer computes P(y_t | y_{t-1}, t, x) for the candidates of a :class:`~fairseq_aggdec.lattice.lattice.Lattice`
 and hands the scores back to its ``search``.
 """
-
-from fairseq_aggdec import registration  # noqa: F401  (first: nothing is half imported then)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
+from fairseq_aggdec.lattice.alignment.word_alignment import read_links
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
-from fairseq_aggdec.lattice.corpus import CHUNK, BinarisedPairs, Sentences
 from fairseq_aggdec.lattice.counting import TOP, AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
 from fairseq_aggdec.lattice.recall import START, choose_weights
-from fairseq_aggdec.lattice.word_alignment import read_links
 
 HELD_OUT = 500
 _HELD_SHARE = 20  # of small data, not more than one pair in so many is held out

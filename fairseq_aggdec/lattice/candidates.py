@@ -29,12 +29,12 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.decoding.transfer import on_host
 from fairseq_aggdec.lattice import tables
 from fairseq_aggdec.lattice.counting import NAMES, POSITIONS
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import WINDOW, LengthModel, LengthWindow
 from fairseq_aggdec.lattice.tables import Table
+from fairseq_aggdec.windows.transfer import on_host
 
 Smoothing = Literal["none", "interpolated"]
 SMOOTHINGS = get_args(Smoothing)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.transfer import read
 from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
+from fairseq_aggdec.windows.transfer import read
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.transfer import sent
+from fairseq_aggdec.windows.transfer import sent
 
 WINDOW = 3  # the paper's dL
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.candidates import (
     CandidateModel,
     Smoothing,
@@ -25,7 +26,6 @@ from fairseq_aggdec.lattice.candidates import (
     gather_words,
     most_likely,
 )
-from fairseq_aggdec.lattice.corpus import Sentences
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
 START = Weights(translation=0.4, position=0.6)

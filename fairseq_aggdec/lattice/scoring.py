@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.support import parts_gap
-from fairseq_aggdec.decoding.verifier import Member
-from fairseq_aggdec.decoding.window import NodeWindow
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.support import parts_gap
+from fairseq_aggdec.engine.verifier import Member
 from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.windows.window import NodeWindow
 
 Normalise = Literal["candidates", "vocabulary"]
 NORMALISE = get_args(Normalise)
@@ -61,7 +61,7 @@ class EdgeScorer:
             member.start(net_input, capacity=1)
 
     def prepare(self) -> None:
-        """Packs the weights now, as :meth:`fairseq_aggdec.decoding.verifier.Verifier.prepare`."""
+        """Packs the weights now, as :meth:`fairseq_aggdec.engine.verifier.Verifier.prepare`."""
         with torch.inference_mode():
             for member in self.members:
                 member.refresh()

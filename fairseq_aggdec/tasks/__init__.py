@@ -1,3 +1,1 @@
 """Tasks that fairseq registers."""
-
-from fairseq_aggdec import registration  # noqa: F401  (first: nothing is half imported then)

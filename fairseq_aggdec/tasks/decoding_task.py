@@ -15,9 +15,15 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
-from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.draft_options import (
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter
+from fairseq_aggdec.drafters.copy_first import CopyFirst
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.drafters.head_tables import HeadTables
+from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
+from fairseq_aggdec.engine.graphs.capture import made
+from fairseq_aggdec.engine.linear import against_bfloat16
+from fairseq_aggdec.methods.draft_options import (
     blockwise_size,
     choosing,
     copied_length,
@@ -28,41 +34,35 @@ from fairseq_aggdec.decoding.draft_options import (
     proposing,
     with_what_pays,
 )
-from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.decoding.finite import (
+from fairseq_aggdec.methods.from_text import WRITERS, branching, build_text_drafter
+from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.methods.lattice import build_lattice_generator
+from fairseq_aggdec.methods.loading import load_drafter
+from fairseq_aggdec.methods.options import (
+    acceptance_rule,
+    announce_int8,
+    announce_ngram_blocking,
+    announce_unused,
+    beam_gap,
+    refuse_slots,
+    refuse_unsupported,
+    set_greedy_beam,
+    strict_width,
+)
+from fairseq_aggdec.methods.shortlist import build_shortlist
+from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.finite import (
     BROKEN,
     NonFiniteError,
     broken_weight,
     check_best,
     explained,
 )
-from fairseq_aggdec.decoding.generator import AlignedGenerator, DraftAndVerifyGenerator
-from fairseq_aggdec.decoding.graphs import made
-from fairseq_aggdec.decoding.interleaved import build_interleaved_generator
-from fairseq_aggdec.decoding.linear import against_bfloat16
-from fairseq_aggdec.decoding.options import (
-    acceptance_rule,
-    announce_int8,
-    announce_ngram_blocking,
-    announce_unused,
-    beam_gap,
-    refusal,
-    refuse_slots,
-    refuse_unsupported,
-    set_greedy_beam,
-    strict_width,
-)
-from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.copy_first import CopyFirst
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
-from fairseq_aggdec.drafters.from_text import WRITERS, branching, build_text_drafter
-from fairseq_aggdec.drafters.head_tables import HeadTables
-from fairseq_aggdec.drafters.input_copy import CopyDrafter, InputCopyDrafter
-from fairseq_aggdec.drafters.loading import load_drafter
-from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
-from fairseq_aggdec.lattice.decoding import build_lattice_generator
-from fairseq_aggdec.lattice.shortlist import build_shortlist
-from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
+from fairseq_aggdec.search.generator import AlignedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.refusals import refusal
 
 logger = logging.getLogger(__name__)
 

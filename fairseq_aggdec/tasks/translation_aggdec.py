@@ -8,7 +8,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
 from fairseq_aggdec.checkpoints import check_models
-from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 

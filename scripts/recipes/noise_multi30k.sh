@@ -22,7 +22,7 @@ text() {
     for split in train valid test; do
         copies=1
         [ "$split" != train ] || copies=$COPIES
-        "$PYTHON" -m fairseq_aggdec.data.synthetic_errors --clean "$WORK/text/$split.raw.en" --copies "$copies" \
+        "$PYTHON" -m scripts.recipes.gec.synthetic_errors --clean "$WORK/text/$split.raw.en" --copies "$copies" \
             --rate "$RATE" --seed "$SEED" --output "$OUT/$split"
     done
 }

@@ -69,7 +69,7 @@ def sacre_bleu(
 
 def compound_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """The papers' BLEU, on tokens."""
-    from fairseq_aggdec.evaluation import compounds
+    from fairseq_aggdec.records import compounds
 
     _check(hypotheses, references)
     return compounds.compound_bleu(hypotheses, references)[0]

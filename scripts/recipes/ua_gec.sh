@@ -30,11 +30,11 @@ PRETRAIN_UPDATES=${PRETRAIN_UPDATES:-1100}
 defaults
 
 text() {
-    "$PYTHON" -m fairseq_aggdec.data.ua_gec --output "$OUT" --layer "$LAYER" ${LIMIT:+--limit "$LIMIT"}
+    "$PYTHON" -m scripts.recipes.gec.ua_gec --output "$OUT" --layer "$LAYER" ${LIMIT:+--limit "$LIMIT"}
 }
 
 synthetic() {
-    "$PYTHON" -m fairseq_aggdec.data.synthetic_errors --clean "$WORK/text/train.tgt" --copies "$COPIES" \
+    "$PYTHON" -m scripts.recipes.gec.synthetic_errors --clean "$WORK/text/train.tgt" --copies "$COPIES" \
         --pairs "$WORK/text/train.src" "$WORK/text/train.tgt" --output "$OUT/train"
 }
 
@@ -61,9 +61,9 @@ model() {
 # What is copied on the validation set, then everything about the test set with times (results.md).
 scores() {
     local text="$WORK/text" pieces="$WORK/subwords/spm.model"
-    "$PYTHON" -m fairseq_aggdec.evaluation.gec_score --source "$text/valid.src" --references "$text/valid.tgt" \
+    "$PYTHON" -m fairseq_aggdec.records.gec_score --source "$text/valid.src" --references "$text/valid.tgt" \
         --hypothesis "iad=$WORK/decode-valid-iad/hypotheses.txt" --subword-model "$pieces" > "$WORK/valid.md"
-    "$PYTHON" -m fairseq_aggdec.evaluation.gec_score --source "$text/test.src" \
+    "$PYTHON" -m fairseq_aggdec.records.gec_score --source "$text/test.src" \
         --references "$text/test.tgt" "$text/test.tgt2" --hypothesis "source=$text/test.src" \
         --subword-model "$pieces" --write-m2 "$WORK/test.m2" > /dev/null
     cat "$WORK/valid.md"
@@ -74,7 +74,7 @@ scores() {
 ship() {
     mkdir -p "$SHIP"
     cp "$WORK"/model/{checkpoint.pt,spm.model} "$WORK"/data/dict.{src,tgt}.txt "$SHIP"
-    "$PYTHON" -m fairseq_aggdec.data.ua_gec --output "$SHIP" --layer "$LAYER" --sample 200
+    "$PYTHON" -m scripts.recipes.gec.ua_gec --output "$SHIP" --layer "$LAYER" --sample 200
 }
 
 stage text text

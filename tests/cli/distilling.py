@@ -10,9 +10,9 @@ from unittest import mock
 import torch
 from fairseq.data import Dictionary
 
+from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import distill as tool
-from fairseq_aggdec.data import distilled_folder
-from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.distill import distilled_folder
 from tests.cli.commands import ROOT
 from tests.support import WORDS, make_dictionary
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.evaluation import plots, report, trace
-from fairseq_aggdec.evaluation.beam_trace import AWAITED, NEEDED
-from fairseq_aggdec.evaluation.report import Page
-from fairseq_aggdec.evaluation.svg import Label
-from fairseq_aggdec.evaluation.trace import Piece, Trace
+from fairseq_aggdec.report import plots, report, trace
+from fairseq_aggdec.report.beam_trace import AWAITED, NEEDED
+from fairseq_aggdec.report.report import Page
+from fairseq_aggdec.report.svg import Label
+from fairseq_aggdec.report.trace import Piece, Trace
 from tests.unit.test_blockwise_trace import RECORD as BLOCKS
 from tests.unit.test_blockwise_trace import words as block_words
 from tests.unit.test_plots import LABEL, SYSTEMS

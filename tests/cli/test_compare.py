@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.evaluation import comparison, memory
-from fairseq_aggdec.evaluation.timing import Measurement
+from fairseq_aggdec.bench import comparison, memory
+from fairseq_aggdec.bench.timing import Measurement
+from fairseq_aggdec.search.counters import Counters
 from tests.cli.commands import CUT, PLUGIN, Trained
 from tests.cli.test_tools import script
 

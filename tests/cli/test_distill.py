@@ -18,11 +18,11 @@ import pytest
 from fairseq.data import data_utils
 from fairseq_cli import generate, train
 
-from fairseq_aggdec.bulk.claims import Claims
-from fairseq_aggdec.data import distilled_folder
-from fairseq_aggdec.data.shards import collect
-from fairseq_aggdec.evaluation import replay
-from fairseq_aggdec.evaluation.session import Session
+from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.bench import replay
+from fairseq_aggdec.distill import distilled_folder
+from fairseq_aggdec.distill.shards import collect
+from fairseq_aggdec.jobs.claims import Claims
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COUNT,
@@ -298,7 +298,7 @@ def test_one_process_merges(
         assert stack.enter_context(Claims(tmp_path / "shards").take("merge"))
         assert "another process makes" in refused(folder, tmp_path, "--merge")
         waited = mock.Mock(side_effect=lambda seconds: stack.close())
-        with mock.patch("fairseq_aggdec.bulk.claims.time.sleep", waited):
+        with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", waited):
             # The other one ends while this one waits, and has made nothing.
             distill(folder, tmp_path)
     waited.assert_called_once()

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.bench import replay
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COUNT,
@@ -35,7 +35,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 # Processes are forked from one that has imported everything: they start in a second instead of four.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fairseq_aggdec.evaluation.session", "fairseq_cli.train"])
+context.set_forkserver_preload(["fairseq_aggdec.api.session", "fairseq_cli.train"])
 
 
 @pytest.fixture(scope="module")

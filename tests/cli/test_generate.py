@@ -11,7 +11,7 @@ import torch
 from fairseq_cli import generate, preprocess
 
 from fairseq_aggdec.compat import CheckpointError
-from fairseq_aggdec.decoding.linear import against_bfloat16
+from fairseq_aggdec.engine.linear import against_bfloat16
 from tests.cli.commands import (
     CUT,
     LONG_DRAFTS,

@@ -13,9 +13,9 @@ import torch
 from fairseq_cli import train
 from torch import Tensor
 
-from fairseq_aggdec.cli import lattice_figures
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
+from scripts.recipes.lattice import figures as lattice_figures
 from tests.cli.commands import CUT, PLUGIN, ROOT, TRAINING, Trained, run
 
 SCRIPT: dict[str, Any] = vars(lattice_figures)

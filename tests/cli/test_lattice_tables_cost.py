@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairseq_aggdec.cli import lattice_tables_cost
+from scripts.recipes.lattice import tables_cost as lattice_tables_cost
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ import torch
 from fairseq.data import Dictionary
 from fairseq_cli import preprocess
 
-from fairseq_aggdec.lattice import word_alignment
+from fairseq_aggdec.lattice.alignment import word_alignment
+from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
 from fairseq_aggdec.lattice.candidates import CandidateModel
-from fairseq_aggdec.lattice.corpus import BinarisedPairs
 from tests.support import random_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-ALIGN = ["-m", "fairseq_aggdec.lattice.word_alignment"]
+ALIGN = ["-m", "fairseq_aggdec.lattice.alignment.word_alignment"]
 TABLES, RECALL = ["scripts/lattice_tables.py"], ["scripts/lattice_recall.py"]
 # A program with the options of fast_align: word t comes from word t.
 DIAGONAL = """

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from fairseq_aggdec.cli import options_page
-from fairseq_aggdec.decoding.config import DecodingConfig
+from fairseq_aggdec.methods.config import DecodingConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_aggdec.bench import engines, replay, rivals, systems
+from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import rivals as command
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.evaluation import engines, replay, rivals, systems
-from fairseq_aggdec.evaluation.recording import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 

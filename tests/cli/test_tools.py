@@ -15,23 +15,18 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.audit import equality, nbest_equality
+from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
+from fairseq_aggdec.bench import memory, replay
+from fairseq_aggdec.bench.recording import Record, load
 from fairseq_aggdec.cli import audit_random
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.state import DecodeState
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation import (
-    equality,
-    memory,
-    nbest_equality,
-    random_audits,
-    random_cases,
-    replay,
-)
-from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
-from fairseq_aggdec.evaluation.recording import Record, load
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation import random_audits, random_cases
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Verification
 from tests.cli.commands import Trained
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ import pytest
 import zstandard
 
 from fairseq_aggdec.bulk import translation
-from fairseq_aggdec.bulk.claims import Claims
 from fairseq_aggdec.cli import fairseq_commands, refusals
 from fairseq_aggdec.cli.translate_file import OPTIONS as FILES
+from fairseq_aggdec.jobs.claims import Claims
 from tests.cli.translating import LINES, main, shards, stock, stock_output, translate, write_folder
 
 
@@ -169,7 +169,7 @@ def test_one_worker_writes_the_output_and_others_wait_for_it(
             assert not target.exists()
             stack.close()
 
-        with mock.patch("fairseq_aggdec.bulk.claims.time.sleep", end):
+        with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", end):
             log = translate(folder, target).log
     assert any("another worker writes" in line for line in log)
     assert target.read_bytes() == expected

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_aggdec.decoding.beam_budget import Plan
-from fairseq_aggdec.decoding.beam_generator import BeamGenerator
+from fairseq_aggdec.search.beam.budget import Plan
+from fairseq_aggdec.search.beam.generator import BeamGenerator
 from tests.equality.test_cached_decoder import OTHERS, VARIANTS
 from tests.support import (
     WORDS,

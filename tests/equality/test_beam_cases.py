@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.evaluation.equality import TIE_MARGIN
-from fairseq_aggdec.evaluation.nbest_equality import StockSteps, difference, tokens_of
+from fairseq_aggdec.audit.equality import TIE_MARGIN
+from fairseq_aggdec.audit.nbest_equality import StockSteps, difference, tokens_of
 from tests.equality.test_beam import assert_same_nbest, generators, ours, stock
 from tests.equality.test_cached_decoder import VARIANTS
 from tests.support import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.beam_budget import FORETOLD, PRIORS, TRIAL
 from fairseq_aggdec.drafters.head_tables import HeadTables
+from fairseq_aggdec.search.beam.budget import FORETOLD, PRIORS, TRIAL
 from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
 from tests.support import (

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import FixedBlockSize
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.heads import FastHeads
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.support import decoder_gap
-from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.budget.block_size import FixedBlockSize
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.chain import CANDIDATES
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.heads import FastHeads
+from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from fairseq_aggdec.windows.draft import Proposing
 from tests.support import (
     assert_same,
     generate,

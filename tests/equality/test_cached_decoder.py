@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
-from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
-from fairseq_aggdec.decoding.support import decoder_gap
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
+from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.windows.window import Window
 from tests.support import ACTIVATIONS, make_batch, make_model, make_task, random_sources
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -10,14 +10,14 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.draft import BlockDraft, Draft, TreeDraft, Verification, grafted
-from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.audit.forced_drafts import KINDS, RIGHT, ForcedDrafter
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
-from fairseq_aggdec.drafters.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation.forced_drafts import KINDS, RIGHT, ForcedDrafter
+from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verification, grafted
 from tests.support import (
     assert_same,
     generate,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.engine.verifier import Verifier
 from tests.support import (
     assert_same,
     edited,

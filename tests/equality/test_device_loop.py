@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.pace import Pace
-from fairseq_aggdec.evaluation import device_cases
-from fairseq_aggdec.evaluation.device_cases import CASES, Case
+from fairseq_aggdec.budget.pace import Pace
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import CASES, Case
 
 SIZES = {"encoder_layers": 1, "decoder_layers": 2}
 # What the host has to see in every iteration, or reads where no captured step would find it.

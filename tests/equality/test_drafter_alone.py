@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.verifier import Verifier
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState, Row
 from tests.equality.test_gad import ALL, EOS, drafter, handed_over, saying
 from tests.support import (
     assert_same,

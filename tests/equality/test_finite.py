@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.finite import Doubt, NonFiniteError
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.drafters import from_text
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.evaluation.random_models import random_tables as tables
+from fairseq_aggdec.methods import from_text
+from fairseq_aggdec.search.finite import Doubt, NonFiniteError
 from fairseq_aggdec.tasks import decoding_task
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter

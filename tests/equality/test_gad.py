@@ -12,8 +12,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
-from fairseq_aggdec.drafters import loading
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.methods import loading
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.decoding.block_size import FixedBlockSize, LearnedBlockSize
-from fairseq_aggdec.decoding.draft import BlockDraft
+from fairseq_aggdec.budget.block_size import FixedBlockSize, LearnedBlockSize
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.windows.draft import BlockDraft
 from tests.equality.test_gad import EOS, VARIANTS, drafter, handed_over
 from tests.support import (
     assert_same,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.draft import AS_VERIFIED, Proposing
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.models.head_layers import other_heads
+from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from tests.equality.test_beam import assert_same_nbest, ours
 from tests.equality.test_beam import stock as stock_beam
 from tests.equality.test_blockwise import blockwise, headed

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.data.images import ImageFormat
-from fairseq_aggdec.decoding.support import decoder_gap
-from fairseq_aggdec.models.image_transformer import ImageTransformerDecoder, image_places
-from fairseq_aggdec.tasks.super_resolution import SuperResolutionConfig, SuperResolutionTask
+from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.images.data import ImageFormat
+from fairseq_aggdec.images.super_resolution import SuperResolutionConfig, SuperResolutionTask
+from fairseq_aggdec.images.transformer import ImageTransformerDecoder, image_places
 from tests.support import (
     assert_same,
     generate,

@@ -18,13 +18,13 @@ from fairseq.data import Dictionary
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.int8 import Int8Linear
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.int8 import Int8Linear
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.windows.draft import Proposing
+from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
 from tests.equality.test_lossless import DRAFTERS, Propose, ScriptedDrafter

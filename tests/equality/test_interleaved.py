@@ -11,13 +11,11 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
-from fairseq_aggdec.decoding.config import DecodingConfig
-from fairseq_aggdec.decoding.interleaved import (
-    InterleavedGenerator,
-    build_interleaved_generator,
-)
-from fairseq_aggdec.decoding.support import decoder_gap
+from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
 from tests.support import (
     assert_same,
     generation_options,

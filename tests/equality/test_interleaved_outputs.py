@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.config import DecodingConfig
-from fairseq_aggdec.decoding.interleaved import (
-    build_interleaved_generator,
-    distinct,
-)
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.search.interleaved.generator import distinct
 from tests.equality.test_interleaved import lively, search
 from tests.support import (
     generation_options,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.finite import NonFiniteError
-from fairseq_aggdec.decoding.support import parts_gap
+from fairseq_aggdec.engine.support import parts_gap
 from fairseq_aggdec.evaluation.random_models import random_tables
-from fairseq_aggdec.lattice import decoding as lattice_decoding
+from fairseq_aggdec.lattice import generator as lattice_decoding
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.scoring import EdgeScorer
 from fairseq_aggdec.models.lattice_transformer import ORDERS
+from fairseq_aggdec.search.finite import NonFiniteError
 from tests.support import WORDS, generation_options, make_batch, make_model, make_task
 
 PAD, EOS, UNK = 1, 2, 3

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.verifier import Verifier
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Draft, Verification
 from tests.support import (
     ACTIVATIONS,
     WORDS,

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding import int8
-from fairseq_aggdec.decoding.draft import Proposing
-from fairseq_aggdec.decoding.linear import fast_kernels
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.drafters.trees import Asked
+from fairseq_aggdec.engine import int8
+from fairseq_aggdec.engine.linear import fast_kernels
+from fairseq_aggdec.windows.draft import Proposing
 from tests.equality.test_gad import ALL, drafter
 from tests.support import make_batch, random_sources
 

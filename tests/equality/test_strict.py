@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.grid import Grid, GridWindow
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.windows.grid import Grid, GridWindow
+from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
 from tests.equality.test_int8 import KINDS, assert_identical

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
+from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
 from tests.support import (
     assert_same,
     generate,

@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.decoding import times
-from fairseq_aggdec.decoding.block_size import CREDIT
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.budget import times
+from fairseq_aggdec.budget.block_size import CREDIT
 from fairseq_aggdec.drafters.slots import CachedSlots
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.windows.window import Window
 from tests.support import (
     assert_same,
     generation_options,

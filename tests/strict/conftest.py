@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fairseq_aggdec.evaluation.strict_device import DEVICE, strict_device
+from tests.strict.device.strict_device import DEVICE, strict_device
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.batch_choice import BatchChoice
-from fairseq_aggdec.decoding.graphs import made
-from fairseq_aggdec.evaluation import device_cases
-from fairseq_aggdec.evaluation.device_cases import CASES, Case
+from fairseq_aggdec.budget.batch_choice import BatchChoice
+from fairseq_aggdec.engine.graphs.capture import made
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import CASES, Case
 from tests.strict.test_methods import CHAIN, SIZES, assert_equal
 
 AUTO = {"block_size": "auto"}

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding import block_size
-from fairseq_aggdec.evaluation import device_cases, device_counts
-from fairseq_aggdec.evaluation.device_cases import Case
-from fairseq_aggdec.evaluation.device_counts import COUNTED, END, ITERATIONS, START
-from fairseq_aggdec.evaluation.device_recorder import KERNEL
-from fairseq_aggdec.evaluation.strict_device import DEVICE, strict_device
+from fairseq_aggdec.budget import block_size
+from scripts.recipes.gpu import device_counts
+from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import Case
+from tests.strict.device.recorder import KERNEL
+from tests.strict.device.strict_device import DEVICE, strict_device
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "device-counts.json"
 # Fewer layers than the table's: the host waits as often, whatever the depth.

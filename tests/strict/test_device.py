@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.attention import with_kernels
-from fairseq_aggdec.decoding.transfer import begin, on_host, read, to_device
-from fairseq_aggdec.evaluation.device_recorder import BLOCKING, KERNEL, TRANSFER, VIEW, Recorder
-from fairseq_aggdec.evaluation.strict_device import DEVICE, MixedDevices, strict_device
+from fairseq_aggdec.engine.attention import with_kernels
+from fairseq_aggdec.windows.transfer import begin, on_host, read, to_device
+from tests.strict.device.recorder import BLOCKING, KERNEL, TRANSFER, VIEW, Recorder
+from tests.strict.device.strict_device import DEVICE, MixedDevices, strict_device
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.draft import BlockDraft, Draft, Verification
-from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.verifier import Verifier
-from fairseq_aggdec.evaluation import device_cases
-from fairseq_aggdec.evaluation.device_cases import Case
-from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
+from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import BlockDraft, Draft, Verification
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal
 
 BLOCK = 5

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.cli import gpu_check
-from fairseq_aggdec.evaluation.device_cases import CASES
-from fairseq_aggdec.evaluation.gpu_plan import Plan
-from fairseq_aggdec.evaluation.gpu_stages import STAGES
+from scripts.recipes.gpu import check as gpu_check
+from scripts.recipes.gpu.plan import Plan
+from scripts.recipes.gpu.stages import STAGES
+from tests.strict.device.cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.decoding import window_graphs
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.encoder import StockEncoder
-from fairseq_aggdec.decoding.graphs import Captured, made
-from fairseq_aggdec.decoding.transfer import to_device
-from fairseq_aggdec.decoding.tree_window import DraftedTree
-from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.decoding.window_graphs import Kept, Size, Step
-from fairseq_aggdec.evaluation import device_cases
-from fairseq_aggdec.evaluation.device_cases import CASES, Case
-from fairseq_aggdec.evaluation.device_graphs import CaptureError
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.encoder import StockEncoder
+from fairseq_aggdec.engine.graphs import window_graphs
+from fairseq_aggdec.engine.graphs.capture import Captured, made
+from fairseq_aggdec.engine.graphs.window_graphs import Kept, Size, Step
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.window import Window
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import CASES, Case
+from tests.strict.device.graphs import CaptureError
 from tests.strict.test_drafts import Prompter
 from tests.strict.test_methods import SIZES, assert_equal
 from tests.support import make_batch, make_model, make_task, random_sources

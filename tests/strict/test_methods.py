@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.evaluation import device_cases
-from fairseq_aggdec.evaluation.device_cases import CASES, Case, Hypotheses
-from fairseq_aggdec.evaluation.equality import SCORE_TOLERANCE
+from fairseq_aggdec.audit.equality import SCORE_TOLERANCE
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import CASES, Case, Hypotheses
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2}
 CHAIN = device_cases.HEADS | {"head_layout": "per-head", "slot_chain": True}

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.acceptance import (
+from fairseq_aggdec.search.acceptance import (
     NO_DRAFT,
     TopBeta,
     at_least,
@@ -14,9 +14,9 @@ from fairseq_aggdec.decoding.acceptance import (
     drafted_next,
     exact,
 )
-from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.loop import judge
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.search.loop import judge
+from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.window import Window
 
 EOS, VOCABULARY = 2, 9
 TOKENS = st.integers(EOS, 6)

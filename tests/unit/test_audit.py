@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.audit import equality
+from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
+from fairseq_aggdec.bench import replay
+from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import audit
-from fairseq_aggdec.evaluation import equality, replay
-from fairseq_aggdec.evaluation.forced_drafts import ForcedDrafter
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 
 @pytest.fixture(scope="module")

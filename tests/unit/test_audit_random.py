@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_aggdec.audit.equality import Audit, Difference
 from fairseq_aggdec.cli import audit_random
 from fairseq_aggdec.evaluation import random_audits, random_cases
-from fairseq_aggdec.evaluation.equality import Audit, Difference
 from fairseq_aggdec.evaluation.random_cases import Case
 
 

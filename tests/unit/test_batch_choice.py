@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.decoding import batch_choice
-from fairseq_aggdec.decoding.batch_choice import BatchChoice
+from fairseq_aggdec.budget import batch_choice
+from fairseq_aggdec.budget.batch_choice import BatchChoice
 
 CAPTURE = 40.0  # what the first batches of a kind take besides
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.beam_budget import (
+from fairseq_aggdec.search.beam.budget import (
     ALIKE,
     CALL_COST,
     FORETOLD,

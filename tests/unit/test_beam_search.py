@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.beam_budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Plan
-from fairseq_aggdec.decoding.beam_rules import SentenceRules
-from fairseq_aggdec.decoding.beam_search import SentenceSearch
-from fairseq_aggdec.decoding.beam_tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.decoding.finite import NonFiniteError
+from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Plan
+from fairseq_aggdec.search.beam.rules import SentenceRules
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
+from fairseq_aggdec.search.finite import NonFiniteError
 from tests.unit.test_beam_rules import EOS, Row, plain_step, random_row, random_rules, small
 
 Finished = list[tuple[float, tuple[int, ...]]]

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding import beam_tables
-from fairseq_aggdec.decoding.beam_tables import best_tokens, largest
+from fairseq_aggdec.search.beam import tables as beam_tables
+from fairseq_aggdec.search.beam.tables import best_tokens, largest
 
 PAD, UNK = 1, 3
 

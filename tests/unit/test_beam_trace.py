@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import replay
+from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import trace as trace_tool
-from fairseq_aggdec.evaluation import beam_trace, replay
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.session import Session, generation_parser
-from fairseq_aggdec.evaluation.trace import AWAITED, NEEDED, VAIN
+from fairseq_aggdec.report import beam_trace
+from fairseq_aggdec.report.trace import AWAITED, NEEDED, VAIN
 
 
 def arguments(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.beam_budget import ALIKE, FORETOLD
-from fairseq_aggdec.decoding.beam_rules import Table
-from fairseq_aggdec.decoding.beam_tree import NEAR, NOTHING, ROOT, Tree
+from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD
+from fairseq_aggdec.search.beam.rules import Table
+from fairseq_aggdec.search.beam.tree import NEAR, NOTHING, ROOT, Tree
 
 START = 2
 

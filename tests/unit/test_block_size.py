@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fairseq_aggdec.decoding.block_size import (
+from fairseq_aggdec.budget.block_size import (
     DRAFTER,
     PRIOR,
     STEP,
@@ -19,7 +19,7 @@ from fairseq_aggdec.decoding.block_size import (
     LearnedBlockSize,
     NodeBudget,
 )
-from fairseq_aggdec.decoding.times import Times
+from fairseq_aggdec.budget.times import Times
 
 LARGEST = 12
 # What an iteration is believed to cost beside its tokens, in tokens, where the weights are waited for.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fairseq.data import Dictionary
 
-from fairseq_aggdec.evaluation import trace
-from fairseq_aggdec.evaluation.recording import Iteration, Record
-from fairseq_aggdec.evaluation.trace import ACCEPTED, DISCARDED, OWN, Piece
+from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.report import trace
+from fairseq_aggdec.report.trace import ACCEPTED, DISCARDED, OWN, Piece
 
 RECORD = Record(
     0,

@@ -13,8 +13,8 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.bulk import claims
-from fairseq_aggdec.bulk.claims import Claims
+from fairseq_aggdec.jobs import claims
+from fairseq_aggdec.jobs.claims import Claims
 
 fork = multiprocessing.get_context("fork")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.bulk import claims, ending
-from fairseq_aggdec.bulk.claims import Claims
+from fairseq_aggdec.jobs import claims, ending
+from fairseq_aggdec.jobs.claims import Claims
 
 WATCHED = {claims.__file__, ending.__file__, contextlib.__file__}
 

@@ -16,8 +16,8 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.bulk import job as engine
-from fairseq_aggdec.bulk.job import NOTES, BulkError, Job, Progress, UnfinishedError, duration
+from fairseq_aggdec.jobs import job as engine
+from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, Progress, UnfinishedError, duration
 
 fork = multiprocessing.get_context("fork")
 HEADER = {"shards": 12, "sentences": 120, "options": {"beam": 5}, "model": "abc", NOTES: "x"}

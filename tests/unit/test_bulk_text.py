@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from fairseq_aggdec.bulk import translation
-from fairseq_aggdec.bulk.job import BulkError, Job
 from fairseq_aggdec.bulk.text import Text, make_index
 from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
+from fairseq_aggdec.jobs.job import BulkError, Job
 
 ODD = ["", " ", "\u2028", "слово", "\r", "\x0b\x1c", "a\tb", "🙂" * 9]
 

@@ -14,10 +14,10 @@ from unittest import mock
 import pytest
 import submitit
 
-from fairseq_aggdec.bulk import workers
-from fairseq_aggdec.bulk.job import BulkError
-from fairseq_aggdec.bulk.workers import Worker
-from fairseq_aggdec.drafters.input_copy import InputCopyDrafter
+from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
+from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs.job import BulkError
+from fairseq_aggdec.jobs.workers import Worker
 from tests.support import make_dictionary
 
 ROOT = Path(__file__).resolve().parents[2]

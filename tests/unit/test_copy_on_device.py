@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.acceptance import NO_DRAFT
-from fairseq_aggdec.decoding.board import BEFORE, POSITION, Board
-from fairseq_aggdec.decoding.state import Row
-from fairseq_aggdec.drafters.copy_on_device import CopyBoard
-from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.search.acceptance import NO_DRAFT
+from fairseq_aggdec.search.board import BEFORE, POSITION, Board
+from fairseq_aggdec.search.state import Row
 
 CPU = torch.device("cpu")
 START, SIZE = 2, 3

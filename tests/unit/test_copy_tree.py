@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.block_size import NodeBudget
-from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
-from fairseq_aggdec.drafters.copy_tree import (
+from fairseq_aggdec.budget.block_size import NodeBudget
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_tree import (
     REMEMBERED,
     CopyTree,
     CopyTrees,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.counters import PARTS, Counters
-from fairseq_aggdec.decoding.draft import Verification
-from fairseq_aggdec.decoding.window import Window
-from fairseq_aggdec.evaluation.comparison import time_modules_apart
-from fairseq_aggdec.evaluation.timing import System
+from fairseq_aggdec.bench.comparison import time_modules_apart
+from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.search.counters import PARTS, Counters
+from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.window import Window
 
 
 def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verification:

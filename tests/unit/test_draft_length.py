@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.drafters import draft_length
-from fairseq_aggdec.drafters.draft_length import (
+from fairseq_aggdec.budget import draft_length
+from fairseq_aggdec.budget.draft_length import (
     MARGIN,
     MEASURED,
     MEMORY,

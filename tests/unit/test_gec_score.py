@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.data.m2 import read_m2
-from fairseq_aggdec.evaluation.gec_score import (
+from fairseq_aggdec.records.gec_score import (
     EditCounts,
     TokenEdit,
     apply_edits,
@@ -21,6 +20,7 @@ from fairseq_aggdec.evaluation.gec_score import (
     main,
     score_sentences,
 )
+from scripts.recipes.gec.m2 import read_m2
 
 SENTENCES = st.lists(st.sampled_from("abcd"), max_size=8)
 

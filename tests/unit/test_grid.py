@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fairseq_aggdec.decoding.draft import BlockDraft, Draft
-from fairseq_aggdec.decoding.grid import Grid, laid_out
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.windows.draft import BlockDraft, Draft
+from fairseq_aggdec.windows.grid import Grid, laid_out
+from fairseq_aggdec.windows.window import Window
 
 
 def test_unused_slots_repeat_the_last_and_missing_rows_read_the_first_position() -> None:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding import huge_pages
-from fairseq_aggdec.decoding.huge_pages import page_size, use_huge_pages
+from fairseq_aggdec.kernels import huge_pages
+from fairseq_aggdec.kernels.huge_pages import page_size, use_huge_pages
 
 
 class Advice:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.evaluation import hugging_face
+from fairseq_aggdec.bench import hugging_face
 from tests.support import make_batch, make_dictionary, make_model, make_task, random_sources, stock
 
 BEFORE = {"encoder_normalize_before": True, "decoder_normalize_before": True}

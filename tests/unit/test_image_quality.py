@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.evaluation.image_quality import enlarge, psnr, quality, ssim
+from scripts.recipes.images.image_quality import enlarge, psnr, quality, ssim
 
 
 def noise(seed: int, side: int, channels: int) -> np.ndarray:

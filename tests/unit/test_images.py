@@ -15,16 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fairseq_aggdec.data.image_sets import (
-    ImageDataError,
-    central_square,
-    photograph_sets,
-    random_squares,
-    shrink,
-    split_randomly,
-    tiles,
-)
-from fairseq_aggdec.data.images import (
+from fairseq_aggdec.images.data import (
     INTENSITIES,
     ImageFormat,
     intensity_dictionary,
@@ -34,6 +25,15 @@ from fairseq_aggdec.data.images import (
     read_split,
     to_image,
     to_tokens,
+)
+from fairseq_aggdec.images.sets import (
+    ImageDataError,
+    central_square,
+    photograph_sets,
+    random_squares,
+    shrink,
+    split_randomly,
+    tiles,
 )
 
 EOS = 2

@@ -12,14 +12,14 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.config import IAD_MATCH
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.drafters.copy_text import NEVER_DRAFTED, CopyText
-from fairseq_aggdec.drafters.draft_length import RESTING_BATCHES
-from fairseq_aggdec.drafters.input_copy import (
+from fairseq_aggdec.budget.draft_length import RESTING_BATCHES
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
     symbol_map,
 )
+from fairseq_aggdec.methods.config import IAD_MATCH
+from fairseq_aggdec.search.state import DecodeState, Row
 
 PAD, EOS, UNK = 1, 2, 3
 WORDS = st.integers(4, 7)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.decoding.int8 import Int8Linear, PlainProduct, attend_alone, linear, row_levels
-from fairseq_aggdec.decoding.linear import FastLinear
+from fairseq_aggdec.engine.int8 import Int8Linear, PlainProduct, attend_alone, linear, row_levels
+from fairseq_aggdec.engine.linear import FastLinear
 from fairseq_aggdec.kernels.library import VARIABLE, in_levels, kernels
 
 ROWS = (1, 2, 5, 6, 7, 13, 40)
@@ -84,7 +84,7 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
 def test_integers_without_a_product_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     product, x = PlainProduct(torch.randn(30, 1000), None, False), torch.randn(4, 1000)
     expected = product(x)
-    monkeypatch.setattr("fairseq_aggdec.decoding.int8._multiplies_integers", lambda: False)
+    monkeypatch.setattr("fairseq_aggdec.engine.int8._multiplies_integers", lambda: False)
     assert torch.equal(product(x), expected)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.cli import pmi
 from fairseq_aggdec.data.interleaving import Geometry
+from scripts.recipes.interleaved import pmi
 from tests.support import make_model, make_task
 from tests.unit.test_interleaved_transformer import TARGETS, batch
 

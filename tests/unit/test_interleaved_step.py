@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.decoding.interleaved import count_sentence, distinct
-from fairseq_aggdec.decoding.interleaved_search import Found, StepRules
-from fairseq_aggdec.decoding.interleaved_step import _all_sums, _pruned_sums, best_steps
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
+from fairseq_aggdec.search.interleaved.search import Found, StepRules
+from fairseq_aggdec.search.interleaved.step import _all_sums, _pruned_sums, best_steps
 
 PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
 

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.acceptance import Acceptance, TopBeta, at_least, exact
-from fairseq_aggdec.decoding.draft import Draft, TreeDraft, Verification
-from fairseq_aggdec.decoding.judging import judge_compiled, judges
-from fairseq_aggdec.decoding.loop import commit, judge
-from fairseq_aggdec.decoding.rules import Rules
-from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.window import Window
 from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, exact
+from fairseq_aggdec.search.judging import judge_compiled, judges
+from fairseq_aggdec.search.loop import commit, judge
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.window import Window
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 21
 RULES = Rules(PAD, UNK, EOS)

@@ -13,15 +13,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fairseq_aggdec.decoding.beam_tables import best_tokens
-from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.encoder import FastEncoder
-from fairseq_aggdec.decoding.int8 import PlainProduct
-from fairseq_aggdec.decoding.largest import first_largest
-from fairseq_aggdec.decoding.linear import fast_kernels
-from fairseq_aggdec.decoding.rules import Rules
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.encoder import FastEncoder
+from fairseq_aggdec.engine.int8 import PlainProduct
+from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
+from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.search.rules import Rules
 from tests.support import ACTIVATIONS, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import nn
 
-from fairseq_aggdec.decoding import linear
-from fairseq_aggdec.decoding.linear import (
+from fairseq_aggdec.engine import linear
+from fairseq_aggdec.engine.linear import (
     FastFeedForward,
     FastLinear,
     FastNorm,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_aggdec.data.m2 import AnnotatedSentence, Edit
-from fairseq_aggdec.evaluation.m2_score import (
+from scripts.recipes.gec.m2 import AnnotatedSentence, Edit
+from scripts.recipes.gec.m2_score import (
     Counts,
     Lattice,
     Vertex,

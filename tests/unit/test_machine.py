@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fairseq_aggdec.evaluation import machine
+from fairseq_aggdec.records import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.beam_rules import SentenceRules
-from fairseq_aggdec.decoding.beam_search import SentenceSearch
-from fairseq_aggdec.decoding.beam_tree import ROOT, Tree
-from fairseq_aggdec.evaluation import nbest_equality, replay
-from fairseq_aggdec.evaluation.equality import BUG, TIE
-from fairseq_aggdec.evaluation.nbest_equality import StockSteps, difference, tokens_of
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.audit import nbest_equality
+from fairseq_aggdec.audit.equality import BUG, TIE
+from fairseq_aggdec.audit.nbest_equality import StockSteps, difference, tokens_of
+from fairseq_aggdec.bench import replay
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.search.beam.rules import SentenceRules
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tree import ROOT, Tree
 
 # Stock's search with a beam of 2: its unfinished hypotheses and what it looked at in each step.
 BEAMS = [[(0.0, ())], [(-1.0, (5,)), (-1.5, (6,))], [(-2.0, (5, 7)), (-2.25, (6, 7))]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_aggdec.decoding.pace import LATENCY, Pace
+from fairseq_aggdec.budget.pace import LATENCY, Pace
 
 
 def seen(iterations: int, host: float, device: float) -> Pace:

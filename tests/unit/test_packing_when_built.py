@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.decoding.linear import FastLinear
+from fairseq_aggdec.engine.linear import FastLinear
 from fairseq_aggdec.tasks import decoding_task
 from tests.support import generation_options, make_batch, make_model, make_task
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.evaluation import plots, svg
-from fairseq_aggdec.evaluation.colours import BEHIND, COLOURS, CONTRAST, SERIES, contrast
-from fairseq_aggdec.evaluation.svg import Label
-from fairseq_aggdec.lattice import drawing
+from fairseq_aggdec.report import drawing, plots, svg
+from fairseq_aggdec.report.colours import BEHIND, COLOURS, CONTRAST, SERIES, contrast
+from fairseq_aggdec.report.svg import Label
 from tests.unit.test_lattice_drawing import make_record
 
 SPACE = "{http://www.w3.org/2000/svg}"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.int8 import linear
-from fairseq_aggdec.decoding.linear import fast_kernels, some_outputs
-from fairseq_aggdec.drafters.calibration import Calibration
+from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grown, candidates, grow
+from fairseq_aggdec.engine.int8 import linear
+from fairseq_aggdec.engine.linear import fast_kernels, some_outputs
 from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.support import make_model, make_task
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_aggdec.evaluation import replay, replay_beam
-from fairseq_aggdec.evaluation.recording import Record
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import replay
+from fairseq_aggdec.bench.recording import Record
+from scripts.recipes.beam import replay_beam
 
 
 def tiny(folder: Path, records: list[Record], seed: int) -> Session:

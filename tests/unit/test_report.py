@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from fairseq.data import Dictionary
 
-from fairseq_aggdec.evaluation import choosing, plots, report, trace
-from fairseq_aggdec.evaluation.colours import COLOURS
-from fairseq_aggdec.evaluation.recording import Iteration, Record
-from fairseq_aggdec.evaluation.report import Page
-from fairseq_aggdec.evaluation.speed import Timed
-from fairseq_aggdec.evaluation.svg import Label
+from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.report import choosing, plots, report, trace
+from fairseq_aggdec.report.colours import COLOURS
+from fairseq_aggdec.report.report import Page
+from fairseq_aggdec.report.speed import Timed
+from fairseq_aggdec.report.svg import Label
 from tests.unit.test_trace import RECORD, RELAXED_RECORD, WORDS
 
 PARTS = {"encoder": 0.25, "drafter's encoder": 0.0, "draft": 0.0, "verify": 0.7, "other": 0.05}

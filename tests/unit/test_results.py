@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.compat import CheckpointError
-from fairseq_aggdec.evaluation import benchmark, plots, report
-from fairseq_aggdec.evaluation.results import (
+from fairseq_aggdec.records.results import (
     cell,
     check_counts,
     check_place,
     refusals,
     write_text,
 )
-from fairseq_aggdec.evaluation.svg import Label
+from fairseq_aggdec.report import plots, report
+from fairseq_aggdec.report.svg import Label
 
 LIMIT = 2000  # bytes
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.draft import Draft
-from fairseq_aggdec.decoding.rules import Rules, repeats, repeats_on_device
-from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.search.rules import Rules, repeats, repeats_on_device
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 9
 RULES = Rules(PAD, UNK, EOS)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.bulk.job import BulkError, Job, header_path
-from fairseq_aggdec.data.distillation import DistillationError
-from fairseq_aggdec.data.shards import check_tokens, collect
+from fairseq_aggdec.distill.distillation import DistillationError
+from fairseq_aggdec.distill.shards import check_tokens, collect
+from fairseq_aggdec.jobs.job import BulkError, Job, header_path
 from tests.support import make_dictionary
 from tests.unit.test_distillation import SUBSET, change, write
 

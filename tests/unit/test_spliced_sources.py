@@ -12,8 +12,8 @@ from fairseq.data.indexed_dataset import IndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.data.distilled_folder import TEXT, DataFolder
-from fairseq_aggdec.data.spliced_sources import cuts, main, splice, word_marks
+from fairseq_aggdec.distill.distilled_folder import TEXT, DataFolder
+from fairseq_aggdec.distill.spliced_sources import cuts, main, splice, word_marks
 from tests.unit.test_distillation import make_folder
 
 WORDS = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding import streams
-from fairseq_aggdec.decoding.streams import Beside
+from fairseq_aggdec.engine.graphs import streams
+from fairseq_aggdec.engine.graphs.streams import Beside
 
 
 class Stream:

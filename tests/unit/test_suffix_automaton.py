@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.drafters.suffix_automaton import SuffixAutomaton
+from fairseq_aggdec.drafters.copy.suffix_automaton import SuffixAutomaton
 
 SEQUENCES = st.lists(st.integers(0, 3), max_size=14)
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.data.images import INTENSITIES, ImageFormat
-from fairseq_aggdec.tasks.decoding_task import DecodingTask
-from fairseq_aggdec.tasks.super_resolution import (
+from fairseq_aggdec.images.data import INTENSITIES, ImageFormat
+from fairseq_aggdec.images.super_resolution import (
     SuperResolutionConfig,
     SuperResolutionTask,
     noisy,
 )
+from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 OFFSET, EOS = 4, 2
 

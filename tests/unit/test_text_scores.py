@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.evaluation.compounds import split_compounds
+from fairseq_aggdec.records.compounds import split_compounds
 from scripts.recipes import text_scores
 from scripts.recipes.text_scores import ScoreError
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.decoding.counters import Counters
-from fairseq_aggdec.evaluation import benchmark, recording, timing
-from fairseq_aggdec.evaluation.recording import Iteration, Record
-from fairseq_aggdec.evaluation.timing import Measurement, System
+from fairseq_aggdec.bench import benchmark, recording, timing
+from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.bench.timing import Measurement, System
+from fairseq_aggdec.search.counters import Counters
 
 
 @pytest.fixture(autouse=True)

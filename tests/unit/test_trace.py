@@ -8,9 +8,9 @@ import pytest
 from fairseq.data import Dictionary
 from rich.console import Console
 
-from fairseq_aggdec.evaluation import trace
-from fairseq_aggdec.evaluation.recording import Iteration, Record
-from fairseq_aggdec.evaluation.trace import ACCEPTED, COMMITTED, DISCARDED, OWN, RELAXED, Piece
+from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.report import trace
+from fairseq_aggdec.report.trace import ACCEPTED, COMMITTED, DISCARDED, OWN, RELAXED, Piece
 
 WORDS = ("▁the", "▁cat", "s", "▁sit", "▁<here>")  # ids 4 to 8
 RECORD = Record(

@@ -14,12 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.acceptance import exact
-from fairseq_aggdec.decoding.block_size import MEASURED, FixedBlockSize, NodeBudget
-from fairseq_aggdec.decoding.draft import TreeDraft, Verification
-from fairseq_aggdec.decoding.loop import best_path, judge, own_path
+from fairseq_aggdec.budget.block_size import MEASURED, FixedBlockSize, NodeBudget
+from fairseq_aggdec.budget.calibration import Calibration, Scale
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.calibration import Calibration, Scale
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.trees import (
     LEARNED_FROM,
@@ -29,6 +26,9 @@ from fairseq_aggdec.drafters.trees import (
     candidates,
     grow,
 )
+from fairseq_aggdec.search.acceptance import exact
+from fairseq_aggdec.search.loop import best_path, judge, own_path
+from fairseq_aggdec.windows.draft import TreeDraft, Verification
 from tests.equality.test_gad import drafter as small_drafter
 
 EOS = 2

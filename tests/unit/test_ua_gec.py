@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_aggdec.data import ua_gec
+from scripts.recipes.gec import ua_gec
 
 
 @dataclass

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.decoding.window import Window
+from fairseq_aggdec.windows.window import Window
 
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), min_size=1, max_size=5)
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_aggdec.lattice import word_alignment
-from fairseq_aggdec.lattice.fast_align_model import NULL_CHANCE, START_TENSION, Model
-from fairseq_aggdec.lattice.symmetrisation import COMBINE, Link
-from fairseq_aggdec.lattice.word_alignment import Aligner, read_links, read_text
+from fairseq_aggdec.lattice.alignment import word_alignment
+from fairseq_aggdec.lattice.alignment.fast_align_model import NULL_CHANCE, START_TENSION, Model
+from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE, Link
+from fairseq_aggdec.lattice.alignment.word_alignment import Aligner, read_links, read_text
 
 TRANSLATION = {
     "das": "the",

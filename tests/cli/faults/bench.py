@@ -18,9 +18,9 @@ import torch
 from fairseq.data import Dictionary
 from fairseq_cli import generate, interactive, train
 
+from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import fairseq_commands
-from fairseq_aggdec.data import distilled_folder
-from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.evaluation.random_models import random_tables as tables
 from tests.cli.commands import PLUGIN, ROOT, log_lines
 from tests.support import make_dictionary, random_sources

@@ -264,7 +264,7 @@ def emptied(data: Path) -> None:
     """A binarised set without a sentence."""
     from fairseq.data import Dictionary
 
-    from fairseq_aggdec.data import distilled_folder
+    from fairseq_aggdec.distill import distilled_folder
 
     for language in LANGUAGES:
         dictionary = Dictionary.load(str(data / f"dict.{language}.txt"))

@@ -1,0 +1,270 @@
+"""The equality audit of beam search: every hypothesis of stock's n-best list, their order and their scores.
+
+Where two lists differ, stock decodes the batch again, recorded, and the first step at which the two searches part
+decides: continuations that stock itself scores closer than rounding are a *tie*, everything else is a *BUG*. What comes
+of a tie later may differ by any margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fairseq_aggdec.api.session import Hypothesis, Session
+from fairseq_aggdec.audit.equality import BUG, TIE, Audit, Difference
+from fairseq_aggdec.search.beam.search import SentenceSearch
+
+Prefix = tuple[int, ...]
+# (sum of log-probabilities in nats, output tokens)
+Scored = tuple[float, Prefix]
+Ranked = list[Hypothesis]
+
+
+class Found(NamedTuple):
+    """What our search made of a sentence."""
+
+    ranked: Ranked
+    search: SentenceSearch
+
+
+class StockSteps(torch.nn.Module):
+    """Stock's search strategy, which writes down what it decides from and what comes of it.
+
+    Attributes:
+        beams: sentence -> the unfinished hypotheses of each step, best first.
+        candidates: sentence -> the continuations of each step that stock looked at, best first.
+    """
+
+    def __init__(self, search: Any):
+        super().__init__()
+        self.search = search
+        self.beams: dict[int, list[list[Scored]]] = {}
+        self.candidates: dict[int, list[list[Scored]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        search = self._modules["search"]
+        return search if name == "search" else getattr(search, name)
+
+    def step(
+        self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, sentences: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found = self.search.step(step, lprobs, scores, tokens, sentences)
+        outputs = tokens.view(len(sentences), -1, tokens.size(1))[:, :, 1:].tolist()
+        totals = scores[:, :, -1].tolist() if step else [[0.0]] * len(sentences)
+        values, words, rows = (table.tolist() for table in found)
+        for at, sentence in enumerate(sentences.tolist()):
+            beam = zip(totals[at], map(tuple, outputs[at]), strict=False)
+            self.beams.setdefault(sentence, []).append(_finite(beam))
+            grown = [
+                (value, (*outputs[at][row], word))
+                for value, word, row in zip(values[at], words[at], rows[at], strict=True)
+            ]
+            self.candidates.setdefault(sentence, []).append(_finite(grown))
+        return found
+
+
+def _finite(scored: Iterable[Scored]) -> list[Scored]:
+    """A hypothesis of no probability stands for an empty place."""
+    return [item for item in scored if item[0] > -math.inf]
+
+
+def decode(session: Session, generator: Any, sample: dict[str, Any]) -> list[Ranked]:
+    """The n-best lists of a sample."""
+    size = session.cfg.generation.prefix_size
+    prefix = sample["target"][:, :size] if size > 0 else None
+    return session.task.inference_step(generator, session.models, sample, prefix_tokens=prefix)
+
+
+def audit(
+    session: Session,
+    batch_size: int,
+    beam: int,
+    limit: int | None,
+    tie_margin: float,
+    score_tolerance: float,
+    expected: Mapping[int, Sequence[Ranked]] | None = None,
+) -> Audit:
+    """Compares the n-best lists of ``--decoding beam`` with stock's, batch by batch.
+
+    Args:
+        session: whose data set is decoded; ``limit`` of its sentences, all through the task's own batching for None.
+        tie_margin: nats below which stock's own preference is rounding; 0: every difference is a BUG, unexplained.
+        score_tolerance: nats by which a positional score may differ.
+        expected: lists of stock by sentence (:func:`decode_all`); None: stock decodes every batch beside ours.
+    """
+    stock = None if expected is not None else session.generator("stock", beam)[0]
+    ours, _ = session.generator("beam", beam)
+    sentences = session.sentences(limit)
+    result, times = Audit(len(sentences)), dict.fromkeys(sentences, 0)
+    for sample in batches(session, batch_size, limit, f"beam {beam}, batch {batch_size}"):
+        lists = decode(session, ours, sample)
+        ids = sample["id"].tolist()
+        theirs = (
+            decode(session, stock, sample) if expected is None else [expected[i][0] for i in ids]
+        )
+        differing = {}
+        for row, (sentence, mine) in enumerate(zip(ids, lists, strict=True)):
+            times[sentence] = times.get(sentence, 0) + 1
+            if tokens_of(theirs[row]) == tokens_of(mine):
+                result.equal += 1
+                _compare_scores(result, theirs[row], mine, score_tolerance)
+            else:
+                differing[sentence] = Found(mine, ours.searches[row])
+        if differing:
+            found = (
+                explain(session, beam, sample, differing, tie_margin)
+                if tie_margin
+                else [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
+            )
+            result.differences += found
+            result.equal += len(differing) - len(found)
+    result.missing = sorted(sentence for sentence, count in times.items() if count != 1)
+    return result
+
+
+def batches(
+    session: Session, batch_size: int, limit: int | None, name: str
+) -> Iterator[dict[str, Any]]:
+    """The samples of an audit, with a progress bar."""
+    found = (
+        session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
+    )
+    return iter(tqdm(found, desc=name, unit="batch", leave=False, mininterval=1))
+
+
+def decode_all(
+    session: Session, batch_size: int, beam: int, limit: int | None, decoding: str = "stock"
+) -> dict[int, list[Ranked]]:
+    """Stock's n-best lists of every sentence, one unless a sentence came twice; with ``beam`` ours, nothing drafted."""
+    stock, _ = session.generator(decoding, beam)
+    if decoding == "beam":
+        stock.ahead, stock.texts = False, None
+    lists: dict[int, list[Ranked]] = {}
+    for sample in batches(
+        session, batch_size, limit, f"{decoding}, beam {beam}, batch {batch_size}"
+    ):
+        for sentence, ranked in zip(
+            sample["id"].tolist(), decode(session, stock, sample), strict=True
+        ):
+            lists.setdefault(sentence, []).append(ranked)
+    return lists
+
+
+def tokens_of(ranked: Ranked) -> list[list[int]]:
+    return [hypothesis["tokens"].tolist() for hypothesis in ranked]
+
+
+def _compare_scores(result: Audit, theirs: Ranked, mine: Ranked, tolerance: float) -> None:
+    gap = max(
+        (a["positional_scores"] - b["positional_scores"]).abs().max().item()
+        for a, b in zip(theirs, mine, strict=True)
+    )
+    result.score_error = max(result.score_error, gap)
+    result.score_errors += not gap <= tolerance  # NaN counts
+
+
+def explain(
+    session: Session,
+    beam: int,
+    sample: dict[str, Any],
+    found: Mapping[int, Found],
+    tie_margin: float,
+) -> list[Difference]:
+    """Has stock decode a batch, recorded, and classes the sentences of which we ``found`` something else.
+
+    Where stock says the same in this very batch there is no difference: it differs from itself in another one.
+    """
+    stock, _ = session.generator("stock", beam)
+    steps = StockSteps(stock.search)
+    stock.search = steps
+    expected = dict(zip(sample["id"].tolist(), decode(session, stock, sample), strict=True))
+    symbols, differences = session.task.target_dictionary, []
+    for sentence, (mine, search) in found.items():
+        if tokens_of(expected[sentence]) == tokens_of(mine):
+            continue
+        rank, margin = difference(expected[sentence], mine, steps, search, sentence)
+        verdict = TIE if margin < tie_margin else BUG
+        left, right = (
+            symbols.string(ranked[rank]["tokens"]) if rank < len(ranked) else ""
+            for ranked in (expected[sentence], mine)
+        )
+        differences.append(Difference(sentence, rank, left, right, margin, verdict))
+    return differences
+
+
+def difference(
+    theirs: Ranked, mine: Ranked, steps: StockSteps, search: SentenceSearch, sentence: int
+) -> tuple[int, float]:
+    """The first rank at which two n-best lists differ, and by how many nats stock prefers its own.
+
+    Args:
+        theirs, mine: of stock and of ours.
+        steps: of stock.
+        search: ours.
+        sentence: by which ``steps`` knows it.
+    """
+    order, own = ([tuple(tokens) for tokens in tokens_of(ranked)] for ranked in (theirs, mine))
+    rank = next(
+        (i for i, (a, b) in enumerate(zip(order, own, strict=False)) if a != b),
+        min(len(order), len(own)),
+    )
+    beams = [[prefix for _, prefix in beam] for beam in steps.beams[sentence]]
+    for depth, looked_at in enumerate(steps.candidates[sentence], start=1):
+        scores = {prefix: score for score, prefix in looked_at}
+        ended, we_ended = (
+            [tokens for tokens in outputs if len(tokens) == depth] for outputs in (order, own)
+        )
+        margins = _margins_of_endings(ended, we_ended, scores)
+        goes_on, we_go_on = depth < len(beams), depth < search.depth
+        if goes_on and we_go_on:
+            here = [tuple(search.tree.words(node)) for _, node in search.beams[depth]]
+            margins += _margins_of_beams(beams[depth], here, scores)
+        elif goes_on != we_go_on and not margins:
+            margins = [math.inf]
+        if margins:
+            return rank, max(margins)
+    return rank, _margin_of_order(theirs, mine)
+
+
+def _margins_of_endings(
+    theirs: Sequence[Prefix], mine: Sequence[Prefix], scores: Mapping[Prefix, float]
+) -> list[float]:
+    """Of each hypothesis that ended in one search only: how far stock saw it from another continuation, nats."""
+    return [
+        min(
+            (abs(scores.get(own, math.inf) - scores[other]) for other in scores if other != own),
+            default=math.inf,
+        )
+        for own in set(theirs) ^ set(mine)
+    ]
+
+
+def _margins_of_beams(
+    theirs: Sequence[Prefix], mine: Sequence[Prefix], scores: Mapping[Prefix, float]
+) -> list[float]:
+    """Of each hypothesis that went on in one search only: how far stock saw it from those of the other, nats."""
+    only_theirs, only_mine = set(theirs) - set(mine), set(mine) - set(theirs)
+    return [
+        max(
+            (abs(scores.get(own, math.inf) - scores.get(other, -math.inf)) for other in others),
+            default=math.inf,
+        )
+        for group, others in ((only_theirs, only_mine), (only_mine, only_theirs))
+        for own in group
+    ]
+
+
+def _margin_of_order(theirs: Ranked, mine: Ranked) -> float:
+    """How far stock scored hypotheses from those that stand at their ranks in ours; infinity for other ones."""
+    scores = {tuple(h["tokens"].tolist()): float(h["score"]) for h in theirs}
+    if sorted(tokens_of(theirs)) != sorted(tokens_of(mine)):
+        return math.inf
+    return max(
+        abs(float(stocks["score"]) - scores[tuple(ours["tokens"].tolist())])
+        for stocks, ours in zip(theirs, mine, strict=True)
+    )

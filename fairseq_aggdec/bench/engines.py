@@ -1,0 +1,193 @@
+"""Other engines as systems of the benchmark, on the checkpoint that is benchmarked."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+import fairseq_aggdec
+from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.bench import hugging_face
+from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.methods.loading import load_writer
+
+
+class CTranslate2(NamedTuple):
+    """How CTranslate2 decodes; ``rows``: sentences of a batch at most, which it makes itself, 0: as it is given."""
+
+    compute_type: str
+    beam: int
+    rows: int = 0
+
+
+OWN_BATCH = 32
+ENDINGS = {"": (1, 0), "-beam5": (5, 0), "-own": (1, OWN_BATCH)}
+CTRANSLATE2 = {
+    f"ct2-{kind}{ending}": CTranslate2(kind, *how)
+    for kind, (ending, how) in itertools.product(("float32", "bfloat16", "int8"), ENDINGS.items())
+}
+ASSISTED = "hf-assistant"
+ONNX = {"onnx": 1, "onnx-beam5": 5}
+HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5, ASSISTED: 1, **ONNX}  # beam
+LABELS = {
+    **{
+        name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
+        + (f", its own batches of {found.rows}" if found.rows else "")
+        for name, found in CTRANSLATE2.items()
+    },
+    "hf": "Hugging Face transformers, greedy",
+    "hf-bf16": "Hugging Face transformers, greedy, bf16",
+    "hf-beam5": "Hugging Face transformers, beam 5",
+    ASSISTED: "Hugging Face transformers, greedy, with an assistant",
+    "onnx": "ONNX Runtime, greedy",
+    "onnx-beam5": "ONNX Runtime, beam 5",
+}
+
+
+def only(sample: Mapping[str, Any]) -> int:
+    """The index of the one sentence of a sample."""
+    return sample["id"].item()
+
+
+def ctranslate2_system(
+    name: str,
+    session: Session,
+    lengths: Mapping[int, int] | None = None,
+    alone: bool = False,
+) -> System:
+    """CTranslate2's search on the same checkpoint.
+
+    It gets as many threads as torch has now. int8 gets one unless it is ``alone`` in its process: with two, beside
+    others, it has been seen ten times slower.
+    """
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise SystemExit(
+            f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
+        ) from error
+    task, engine = session.task, CTRANSLATE2[name]
+    one_thread = engine.compute_type == "int8" and not alone
+    with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
+        checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
+        write_for_ctranslate2(session, checkpoint)
+        ctranslate2.converters.FairseqConverter(
+            str(checkpoint),
+            task.cfg.data,
+            source_lang=task.cfg.source_lang,
+            target_lang=task.cfg.target_lang,
+            user_dir=fairseq_aggdec.__path__[0],
+        ).convert(converted)
+        checkpoint.unlink()
+        translator = ctranslate2.Translator(
+            converted,
+            device="cuda" if session.cuda else "cpu",
+            compute_type=engine.compute_type,
+            intra_threads=1 if one_thread else torch.get_num_threads(),
+            inter_threads=1,
+        )
+    generation = session.cfg.generation
+    source, target = task.source_dictionary, task.target_dictionary
+    special = {source.pad(), source.eos()}
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        rows = sample["net_input"]["src_tokens"].tolist()
+        words = [[source[token] for token in row if token not in special] for row in rows]
+        limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
+        floor = generation.min_len
+        if lengths is not None:
+            limit = floor = lengths[only(sample)]
+        found = translator.translate_batch(
+            words,
+            beam_size=engine.beam,
+            max_batch_size=engine.rows,
+            max_decoding_length=limit,
+            min_decoding_length=floor,
+        )
+        return [
+            [*(target.index(word) for word in result.hypotheses[0]), target.eos()]
+            for result in found
+        ]
+
+    return System(name, decode)
+
+
+def hugging_face_system(name: str, session: Session) -> System:
+    """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
+    (model,) = one_model(session, "Hugging Face transformers decodes")
+    smaller = assistant_of(session, model) if name == ASSISTED else None
+    dictionary, assistant = session.task.target_dictionary, None
+    try:
+        made = hugging_face.exported(model.float().cpu(), dictionary)
+        if smaller is not None:
+            assistant = hugging_face.exported(smaller.float(), dictionary)
+        if name in ONNX:
+            made = hugging_face.in_onnx(made)
+    except ImportError as error:
+        needed = "optimum-onnx and onnxruntime" if name in ONNX else "transformers"
+        raise SystemExit(f"error: {name} needs {needed}: {hugging_face.INSTALL}") from error
+    if name.endswith("-bf16"):
+        made.bfloat16()
+    generation = session.cfg.generation
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        tokens = sample["net_input"]["src_tokens"]
+        limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
+        limit = min(limit, model.max_decoder_positions() - 1)
+        if assistant is not None and len(tokens) > 1:
+            raise SystemExit(f"error: {name} takes one sentence at a time: --batch-sizes 1")
+        beam = HUGGING_FACE[name]
+        return hugging_face.translate(made, tokens, limit, generation.min_len, beam, assistant)
+
+    return System(name, decode)
+
+
+def assistant_of(session: Session, model: Any) -> Any:
+    """The model whose drafts transformers verifies: ``--assistant`` of the rivals, the session's ``--drafter-path``.
+
+    Raises:
+        SystemExit: it is not given, or reads fewer positions than ``model``.
+        FileNotFoundError, CheckpointError: no file, or a model of other data.
+    """
+    path = session.task.cfg.drafter_path
+    if not path:
+        raise SystemExit(f"error: {ASSISTED} needs --assistant FILE of scripts/rivals.sh")
+    smaller = load_writer(path, session.task, "--assistant")
+    theirs, ours = smaller.max_positions(), model.max_positions()
+    if any(fewer < more for fewer, more in zip(theirs, ours, strict=True)):
+        raise SystemExit(
+            f"error: --assistant {path} reads {theirs[0]} source and {theirs[1]} target positions, the model {ours[0]} "
+            f"and {ours[1]}"
+        )
+    return smaller
+
+
+def one_model(session: Session, engine: str) -> list[Any]:
+    """The session's only model."""
+    if len(session.models) > 1:
+        raise SystemExit(f"error: {engine} with one model, --path names several")
+    return list(session.models)
+
+
+def write_for_ctranslate2(session: Session, path: Path) -> None:
+    """The session's model as the converter reads it: options of model and task flat in one Namespace."""
+    (model,) = one_model(session, "CTranslate2 decodes")
+    options: dict[str, Any] = {}
+    for part in (session.saved.task, session.saved.model):
+        plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)
+        assert isinstance(plain, dict)
+        options.pop("_name", None)
+        options.update({str(name): value for name, value in plain.items()})
+    options["task"] = "translation"
+    parameters = {
+        name: value.float().cpu() if value.is_floating_point() else value.cpu()
+        for name, value in model.state_dict().items()
+    }
+    torch.save({"args": Namespace(**options), "model": parameters}, path)

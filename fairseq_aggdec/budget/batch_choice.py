@@ -1,0 +1,154 @@
+"""Whether to draft, decided for whole batches (``--block-size auto`` and ``--draft-nodes auto`` on a GPU).
+
+A GPU goes on without the host until a batch has ended (:mod:`~fairseq_aggdec.search.device_loop`), and a wider window
+costs it next to nothing. So all of a block is drafted or nothing, and what is measured are batches.
+"""
+
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence, Sized
+
+from fairseq_aggdec.budget.block_size import CREDIT, Account
+from fairseq_aggdec.budget.times import FIRST_PATIENCE, OUTLIER, PATIENCE
+
+# Batches of a kind that are remembered, and by how many it is known: one in which the machine did something else
+# decides nothing.
+REMEMBERED, KNOWN_FROM = 5, 3
+# Of a batch's time without drafts: how much faster drafting must look, and what one with drafts is believed to lose
+# before any was seen, and at least.
+MARGIN, GUESS, LEAST_LOSS = 0.05, 0.1, 0.05
+# Tokens per iteration below which a draft cannot pay: one takes longer than two iterations without.
+LEAST_GAIN = 1.6
+# Where nobody says which batches are a measure, those behind the first ones are: by then all is made that is kept.
+UNMEASURED = 2
+
+
+class Kind:
+    """Batches of some size with drafts, or without.
+
+    Attributes:
+        batches: how many there were.
+        paces: seconds for each token of the longest output, of the last ones that were a measure.
+        lengths: tokens of the longest output of these.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.paces: deque[float] = deque(maxlen=REMEMBERED)
+        self.lengths: deque[int] = deque(maxlen=REMEMBERED)
+
+    @property
+    def known(self) -> bool:
+        return len(self.paces) >= KNOWN_FROM
+
+    @property
+    def pace(self) -> float:
+        return statistics.median(self.paces)
+
+    @property
+    def batch(self) -> float:
+        """Seconds that a batch takes."""
+        return self.pace * statistics.mean(self.lengths)
+
+
+class BatchChoice:
+    """All of a block, or 0 where drafting does not make batches faster: a :class:`~.block_size.BlockSize`.
+
+    Batches of about as many sentences are compared by their time for each token of the longest output, which is what
+    decoding one by one takes an iteration for. The first ones go without drafts. One sentence at a time, the next go
+    with; else, and where drafting has not paid, it is tried once that is earned, as by
+    :class:`~fairseq_aggdec.budget.block_size.LearnedBlockSize`.
+
+    Args:
+        size: tokens of a block.
+    """
+
+    # The host is not to wait for the device to know its times.
+    learned, resting, timing = False, False, True
+
+    def __init__(self, size: int):
+        self.largest, self.size, self.bucket = size, 0, 0
+        self.account = Account()
+        self.kinds: defaultdict[tuple[int, bool], Kind] = defaultdict(Kind)
+        # Batches with drafts since one without was measured, and how many are enough, by size.
+        self.since: defaultdict[int, int] = defaultdict(int)
+        self.patience: defaultdict[int, int] = defaultdict(lambda: FIRST_PATIENCE)
+        self.outputs: Sequence[Sized] = []
+        self.began: float | None = None
+        self.ended: float | None = None
+
+    def start(self, outputs: Sequence[Sized]) -> None:
+        self._settle()
+        self.outputs, self.began, self.ended = outputs, None, None
+        self.clean: bool | None = None
+        self.gain = LEAST_GAIN
+        self.bucket = len(outputs).bit_length()
+        self.size = self.largest if self._pays() else 0
+
+    def choose(self, rows: int) -> int:
+        if self.began is None:
+            self.began = time.perf_counter()
+        return self.size
+
+    def passed(self) -> None:
+        self.ended = time.perf_counter()
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """A device has decoded the batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
+        self.passed()
+        self.clean, self.gain = clean, gain
+
+    def rest(self, seconds: float) -> None:
+        pass
+
+    def observe(self, *_: object, once: float = 0.0) -> None:
+        pass
+
+    def _settle(self) -> None:
+        """Remembers the batch before, of which the outputs are known now."""
+        if self.began is None or self.ended is None:
+            return
+        kind, plain = self.kinds[self.bucket, self.size > 0], self.kinds[self.bucket, False]
+        kind.batches += 1
+        self.since[self.bucket] = self.since[self.bucket] + 1 if self.size else 0
+        tokens = max([1, *(len(output) - 1 for output in self.outputs)])  # but for the start symbol
+        seconds = self.ended - self.began
+        hopeless = self.size > 0 and self.gain < LEAST_GAIN
+        if hopeless or (kind.batches > UNMEASURED if self.clean is None else self.clean):
+            # What cannot pay is known by one, also where graphs were captured.
+            kind.paces.extend([seconds / tokens] * (KNOWN_FROM if hopeless else 1))
+            kind.lengths.append(tokens)
+        if plain.known and kind.known:
+            greedy = plain.pace * tokens
+            spent = min(seconds, OUTLIER * kind.pace * tokens)
+            self.account.settle(spent if self.size else greedy, greedy)
+
+    def _pays(self) -> bool:
+        """Whether the batch is to be drafted for."""
+        plain, drafted = self.kinds[self.bucket, False], self.kinds[self.bucket, True]
+        if not plain.known or self._stale():
+            return False
+        if drafted.batches and not drafted.known:
+            return True  # else the tries before were for nothing
+        if drafted.known:
+            gain = 1.0 - drafted.pace / plain.pace
+            if gain >= MARGIN:
+                return True
+            loss = max(-gain, LEAST_LOSS) * plain.batch
+        else:
+            loss = GUESS * plain.batch
+            if len(self.outputs) == 1 and loss <= CREDIT * plain.pace:
+                return True
+            loss *= KNOWN_FROM
+        if not self.account.affords_a_try(loss):
+            return False
+        self.account.tried = self.account.greedy
+        return True
+
+    def _stale(self) -> bool:
+        """Whether the time without drafts is to be measured again; then later is soon enough the next time."""
+        if self.since[self.bucket] < self.patience[self.bucket]:
+            return False
+        self.patience[self.bucket] = min(2 * self.patience[self.bucket], PATIENCE)
+        return True

@@ -1,0 +1,131 @@
+"""What a teacher wrote, and what is kept of it: sequence-level distillation.
+
+Sequence-level knowledge distillation (Kim & Rush 2016; aggressive decoding paper, 3.2.1) replaces
+the targets of a training set by the outputs of a teacher. ``aggdec distill`` decodes a set in
+batches whose list is the same in every process. They are the work of a job (``jobs/job.py``): shard
+R of N holds the batches R, R + N, R + 2 N ... in that order, a line of JSON each:
+
+    [[3, false, [8, 15, 4]], [7, false, [8, 9]]]
+
+A sentence is its number in the set, whether it was cut at the maximum length, and the token ids
+without ``</s>``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_aggdec.jobs.job import BulkError, damaged
+
+REASONS = ("too long", "empty", "cut", "length ratio")
+
+
+class DistillationError(BulkError):
+    """Outputs or folders that do not fit together, or not to the command; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the teacher wrote for a sentence.
+
+    Attributes:
+        sentence: number in the data set.
+        cut: ended by the maximum length.
+        tokens: (T,) int32, target dictionary, without ``</s>``.
+    """
+
+    sentence: int
+    cut: bool
+    tokens: NDArray[np.int32]
+
+
+# -- the batches of a shard
+
+
+def own_batches(batches: Sequence[Any], shard: int, shards: int) -> list[Any]:
+    """The batches of a shard: every ``shards``-th, so that all shards have short and long ones."""
+    return list(islice(batches, shard, None, shards))
+
+
+def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
+    """The body of a shard."""
+    rows = ([[o.sentence, o.cut, o.tokens.tolist()] for o in batch] for batch in batches)
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def read_batches(path: Path, body: bytes) -> list[list[Output]]:
+    """From the body of a shard; ``path`` is for the message.
+
+    Raises:
+        BulkError: a line is no batch.
+    """
+    lines = body.split(b"\n")[:-1]
+    return [_batch(path, number, line) for number, line in enumerate(lines, 2)]
+
+
+def _batch(path: Path, number: int, line: bytes) -> list[Output]:
+    try:
+        outputs = [
+            Output(sentence, cut, _token_ids(tokens)) for sentence, cut, tokens in json.loads(line)
+        ]
+        if not all(type(o.sentence) is int and type(o.cut) is bool for o in outputs):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise damaged(path, number) from None
+    return outputs
+
+
+def _token_ids(tokens: Any) -> NDArray[np.int32]:
+    """Whole numbers as they are: NumPy would cut fractions off, and take texts and truth values for numbers."""
+    if not all(type(token) is int for token in tokens):
+        raise ValueError
+    return np.array(tokens, dtype=np.int32)
+
+
+# -- what is kept
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which pairs are worth training on.
+
+    Attributes:
+        max_length_ratio: longer side over shorter side, in dictionary symbols; None: any.
+        keep_cut: keep outputs that were cut at the maximum length.
+    """
+
+    max_length_ratio: float | None = None
+    keep_cut: bool = False
+
+    def reason(self, source_length: int, output: Output | None) -> str | None:
+        """Why a pair is dropped, one of :data:`REASONS`; None: it is kept.
+
+        Args:
+            source_length: without ``</s>``.
+            output: None for a sentence that the teacher could not take.
+        """
+        if output is None:
+            return "too long"
+        shorter, longer = sorted((source_length, len(output.tokens)))
+        if shorter == 0:
+            return "empty"
+        if output.cut and not self.keep_cut:
+            return "cut"
+        if self.max_length_ratio is not None and longer > self.max_length_ratio * shorter:
+            return "length ratio"
+        return None
+
+
+def count_reasons(reasons: Sequence[str | None]) -> dict[str, int]:
+    """How many pairs were dropped for each of :data:`REASONS`, zeros included."""
+    counts = Counter(reasons)
+    return {reason: counts[reason] for reason in REASONS}

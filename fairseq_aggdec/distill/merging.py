@@ -1,0 +1,149 @@
+"""``aggdec distill --merge``: the shards become a data folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import tasks, utils
+from fairseq.data import data_utils
+from omegaconf import DictConfig
+from sacrebleu import BLEU
+
+from fairseq_aggdec.bulk.relevant import digest
+from fairseq_aggdec.distill import distilled_folder, output_folder, shards
+from fairseq_aggdec.distill.distillation import DistillationError, Filter
+from fairseq_aggdec.distill.distilled_folder import DataFolder
+from fairseq_aggdec.jobs.job import NOTES, Header, Job, header_path, read_header
+from fairseq_aggdec.records import machine
+
+BLEU_SENTENCES = 100_000  # at most; sacrebleu takes a minute for them
+SHARDS, SUMMARY = output_folder.SHARDS, output_folder.SUMMARY
+
+
+def data_folder(cfg: DictConfig) -> DataFolder:
+    """DATA and its languages, inferred as fairseq does where they are not given."""
+    paths = utils.split_paths(cfg.task.data)
+    if len(paths) != 1:
+        raise DistillationError(f"DATA: give one folder, not {len(paths)}")
+    languages = cfg.task.source_lang, cfg.task.target_lang
+    if None in languages:
+        languages = data_utils.infer_language_pair(paths[0])
+    if None in languages:
+        raise DistillationError(
+            f"--source-lang, --target-lang: {paths[0]} does not tell the languages"
+        )
+    return DataFolder(Path(paths[0]), *languages, cfg.task.dataset_impl)
+
+
+def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None:
+    """Makes the output a data folder. Its summary comes last: where it is, the folder is whole."""
+    data = data_folder(cfg)
+    distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
+    task = tasks.setup_task(cfg.task)
+    for found in distilled:
+        if found.header["data"] != digest(data.files(found.header["subset"])):
+            raise DistillationError(f"{data.path} is not the DATA that was decoded")
+        shards.check_tokens(found, task.target_dictionary)
+    partial = output_folder.make_partial(args.output)
+    distilled_folder.copy_the_rest(data, partial, subsets)
+    made: dict[str, dict[str, Any]] = {}
+    for found in distilled:
+        made[found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
+    headers = {found.header["subset"]: found.header for found in distilled}
+    for subset, header in headers.items():
+        Job(args.output / SHARDS, subset, header).tidy()
+    summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": made}
+    summary |= {"from": origin(args, headers)}
+    (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    output_folder.take_over(partial, args.output)
+    for subset, result in made.items():
+        print(sentence(subset, result))
+
+
+def origin(args: argparse.Namespace, headers: dict[str, Header]) -> dict[str, Any]:
+    """What the data folder depends on, to be found in its summary."""
+    jobs = {name: Job(args.output, name, header).digest for name, header in headers.items()}
+    return {"jobs": jobs, "filter": asdict(Filter(args.max_length_ratio, args.keep_cut))}
+
+
+def is_merged(args: argparse.Namespace, subsets: list[str]) -> bool:
+    """Whether the data folder has been made of the shards that are there, with this filter."""
+    summary = args.output / SUMMARY
+    if not summary.exists():
+        return False
+    headers = {name: read_header(header_path(args.output / SHARDS, name)) for name in subsets}
+    return bool(json.loads(summary.read_text()).get("from") == origin(args, headers))
+
+
+def merge_subset(
+    args: argparse.Namespace,
+    cfg: DictConfig,
+    task: Any,
+    found: shards.Distilled,
+    output: Path,
+) -> dict[str, Any]:
+    """Writes a subset; returns what the summary says about it."""
+    data, header = data_folder(cfg), found.header
+    rule = Filter(args.max_length_ratio, args.keep_cut)
+    dictionaries = task.source_dictionary, task.target_dictionary
+    written = distilled_folder.write_subset(data, output, found, rule, dictionaries)
+    references = data.side(header["subset"], data.target, task.target_dictionary)
+    return {
+        "teacher": header[NOTES]["teacher"],
+        "teacher_sha256": header["teacher"],
+        "filter": asdict(rule),
+        **written.summary,
+        "bleu": None if references is None else bleu(args, cfg, task, written, references),
+        "shards": header["shards"],
+        "options": header["options"],
+    }
+
+
+def sentence(subset: str, result: dict[str, Any]) -> str:
+    """The summary in one line for the terminal."""
+    dropped = ", ".join(f"{count} {reason}" for reason, count in result["dropped"].items() if count)
+    lengths, score = result["mean_length"], result["bleu"]
+    return (
+        f"{subset}: {result['kept']} of {result['sentences']} pairs kept (dropped: {dropped or 'none'}); "
+        f"mean length {lengths['distilled']}, references {lengths['reference']}"
+        + (f"; BLEU {score['score']} against the references ({score['text']})" if score else "")
+    )
+
+
+def bleu(
+    args: argparse.Namespace,
+    cfg: DictConfig,
+    task: Any,
+    written: distilled_folder.Written,
+    references: Any,
+) -> dict[str, Any] | None:
+    """BLEU of the teacher against the references, on the text that fairseq-generate would score."""
+    bpe, tokenizer = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
+    post_process = cfg.common_eval.post_process
+
+    def text(tokens: torch.Tensor) -> str:
+        symbols = distilled_folder.symbols(task.target_dictionary, tokens.tolist()[:-1])
+        joined = data_utils.post_process(symbols, post_process)
+        for part in (bpe, tokenizer):
+            joined = joined if part is None else part.decode(joined)
+        return joined
+
+    if not written.kept:
+        return None
+    step = -(-len(written.kept) // BLEU_SENTENCES)
+    metric = BLEU(tokenize=args.bleu_tokenize)
+    hypotheses = [text(tokens) for tokens in written.targets[::step]]
+    expected = [text(references[number]) for number in written.kept[::step]]
+    subwords = not (post_process or bpe or tokenizer)
+    return {
+        "score": round(metric.corpus_score(hypotheses, [expected]).score, 2),
+        "signature": str(metric.get_signature()),
+        "sentences": len(hypotheses),
+        "text": "on dictionary symbols; --post-process joins them" if subwords else "on words",
+    }

@@ -1,0 +1,154 @@
+"""Copying texts on the device: :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText` for all rows at once.
+
+Instead of walking an automaton it keeps for every place of a text how many tokens up to there are those that the output
+ends with (``runs``). The longest run is the longest suffix of the output that occurs in the text, and where it is
+reached the suffix ends.
+
+Worked example. The output is ``<s> a b a``; a place without a number has 0. ::
+
+    text   <s> a b c a b a     after the output's token a
+    runs       1     1   3     the longest suffix, a b a, occurs once: the cursor stands at the end of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
+from fairseq_aggdec.search.acceptance import NO_DRAFT
+from fairseq_aggdec.search.board import Board, Rows
+from fairseq_aggdec.windows.transfer import send_into, to_device
+
+
+class CopyBoard:
+    """Texts (up to L tokens) of S sentences, and of one more that stands for none; where the outputs stand in them.
+
+    Args:
+        match: see :class:`~fairseq_aggdec.drafters.copy.input_copy.CopyText`.
+        device: everything is there.
+
+    Attributes:
+        texts: (S + 1, L + 1) int64, the start symbol first, ``NO_DRAFT`` where no token is, as in the last column.
+        runs: (S + 1, L) int64.
+        places: (S + 1, 4) int64: the cursor, L where the output stands nowhere; the last token that was copied;
+            whether the cursor stands where a token was replaced; the tokens of the text.
+        generation, sources: see :class:`~fairseq_aggdec.engine.graphs.window_graphs.Memory`.
+    """
+
+    def __init__(self, match: str, device: torch.device):
+        self.match, self.device = match, device
+        self.room = 0, 0
+        self.generation = 0
+
+    @property
+    def sources(self) -> int:
+        return self.room[1]
+
+    def set(self, texts: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Takes up a batch.
+
+        Args:
+            texts: of the sentences, the start symbol first.
+            starts: what the outputs begin with.
+        """
+        self._make_room(len(texts), max(map(len, texts)))
+        sentences, length = self.room
+        none = [[NO_DRAFT] * (length + 1)] * (sentences + 1 - len(texts))
+        padded = [[*text, *[NO_DRAFT] * (length + 1 - len(text))] for text in texts]
+        send_into(self.texts, padded + none)
+        places = [[0, 0, 0, len(text)] for text in texts] + [[length, 0, 0, 0]] * len(none)
+        send_into(self.places, places)
+        begun = to_device([*starts, *[NO_DRAFT] * len(none)], self.device)
+        self.runs.copy_(self.texts[:, :length] == begun.unsqueeze(1))
+
+    def _make_room(self, sentences: int, length: int) -> None:
+        wanted = max(grid_rows(sentences), self.room[0]), max(grid_end(length), self.room[1])
+        if wanted == self.room:
+            return
+        self.room, self.generation = wanted, self.generation + 1
+        rows, length = wanted[0] + 1, wanted[1]
+        self.texts = torch.full((rows, length + 1), NO_DRAFT, device=self.device)
+        self.runs = torch.zeros(rows, length, dtype=torch.long, device=self.device)
+        self.places = torch.zeros(rows, 4, dtype=torch.long, device=self.device)
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, size: int) -> Tensor:
+        """(R, K) the texts from where the outputs stand now, ``NO_DRAFT`` behind the last token to draft.
+
+        Args:
+            board, owners, rows: as :meth:`~fairseq_aggdec.search.drafter.Follows.block` has them.
+            size: K, as in the iteration before: no row has gained more than K + 1 tokens in it.
+        """
+        own = owners.clamp(max=self.room[0])  # the board may have room for more sentences
+        texts, nowhere = self.texts.index_select(0, own), self.sources
+        ahead = torch.arange(1, size + 2, device=owners.device)  # (K + 1,)
+        cursor, copied, guessed, count = self.places.index_select(0, own).unbind(1)  # (R,) each
+        gained = rows.position - rows.before
+        # What the text says behind the cursor, and what was written instead, (R, K + 1)
+        following = texts.gather(1, (cursor.unsqueeze(1) + ahead).clamp_(max=nowhere))
+        behind = (rows.before.unsqueeze(1) + ahead).clamp_(max=board.room[1] - 1)
+        outputs = board.tokens.index_select(0, owners)  # (R, T)
+        alike = following == outputs.gather(1, behind)
+        stood = torch.minimum(alike.long().cumprod(1).sum(1), gained)
+        follows = stood == gained
+        copied = torch.where(follows | (cursor == nowhere), copied, cursor + stood)
+        found = self._found(own, texts, outputs, rows.position, gained, ahead - 1)
+        place = self._place(found, copied)
+        if self.match == "aligned":
+            inserted = (guessed != 0) & (copied == cursor)
+            replaced = torch.where(inserted, cursor, copied + 1)
+            lost = (place == nowhere) & (cursor != nowhere) & ~follows & (replaced + 1 < count)
+            place, guessed = torch.where(lost, replaced, place), lost
+        cursor = torch.where(follows, cursor + gained, place)
+        changed = torch.stack([cursor, copied, guessed.long(), count], dim=1)
+        self.places.index_copy_(0, own, changed)
+        block = texts.gather(1, (cursor.unsqueeze(1) + ahead[:-1]).clamp_(max=nowhere))
+        return block.masked_fill_((block == NO_DRAFT).cumsum(1) > 0, NO_DRAFT)
+
+    def _found(
+        self,
+        own: Tensor,
+        texts: Tensor,
+        outputs: Tensor,
+        position: Tensor,
+        gained: Tensor,
+        back: Tensor,
+    ) -> Tensor:
+        """(R, L) bool: where the longest suffix of each output that occurs in its text ends there.
+
+        Args:
+            own: (R,) int64, the sentences of the rows, in ``texts`` (R, L + 1), and with ``outputs`` (R, T).
+            position: (R,) int64 of the last token of the output.
+            gained: (R,) int64, how many of its tokens are new.
+            back: 0, 1, .. K.
+        """
+        length = self.sources
+        at = (position.unsqueeze(1) - back).clamp_(min=0)
+        written = outputs.gather(1, at)  # (R, K + 1), the last first
+        places = torch.arange(length, device=back.device)
+        before = places.unsqueeze(1) - back
+        before = before.masked_fill_(before < 0, length)  # (L, K + 1), in the text
+        alike = texts[:, before] == written.unsqueeze(1)
+        alike &= (back < gained.unsqueeze(1)).unsqueeze(1)
+        new = alike.long().cumprod(2).sum(2)  # (R, L)
+        # Where all that is new goes on in the text, so may what was there before.
+        first = places - gained.unsqueeze(1)
+        old = self.runs.index_select(0, own).gather(1, first.clamp(min=0))
+        runs = new + old.masked_fill_((new < gained.unsqueeze(1)) | (first < 0), 0)
+        self.runs.index_copy_(0, own, runs)
+        longest = runs.amax(1, keepdim=True)
+        return (runs == longest) & (longest > 0)
+
+    def _place(self, found: Tensor, copied: Tensor) -> Tensor:
+        """(R,) which of the places (R, L) counts, L for none; ``copied`` (R,) is the last token that was."""
+        length = self.sources
+        places = torch.arange(length, device=found.device)
+        first = torch.where(found, places, length).amin(1)
+        if self.match == "longest":
+            return first
+        if self.match == "unique":
+            return torch.where(found.sum(1) == 1, first, length)
+        next_one = torch.where(found & (places > copied.unsqueeze(1)), places, length).amin(1)
+        return torch.where(next_one == length, first, next_one)

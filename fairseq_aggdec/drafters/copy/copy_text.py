@@ -1,0 +1,118 @@
+"""A text to copy from, and where an output stands in it (Algorithm 1 of Ge et al., section 3.1).
+
+The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
+what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
+so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more
+often, and differ from it in speed only.
+"""
+
+from collections.abc import Sequence
+
+from fairseq_aggdec.drafters.copy.suffix_automaton import SuffixAutomaton
+
+NEVER_DRAFTED = -1
+
+
+class CopyText:
+    """One text to copy from, and how far the output has followed it.
+
+    Args:
+        tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
+        start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
+        match: which occurrence counts when the suffix has several (``--iad-match``): none (``unique``), the first
+            (``longest``), or the next after the last copied token (``recent``); ``aligned`` is ``recent``, and where no
+            suffix occurs the rejected token is taken as replaced.
+    """
+
+    def __init__(self, tokens: Sequence[int], start: int, match: str):
+        self.tokens = [start, *tokens]
+        self.match = match
+        # Index of the token that the output is thought to stand at, and of the last one that it has copied.
+        self.cursor: int | None = 0
+        self.copied = 0
+        self.guessed = (
+            False  # the cursor stands where a token was replaced, as nothing says otherwise
+        )
+        # Output tokens, start symbol included, that it has followed, and that the automaton has been walked with.
+        self.followed = self.read = 1
+        self.automaton: SuffixAutomaton | None = None  # made when a draft fails: many never do
+        self.state = self.length = 0
+
+    def copy(self, limit: int) -> list[int]:
+        """The text from the cursor on, at most ``limit`` tokens, up to the first that is never drafted."""
+        if self.cursor is None:
+            return []
+        draft = self.tokens[self.cursor + 1 : self.cursor + 1 + limit]
+        if NEVER_DRAFTED in draft:
+            del draft[draft.index(NEVER_DRAFTED) :]
+        return draft
+
+    def follow(self, output: Sequence[int], gained: int) -> None:
+        """Moves the cursor to where the output stands now, None where it stands nowhere.
+
+        Args:
+            output: the committed prefix, start symbol included.
+            gained: how many of its tokens are new.
+        """
+        cursor, self.followed = self.cursor, len(output)
+        if cursor is not None:
+            following = self.tokens[cursor + 1 : cursor + 1 + gained]
+            if following == output[-gained:]:
+                self.cursor = cursor + gained  # a unique run, grown longer, is still unique
+                self.guessed = False
+                return
+            self.copied = cursor + common_prefix(following, output[-gained:])
+        if self.automaton is None:
+            self.automaton = SuffixAutomaton(self.tokens)
+            self.state, self.length = self.automaton.step(0, 0, output[0])
+        for token in output[self.read :]:
+            self.state, self.length = self.automaton.step(self.state, self.length, token)
+        self.read = len(output)
+        self.cursor = self._occurrence()
+        if self.match == "aligned" and self.cursor is None and cursor is not None:
+            self.cursor = self._replaced(cursor)
+        else:
+            self.guessed = False
+
+    def arrive(self, place: int, length: int) -> None:
+        """The first ``length`` tokens of the output, start symbol included, led to a place of the text."""
+        self.cursor = self.copied = place
+        self.followed, self.guessed = length, False
+
+    def _occurrence(self) -> int | None:
+        assert self.automaton is not None
+        if self.length == 0:
+            return None
+        first = self.automaton.end[self.state]
+        if self.automaton.count[self.state] == 1 or self.match == "longest":
+            return first
+        if self.match == "unique":
+            return None
+        return self._next_occurrence(first)
+
+    def _replaced(self, cursor: int) -> int | None:
+        """Where the output stands if its last token replaced the rejected one.
+
+        If that was thought before and nothing of the draft stood, it came before the rejected token: one word may be
+        replaced by several tokens.
+        """
+        inserted = self.guessed and self.copied == cursor
+        place = cursor if inserted else self.copied + 1
+        self.guessed = place + 1 < len(self.tokens)
+        return place if self.guessed else None
+
+    def _next_occurrence(self, first: int) -> int:
+        """The first occurrence of the matched suffix after the last copied token (``recent``)."""
+        suffix = self.tokens[first - self.length + 1 : first + 1]
+        for end in range(max(self.copied + 1, first), len(self.tokens)):
+            if self.tokens[end - self.length + 1 : end + 1] == suffix:
+                return end
+        return first
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    alike = 0
+    while alike < min(len(first), len(second)) and first[alike] == second[alike]:
+        alike += 1
+    return alike

@@ -1,0 +1,224 @@
+"""Input-guided drafting: copy the source (Ge et al., section 3.1)."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_aggdec.budget.block_size import NodeBudget
+from fairseq_aggdec.budget.draft_length import DraftLength
+from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
+from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
+from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, Memory
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.transfer import on_host
+
+
+class CopyDrafter:
+    """Drafts from one text per sentence. What text that is, is said by the class that inherits.
+
+    Args:
+        eos: end symbol of the target dictionary, with which outputs start too.
+        match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+
+    Attributes:
+        new_length: makes what says how long drafts are, with nothing learned.
+        trees: makes drafts that branch; None: drafts are copies only.
+
+    Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
+    """
+
+    reads_features, ragged = False, True
+
+    def __init__(self, eos: int, match: str):
+        self.eos, self.match = eos, match
+        self.on_device: CopyBoard | None = None
+        self.trees: CopyTrees | None = None
+        self.limit_drafts(DraftLength)
+
+    def limit_drafts(self, new_length: Callable[[], DraftLength]) -> None:
+        self.new_length = new_length
+        self.forget()
+
+    def branch(self, budget: NodeBudget | None) -> None:
+        """Drafts trees of so many tokens from now on; None: copies only."""
+        self.trees = None if budget is None else CopyTrees(budget, self.eos)
+
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+        self.draft_length = self.new_length()
+        if self.trees is not None:
+            self.branch(self.trees.budget)
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is drafted in the current batch, see :class:`DraftLength`."""
+        return self.draft_length.resting
+
+    def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
+        """The text of each sentence of a batch as :class:`CopyText` takes it."""
+        raise NotImplementedError
+
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
+        """The same for beam search: target tokens, up to the first that must not be drafted."""
+        return [
+            tokens[: tokens.index(NEVER_DRAFTED)] if NEVER_DRAFTED in tokens else tokens
+            for tokens in map(list, self.copied(sample))
+        ]
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        # Not the device that the models had when this was made: training moves them after that.
+        by = "kernels" if verifier.compiled else state.device.type
+        self.draft_length.start(len(state.rows), by)
+        if not self.resting:
+            self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
+            # Of a tree that the verifier cannot read one path would be shown to it, which need not be the copy.
+            self.growing = self.trees if self.trees and verifier.reads_trees else None
+            if self.growing is not None:
+                self.growing.start(len(self.texts))
+
+    def draft(self, state: DecodeState) -> Draft:
+        if self.resting or self.draft_length.idle:
+            return Draft([()] * len(state.rows))
+        limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
+        if self.growing is not None:
+            return self._branched(self.growing, limits)
+        return Draft([text.copy(limit) for text, limit in zip(self.texts, limits, strict=True)])
+
+    def _limit(self, place: int, row: Row) -> int:
+        """How many tokens of a text are drafted at most; where any are, it is followed as far as the output goes."""
+        text = self.texts[place]
+        limit = self.draft_length.cap(place, min(row.end - row.position, len(text.tokens)))
+        gained = len(row.tokens) - text.followed
+        if limit and gained:  # not before: a row that drafts nothing need not know where it stands
+            text.follow(row.tokens, gained)
+        return limit
+
+    def _branched(self, trees: CopyTrees, limits: Sequence[int]) -> Draft:
+        cost, stands = self.draft_length.fixed_cost, self.draft_length.stands
+        mean = self.draft_length.mean
+        grown = [
+            trees.grow(row, text, (stands(row), mean), limit, cost)
+            for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
+        ]
+        tokens = [[step.token for step in tree.steps] for tree in grown]
+        return TreeDraft(tokens, [tree.parents for tree in grown])
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        if self.resting:
+            return
+        drafted, accepted = verification.drafted, verification.accepted
+        verified = sum(drafted)
+        if self.growing is not None and self.growing.sizes == drafted:  # else nothing was drafted
+            drafted, accepted = self._learn_edits(self.growing, verification, state)
+        self.draft_length.observe(drafted, accepted, verified)
+
+    def _learn_edits(
+        self, trees: CopyTrees, verification: Verification, state: DecodeState
+    ) -> tuple[list[int], list[int]]:
+        """Learns from what became of trees; what was drafted and stood, as if they had been copies."""
+        found = [
+            trees.observe(place, text, path, row.tokens)
+            for place, (text, path, row) in enumerate(
+                zip(self.texts, verification.nodes(), state.rows, strict=True)
+            )
+        ]
+        drafted, accepted = zip(*found, strict=True)
+        return list(drafted), list(accepted)
+
+    def follows(self, state: DecodeState) -> int | None:
+        if self.resting:
+            return 0
+        if self.trees is not None:
+            return None
+        most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
+        limit = self.draft_length.cap(0, longest)
+        if limit == 0:
+            return 0
+        if len(self.texts) > ROWS[-1] or (self.draft_length.fixed and limit >= WIDTHS[-1]):
+            return None
+        # Few sizes; slots that are too many are free on a device for which so long a draft is worth it.
+        limit = WIDTHS[bisect_left(WIDTHS, min(limit + 1, WIDTHS[-1]))] - 1
+        device = state.device
+        if self.on_device is None or self.on_device.device != device:
+            self.on_device = CopyBoard(self.match, device)
+        starts = [row.tokens[0] for row in state.rows]
+        self.on_device.set([text.tokens for text in self.texts], starts)
+        return min(limit, most)
+
+    def reserve(self, shape: Shape) -> Sequence[Memory]:
+        assert self.on_device is not None
+        return [self.on_device]
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        assert self.on_device is not None
+        return self.on_device.block(board, owners, rows, shape.width - 1)
+
+    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        self.draft_length.learn(drafted, accepted)
+
+    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
+        if measured := self.draft_length.measured:
+            measured.add(rows, slots, seconds)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        if not self.resting:
+            self.texts = [self.texts[row] for row in rows]
+            self.draft_length.keep_rows(rows)
+            if self.growing is not None:
+                self.growing.keep_rows(rows)
+
+
+class InputCopyDrafter(CopyDrafter):
+    """Drafts from the source sentence, whatever the padding side and the dictionaries.
+
+    Args:
+        source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
+        match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+    """
+
+    def __init__(self, source: Dictionary, target: Dictionary, match: str):
+        super().__init__(target.eos(), match)
+        self.to_target = symbol_map(source, target)
+        self.source_pad, self.source_eos = source.pad(), source.eos()
+
+    def copied(self, sample: Mapping) -> list[list[int]]:
+        source = on_host(sample["net_input"]["src_tokens"])
+        mapped = self.to_target[source].tolist()
+        return [
+            self._strip(ids, tokens) for ids, tokens in zip(source.tolist(), mapped, strict=True)
+        ]
+
+    def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
+        """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
+        first, last = 0, len(ids)
+        while last > first and ids[last - 1] == self.source_pad:
+            last -= 1
+        while first < last and ids[first] == self.source_pad:
+            first += 1
+        return (
+            tokens[first : last - 1]
+            if last > first and ids[last - 1] == self.source_eos
+            else tokens[first:last]
+        )
+
+
+def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
+    """(V_source,) target id of every source id by symbol, ``NEVER_DRAFTED`` for special symbols and missing ones.
+
+    ``unk`` maps to ``unk``: the source's unknown words are often unknown in the output too.
+    """
+    mapped = torch.full((len(source),), NEVER_DRAFTED)
+    for index in range(len(source)):
+        symbol = source[index]
+        if symbol in target.indices:
+            mapped[index] = target.indices[symbol]
+    for special in (source.bos(), source.pad(), source.eos()):
+        mapped[special] = NEVER_DRAFTED
+    return mapped

@@ -1,0 +1,53 @@
+"""Attention: its kernels on a GPU, masks that they read without a copy, and a form without library sums on a CPU."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# PyTorch's own order but for cuDNN, which it prefers on Hopper in half precision: that prepares a plan for every shape,
+# and the keys of a window are one more in every step.
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def with_kernels(
+    device: torch.device,
+    function: Callable[Arguments, Result],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
+) -> Result:
+    """Calls a function whose attention runs on a device, with the kernels that suit windows there."""
+    chosen: Any = sdpa_kernel(KERNELS) if device.type == "cuda" else nullcontext()
+    with chosen:
+        return function(*args, **kwargs)
+
+
+def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention in which equal queries over equal keys give equal bits, wherever they stand in the window.
+
+    ``scaled_dot_product_attention`` does not promise that on a CPU: MKL's sums depend on a query's place. Here every
+    query is reduced by itself, in fp32, over all L keys; L has to be the same in all calls that are compared.
+
+    Args:
+        q: (B, H, W, D).
+        k, v: (B, H, L, D).
+        mask: additive, (B or 1, 1, W or 1, L); None: every key is visible.
+
+    Returns:
+        (B, H, W, D) in the dtype of ``q``.
+    """
+    keys, values, scale = k.float(), v.float(), q.size(-1) ** -0.5
+    out = torch.empty_like(q)
+    for slot in range(q.size(2)):
+        scores = (keys * q[:, :, slot : slot + 1].float()).sum(-1) * scale  # (B, H, L)
+        if mask is not None:
+            scores += mask[:, :, min(slot, mask.size(2) - 1)]
+        out[:, :, slot] = (scores.softmax(-1).unsqueeze(-1) * values).sum(2)
+    return out

@@ -1,0 +1,238 @@
+"""All layers of a decoder or an encoder in one call of the compiled library, where it represents them."""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.linear import FastNorm
+from fairseq_aggdec.kernels.library import (
+    ACTIVATIONS,
+    WORD,
+    LayerStruct,
+    NormStruct,
+    ShapeStruct,
+    StepStruct,
+    kernels,
+)
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Window
+
+PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
+NORMS = ("own_norm", "cross_norm", "last_norm")
+
+
+def needs_mask(window: Window, span: int | None) -> bool:
+    """Whether what a window's slots see has to be said by a mask: not where it is the places up to each slot or its
+    row's whole window, nor where it is a tree."""
+    return span is not None or not (type(window) is Window or isinstance(window, TreeWindow))
+
+
+class CompiledLayers:
+    """The layers of one stack; made by :func:`compile_layers`.
+
+    Args:
+        layers: what :class:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder` or
+            :class:`~fairseq_aggdec.engine.encoder.FastEncoder` runs one by one; their weights are shared.
+        end_norm: follows the last layer, or None.
+        embedding: of tokens that :meth:`decode` is given as such, or None.
+    """
+
+    def __init__(
+        self, layers: Sequence[Any], end_norm: FastNorm | None, embedding: "Embedding | None"
+    ):
+        self.kept = layers, end_norm, embedding  # what the structures point to
+        self.library = kernels()
+        self.structs = (LayerStruct * len(layers))()
+        for struct, layer in zip(self.structs, layers, strict=True):
+            for name, module in _parts(layer):
+                if name in NORMS:
+                    module = NormStruct(
+                        module.weight.data_ptr(), module.bias.data_ptr(), module.eps
+                    )
+                else:
+                    module = module.kernel.struct
+                setattr(struct, name, module)
+        first = layers[0]
+        self.channels = first.own_out.outputs
+        self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
+        self.shape.activation = ACTIVATIONS.index(first.feed_forward.activation)
+        if end_norm is not None:
+            self.shape.end_norm = _norm(end_norm)
+        if embedding is not None:
+            self.shape.embeddings = embedding.weight.data_ptr()
+            self.shape.scale = embedding.scale
+            if embedding.slot is not None:
+                self.shape.slot = embedding.slot.data_ptr()
+            if embedding.norm is not None:
+                self.shape.first_norm = _norm(embedding.norm)
+        self.embeds = embedding is not None
+        self.step = StepStruct()
+        self.memory: Sequence[Tensor] | None = None
+        self.cache: Tensor | None = None
+        self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
+
+    def decode(
+        self,
+        x: Tensor | None,
+        window: Window,
+        cache: Tensor,
+        own_mask: Tensor | None,
+        memory: Sequence[Tensor],
+        memory_mask: Tensor | None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The window's tokens through all layers and the norm behind them, (N, C); may be ``x`` itself, overwritten.
+        What is ``wanted`` of them, (B * wanted, C), where they are embedded here.
+
+        Args:
+            x: (N, C); None: they are embedded here, each at its place among ``positions`` (>= end, C), if any. Where
+                ``embeds`` is true.
+            window: says where the tokens stand.
+            cache: (layers, B, capacity, 2C), written in place.
+            own_mask: additive, (B or 1, 1, W, end); None: a slot sees what the window says, or everything where
+                :func:`needs_mask` is true of it.
+            memory: of each layer keys and values (B, S, 2C), all laid out alike, 2C together.
+            memory_mask: additive, (B, 1, 1, S), or None.
+        """
+        tokens: list[int] = []
+        depths: list[int] = []
+        step = self.step
+        if x is not None:
+            x, step.wanted = x.contiguous(), 0
+        else:
+            tokens, step.wanted = window.host_tokens(), window.wanted
+            x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)
+            if isinstance(window, TreeWindow):
+                depths = window.host_depths
+        where = window.starts, window.widths, window.block_starts or (), tokens, depths
+        said = self.say_where(*where, window.end, positions)
+        self._say_what_is_seen(window, own_mask)
+        self.say_what_is_kept(cache, memory, memory_mask)
+        layers, shape, at = self.addresses
+        self.library.aggdec_decode(layers, shape, at, x.data_ptr())
+        del said  # until here: the step points to it
+        return x
+
+    def say_where(
+        self,
+        starts: Sequence[int],
+        widths: Sequence[int],
+        blocks: Sequence[int],
+        tokens: Sequence[int],
+        depths: Sequence[int],
+        end: int,
+        positions: Tensor | None,
+    ) -> Any:
+        """Writes into the step where tokens stand, and which they are if they are embedded here; returns what that
+        points to. Arguments as of a :class:`~fairseq_aggdec.windows.window.Window`, empty where it has none."""
+        step, rows = self.step, len(starts)
+        words = array("q", [*starts, *widths, *blocks, *tokens, *depths])
+        at, _ = words.buffer_info()
+        step.rows, step.starts, step.widths = rows, at, at + WORD * rows
+        at += 2 * WORD * rows
+        step.blocks = at if blocks else None
+        at += WORD * len(blocks)
+        step.tokens = at if tokens else None
+        step.depths = at + WORD * len(tokens) if depths else None
+        step.positions = None if positions is None else positions.data_ptr()
+        step.end, step.threads = end, torch.get_num_threads()
+        return words
+
+    def say_what_is_kept(
+        self, cache: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None
+    ) -> None:
+        """Writes into the step what is read beside the window; arguments as for :meth:`decode`."""
+        step = self.step
+        if cache is not self.cache:
+            self.cache, step.cache = cache, cache.data_ptr()
+            step.cache_layer, step.cache_row, _, _ = cache.stride()
+        if memory is not self.memory:
+            self._remember(memory)
+        step.memory_mask = None
+        if memory_mask is not None:
+            step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
+
+    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> None:
+        """Writes into the step what each slot sees; what that points to is kept there, but for the mask."""
+        step = self.step
+        step.mask = step.seen = None
+        step.causal = own_mask is None and not needs_mask(window, None)
+        if own_mask is not None:
+            step.mask = own_mask.data_ptr()
+            step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0
+            step.mask_slot = own_mask.stride(2)
+        elif isinstance(window, TreeWindow):
+            step.seen, step.seen_bytes = window.places()
+
+    def _remember(self, memory: Sequence[Tensor]) -> None:
+        self.memory = memory
+        self.memory_addresses = (ctypes.c_void_p * len(memory))(*(m.data_ptr() for m in memory))
+        step, first = self.step, memory[0]
+        step.memory = ctypes.addressof(self.memory_addresses)
+        step.memory_row, step.memory_position, _ = first.stride()
+        step.sources = first.size(1)
+
+    def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
+        """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""
+        numbers = (ctypes.c_int64 * (3 * len(places)))(*(n for place in places for n in place))
+        layer, row, size, _ = cache.stride()
+        self.library.aggdec_move(
+            cache.data_ptr(), len(cache), layer, row, size, ctypes.addressof(numbers), len(places)
+        )
+
+    def encode(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Sentences one after the other, (N, C) with N the sum of ``lengths``, through all layers of an encoder."""
+        x = x.contiguous()
+        numbers = (ctypes.c_int64 * len(lengths))(*lengths)
+        layers, shape, _ = self.addresses
+        threads = torch.get_num_threads()
+        self.library.aggdec_encode(
+            layers, shape, ctypes.addressof(numbers), len(lengths), threads, x.data_ptr()
+        )
+        return x
+
+
+@dataclass
+class Embedding:
+    """How tokens become vectors: ``norm(scale * weight[token] + position)``, ``slot`` in place of a row of ``weight``
+    where a token is less than 0."""
+
+    weight: Tensor
+    scale: float
+    norm: FastNorm | None
+    slot: Tensor | None = None
+
+
+def _norm(module: FastNorm) -> NormStruct:
+    assert module.bias is not None
+    return NormStruct(module.weight.data_ptr(), module.bias.data_ptr(), module.eps)
+
+
+def _parts(layer: Any) -> list[tuple[str, Any]]:
+    """Norms and products of a layer by their names in the library; an encoder's has no cross-attention."""
+    block = layer.feed_forward
+    parts = {"expand": block.expand, "contract": block.contract, "last_norm": block.norm}
+    parts |= {name: getattr(layer, name, None) for name in (*PARTS[:4], *NORMS[:2])}
+    return [(name, module) for name, module in parts.items() if module is not None]
+
+
+def compile_layers(
+    layers: Sequence[Any], end_norm: FastNorm | None = None, embedding: Embedding | None = None
+) -> CompiledLayers | None:
+    """The layers for one call, None where the library does not represent one of them; see :class:`CompiledLayers`."""
+    activations = {layer.feed_forward.activation for layer in layers}
+    if len(activations) != 1 or not activations.issubset(ACTIVATIONS):
+        return None
+    for layer in layers:
+        for _, module in _parts(layer):
+            if isinstance(module, FastNorm):
+                if module.weight is None or module.weight.dtype is not torch.float32:
+                    return None
+            elif module.kernel is None:
+                return None
+    return CompiledLayers(layers, end_norm, embedding)

@@ -1,0 +1,157 @@
+"""The encoder of a stock fairseq Transformer with packed weights; any other encoder runs as it is."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from torch import Tensor
+
+from fairseq_aggdec.engine.attention import with_kernels
+from fairseq_aggdec.engine.compiled import compile_layers
+from fairseq_aggdec.engine.int8 import attend_alone, linear
+from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
+from fairseq_aggdec.engine.support import attention_gap, overridden
+from fairseq_aggdec.windows.masks import additive_mask
+from fairseq_aggdec.windows.transfer import on_host
+
+EncoderOut = dict[str, Any]
+
+
+def encoder_gap(encoder: Any) -> str | None:
+    """What keeps :class:`FastEncoder` from representing ``encoder``, or None when nothing does."""
+    if not isinstance(encoder, TransformerEncoderBase):
+        return f"{type(encoder).__name__} is not a Transformer encoder"
+    methods = ("forward", "forward_torchscript", "forward_scriptable", "forward_embedding")
+    if gap := overridden(encoder, TransformerEncoderBase, methods):
+        return gap
+    for layer in encoder.layers:
+        if not isinstance(layer, TransformerEncoderLayerBase):
+            return f"layers of type {type(layer).__name__}"
+        if gap := overridden(layer, TransformerEncoderLayerBase, ("forward",)):
+            return gap
+        if gap := attention_gap(layer.self_attn):
+            return gap
+        if getattr(layer, "return_fc", False):
+            return "layers that return their feed-forward results"
+    return None
+
+
+class _Layer:
+    """One encoder layer over (B, S, C)."""
+
+    def __init__(self, layer: Any, pack: bool, int8: bool):
+        attention = layer.self_attn
+        product = functools.partial(linear, pack=pack, int8=int8)
+        self.heads, self.int8 = attention.num_heads, int8
+        self.qkv = product([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.own_out = product([attention.out_proj])
+        self.own_norm = FastNorm(layer.self_attn_layer_norm)
+        self.pre_norm = bool(layer.normalize_before)
+        self.feed_forward = FastFeedForward(layer, product)
+
+    def __call__(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
+        batch, length, _ = x.shape
+        qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
+        # (B, S, 3C) -> 3 x (B, H, S, D)
+        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attend = attend_alone if self.int8 else torch.nn.functional.scaled_dot_product_attention
+        attended = attend(q, k, v, hidden_keys)
+        x = x + self.own_out(attended.transpose(1, 2).reshape(batch, length, -1))
+        return self.feed_forward(x if self.pre_norm else self.own_norm(x))
+
+
+class FastEncoder:
+    """``TransformerEncoderBase.forward`` in evaluation mode: the same dictionary, packed weights underneath.
+
+    Where nothing is padded there is no padding mask: whoever asked it on a GPU would wait for all layers. What stands
+    at padding is not the same, but hidden.
+
+    Args:
+        encoder: its weights are read, never changed.
+        pack: lay the weights out for few rows on CPU.
+        int8: compute in 8 bits, such that a sentence's result does not depend on what stands beside it.
+    """
+
+    def __init__(self, encoder: TransformerEncoderBase, pack: bool, int8: bool = False):
+        self.encoder = encoder
+        self.layers = [_Layer(layer, pack, int8) for layer in encoder.layers]
+        self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
+        self.compiled = compile_layers(self.layers, self.norm)
+        self.positions: Tensor | None = None  # (longest source so far, C)
+
+    def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
+        src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
+        padding: Tensor | None = None
+        if any(pad in row for row in on_host(src_tokens).tolist()):
+            padding = src_tokens.eq(pad)
+            lengths = (~padding).sum(dim=1, dtype=torch.int32).reshape(-1, 1)
+        else:
+            rows, length = src_tokens.shape
+            lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
+        x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
+        run = self._plain if self.compiled is None else self._compiled
+        x = run(x.clone() if x is embedding else x, padding)
+        return {
+            "encoder_out": [x.transpose(0, 1)],  # S x B x C, as fairseq has it
+            "encoder_padding_mask": [] if padding is None else [padding],
+            "encoder_embedding": [embedding],
+            "encoder_states": [],
+            "fc_results": [],
+            "src_tokens": [],
+            "src_lengths": [lengths],
+        }
+
+    def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
+        """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""
+        encoder, length = self.encoder, src_tokens.size(1)
+        if padded or encoder.embed_positions is None or encoder.quant_noise is not None:
+            x, embedding = encoder.forward_embedding(src_tokens)
+            return x, embedding
+        if self.positions is None or len(self.positions) < length:
+            self.positions = encoder.embed_positions(src_tokens[:1])[0].detach()  # (S, C)
+        embedding = encoder.embed_scale * encoder.embed_tokens(src_tokens)
+        x = embedding + self.positions[:length]
+        if encoder.layernorm_embedding is not None:
+            x = encoder.layernorm_embedding(x)
+        return encoder.dropout_module(x), embedding
+
+    def _plain(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        hidden_keys = None
+        if padding is not None:
+            x = x.masked_fill(padding.unsqueeze(-1), 0)
+            hidden_keys = additive_mask(padding, x.dtype)
+        x = with_kernels(x.device, self._layers, x, hidden_keys)
+        return x if self.norm is None else self.norm(x)
+
+    def _layers(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, hidden_keys)
+        return x
+
+    def _compiled(self, x: Tensor, padding: Tensor | None) -> Tensor:
+        """Padding is not computed: it stays 0."""
+        assert self.compiled is not None
+        rows, length, channels = x.shape
+        if padding is None:
+            return self.compiled.encode(x.view(-1, channels), [length] * rows).view_as(x)
+        real = ~padding
+        out = torch.zeros_like(x)
+        out[real] = self.compiled.encode(x[real], real.sum(1).tolist())
+        return out
+
+
+class StockEncoder:
+    """Any fairseq encoder, called as stock generation calls it; a mask that hides nothing is left out here, too."""
+
+    def __init__(self, encoder: Any):
+        self.encoder = encoder
+
+    def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
+        out: EncoderOut = self.encoder.forward_torchscript(net_input)
+        masks = out.get("encoder_padding_mask") if isinstance(out, dict) else None
+        if isinstance(masks, list) and masks and not bool(masks[0].any()):
+            out["encoder_padding_mask"] = []
+        return out

@@ -1,0 +1,257 @@
+"""The window step as captured graphs: on a GPU a call of the decoder is one launch, whatever its window holds.
+
+A window is laid out on a grid (:mod:`fairseq_aggdec.windows.grid`) of one of a few sizes. For each size that comes a
+second time the step is captured, over memory that stays where it is from batch to batch (:class:`Room`). Windows of
+other sizes and kinds run as they are, over the same memory, so both may follow each other in a batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.capture import Captured
+from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, bits_seen, laid_out
+from fairseq_aggdec.windows.transfer import send_into
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Window
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)
+SHORTEST = WORD  # keys of a cache or of a source: so many, or twice, four times, ... so many
+# A size is captured when it comes for this time: one that comes once would cost more than it saves.
+CAPTURED_AT = 2
+
+
+class Kept(NamedTuple):
+    """Keys and values that a step works on.
+
+    Attributes:
+        cache: (layers, B, capacity, 2C), written in place.
+        memory: of each layer those of the source, (B, S, 2C).
+        memory_mask: additive, (B, 1, 1, S); None: the sources are equally long.
+    """
+
+    cache: Tensor
+    memory: Sequence[Tensor]
+    memory_mask: Tensor | None
+
+
+class Size(NamedTuple):
+    """Of a captured step: rows R, slots of each W, keys E that they see of the cache, keys of sources S; of trees."""
+
+    rows: int
+    width: int
+    end: int
+    sources: int
+    tree: bool = False
+
+
+# What is read at each position, tokens (N,) or vectors (N, C), the window and its keys -> features (N, C).
+Run = Callable[[Tensor, GridWindow, Kept], Tensor]
+
+
+class Room:
+    """Memory for the keys and values of any batch that is no larger.
+
+    Args:
+        layers, width: of the decoder; ``width`` is 2C.
+        size: ``rows``, ``end`` and ``sources`` say how much there is room for.
+        like: has the device and the precision.
+    """
+
+    def __init__(self, layers: int, width: int, size: Size, like: Tensor):
+        self.size = size
+        self.cache = like.new_zeros(layers, size.rows, size.end, width)
+        self.memory = like.new_zeros(layers, size.rows, size.sources, width)
+        self.mask = like.new_zeros(size.rows, 1, 1, size.sources)
+
+    def part(self, size: Size) -> Kept:
+        """That of a captured step, views."""
+        return Kept(
+            self.cache[:, : size.rows, : size.end],
+            self.memory[:, : size.rows, : size.sources].unbind(0),
+            self.mask[: size.rows, :, :, : size.sources],
+        )
+
+
+class Step:
+    """The step for one size.
+
+    Args:
+        size: of the grid.
+        run: the decoder.
+        kept: what it reads and writes, which stays where it is.
+        given: what is read at each position of some window.
+        pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
+    """
+
+    def __init__(self, size: Size, run: Run, kept: Kept, given: Tensor, pool: object):
+        self.size, self.run, self.kept, self.pool = size, run, kept, pool
+        slots = size.rows * size.width
+        self.given = given.new_zeros(slots, *given.shape[1:])
+        # Which of the given each slot reads, its place, the last one that it sees, the slots that count; what nodes of
+        # trees see, as bits.
+        words = size.end // WORD if size.tree else 0
+        self.numbers = torch.zeros(4 + words, slots, dtype=torch.long, device=given.device)
+        self.depths = self.numbers.new_zeros(slots)
+        self.captured: Captured | None = None
+
+    def __call__(self, window: Window, given: Tensor) -> Tensor:
+        """A window's features (N, C), to be read before the decoder's next call."""
+        rows, width, end, _, _ = self.size
+        count = len(given)
+        self.given[:count] = given
+        *placed, used = laid_out(window, rows, width)
+        numbers = torch.tensor([*placed, used + [0] * (rows * width - count)])
+        if isinstance(window, TreeWindow):
+            self.depths[:count] = window.depths
+            seen = bits_seen(window, rows, width, end)
+            numbers = torch.cat([numbers, seen.view(-1, rows * width)])
+        send_into(self.numbers, numbers)
+        if self.captured is None:  # not before: the call that warms up writes to the cache
+            self.captured = Captured(self._features, given.device, self.pool)
+        x = self.captured.replay()
+        if used[-1] == count - 1:
+            return x[:count]  # no holes
+        return x.index_select(0, self.numbers[3, :count])
+
+    def _features(self) -> Tensor:
+        source, places, last, _ = self.numbers[:4].unbind(0)
+        rows, width, end, _, tree = self.size
+        given = self.given.index_select(0, source)
+        if tree:
+            depths = self.depths.index_select(0, source)
+            seen = self.numbers[4:].view(rows * width, -1)
+            window: GridWindow = GridTree(given, places, (rows, width, end), depths, seen)
+        else:
+            window = GridWindow(given, places, (rows, width, end), last)
+        window.reach = 0  # positions that no window has need no embedding
+        return self.run(given, window, self.kept)
+
+
+class Memory(Protocol):
+    """What a captured function reads and writes.
+
+    Attributes:
+        generation: changes when what was captured over this memory is not to be replayed any more.
+        sources: how long what is read of the sources of the batch is; None: the batch is not in this memory.
+    """
+
+    generation: int
+
+    @property
+    def sources(self) -> int | None: ...
+
+
+class WindowGraphs:
+    """The captured steps of one decoder.
+
+    Args:
+        run: the decoder.
+        device: a GPU.
+    """
+
+    def __init__(self, run: Run, device: torch.device):
+        self.run, self.pool = run, torch.cuda.graph_pool_handle()
+        self.room: Room | None = None
+        self.steps: dict[Size, Step] = {}
+        self.met: Counter[Size] = Counter()
+        self.batch: Size | None = None  # what the batch is given of the room; None: it does not fit
+        self.longest = SHORTEST
+        self.generation = 0
+
+    @property
+    def sources(self) -> int | None:
+        return self.batch.sources if self.batch else None
+
+    def start(self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int) -> Kept:
+        """Takes up a batch: keys and values (B, S, 2C) of its sources by layer, their mask, rows, cache places.
+
+        Returns:
+            where they stand now, and the cache.
+        """
+        layers, (_, length, width) = len(kv), kv[0].shape
+        self.batch = None
+        if rows > ROWS[-1]:
+            return Kept(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
+        self.longest = max(self.longest, capacity)
+        self.batch = Size(grid_rows(rows), 0, grid_end(self.longest), grid_end(length))
+        room = self._room(layers, width, kv[0])
+        whole, part = room.part(self.batch), room.part(Size(rows, 0, self.batch.end, length))
+        # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
+        whole.cache.zero_()
+        assert whole.memory_mask is not None and part.memory_mask is not None
+        whole.memory_mask.fill_(-torch.inf)
+        whole.memory_mask[..., 0] = 0.0  # rows that are none have something to see
+        part.memory_mask.copy_(torch.zeros_like(part.memory_mask) if mask is None else mask)
+        for all_of_it, own, new in zip(whole.memory, part.memory, kv, strict=True):
+            all_of_it.zero_()
+            own.copy_(new)
+        return part
+
+    def _room(self, layers: int, width: int, like: Tensor) -> Room:
+        assert self.batch is not None
+        if self.room is not None:
+            rows, _, end, sources, _ = map(max, self.room.size, self.batch)
+            wanted = Size(rows, 0, end, sources)
+            if wanted == self.room.size:
+                return self.room
+        else:
+            wanted = self.batch
+        self.forget()
+        self.room = Room(layers, width, wanted, like)
+        return self.room
+
+    def forget(self) -> None:
+        """Drops what was captured: memory that it reads is given up."""
+        self.steps.clear()
+        self.pool = torch.cuda.graph_pool_handle()  # an empty one is not opened again
+        self.generation += 1
+
+    def part(self, rows: int, end: int) -> Kept | None:
+        """Where a grid of so many rows finds its first ``end`` keys; None: the batch is not in the room."""
+        if self.batch is None or self.room is None:
+            return None
+        return self.room.part(self.batch._replace(rows=rows, end=end))
+
+    def step(self, window: Window, given: Callable[[], Tensor]) -> Tensor | None:
+        """The features (N, C) of a window; None: it is to be run as it is.
+
+        Args:
+            window: whose rows are the first of the batch.
+            given: what is read at each of its positions.
+        """
+        if self.batch is None or not window.gridded or window.rows > self.batch.rows:
+            return None
+        if window.width > WIDTHS[-1] or window.end > self.batch.end:
+            return None
+        width = WIDTHS[bisect_left(WIDTHS, window.width)]
+        sources, tree = self.batch.sources, isinstance(window, TreeWindow)
+        size = Size(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
+        self.met[size] += 1
+        if self.met[size] < CAPTURED_AT:
+            return None
+        assert self.room is not None
+        read = given()
+        if size not in self.steps:
+            self.steps[size] = Step(size, self.run, self.room.part(size), read, self.pool)
+        return self.steps[size](window, read)
+
+
+def grid_rows(rows: int) -> int:
+    """The step that has room for so many rows."""
+    return ROWS[bisect_left(ROWS, rows)]
+
+
+def grid_end(keys: int) -> int:
+    """The step that has room for so many keys."""
+    size = SHORTEST
+    while size < keys:
+        size *= 2
+    return size

@@ -1,0 +1,138 @@
+"""Linear layers in 8 bits on CPU that are exact to themselves: a row's result does not depend on the rows beside it.
+
+Weights have a scale per output, inputs a scale and a zero point per row, so what is added up are integers, in whatever
+order, and what is left is done number by number. The compiled kernels do it; :class:`PlainProduct` is the same, bit for
+bit, in PyTorch's operators.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
+from fairseq_aggdec.kernels.library import Product, in_levels, kernels
+
+SMALLEST_RANGE = 1e-12  # of a row, as kernels.cpp has it
+KINDS = (torch.float32, torch.bfloat16)
+
+
+def int8_available() -> bool:
+    """Whether there are compiled products in 8 bits, which are faster than those in fp32."""
+    return kernels() is not None
+
+
+def row_levels(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (N, K) fp32 in 8 bits: levels 0 to 255 (N, K) fp32, scales and zero points (N, 1) fp32.
+
+    A number is scale * (level - zero point); 0 is a level of every row.
+    """
+    low = x.amin(-1, keepdim=True).clamp_(max=0.0)
+    span = (x.amax(-1, keepdim=True).clamp_(min=0.0) - low).clamp_(min=SMALLEST_RANGE)
+    inverse = 255.0 / span
+    zero = (-low * inverse).round_()
+    levels = (x * inverse).round_().add_(zero).clamp_(0.0, 255.0)
+    return levels, span * (1 / 255), zero
+
+
+@functools.cache
+def _multiplies_integers() -> bool:
+    """Whether this torch multiplies matrices of int8 on CPU."""
+    ones = torch.ones(3, 8, dtype=torch.int8)
+    try:
+        return bool((torch._int_mm(ones, ones.t()) == 8).all())
+    except (AttributeError, RuntimeError):
+        return False
+
+
+class PlainProduct:
+    """``activation(x W^T + b)`` in 8 bits in PyTorch's operators: x (N, K) fp32 on CPU -> (N, O)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool):
+        levels, self.scales = in_levels(weight)
+        self.sums = levels.sum(1, dtype=torch.int32)
+        self.levels = levels.t()
+        self.bias, self.relu = bias, relu
+
+    def __call__(self, x: Tensor) -> Tensor:
+        levels, scales, zeros = row_levels(x.flatten(0, -2))
+        sums = self._integers(levels) - zeros.int() * self.sums
+        y = (sums.float() * scales * self.scales).view(*x.shape[:-1], -1)
+        if self.bias is not None:
+            y += self.bias
+        return y.relu_() if self.relu else y
+
+    def _integers(self, levels: Tensor) -> Tensor:
+        """Levels (N, K) of 0 to 255 -> their products with the weights', (N, O) int32."""
+        # With one input, _int_mm of PyTorch 2.13 gives wrong numbers where there is AVX-512 VNNI.
+        if levels.size(1) > 1 and _multiplies_integers():
+            signed = (levels - 128).to(torch.int8)
+            return torch._int_mm(signed, self.levels) + 128 * self.sums
+        return (levels.double() @ self.levels.double()).int()  # exact below 2**53
+
+
+class Int8Linear:
+    """A :class:`~fairseq_aggdec.engine.linear.FastLinear` in 8 bits: (N, C_in) -> (N, C_out).
+
+    Attributes:
+        kernel: the product in the compiled library, None where there is none.
+    """
+
+    carried = False  # its bias is its own
+
+    def __init__(self, modules: Sequence[nn.Linear], relu: bool = False):
+        weight, bias = joined([module.weight for module in modules]), joined_bias(modules)
+        bias = None if bias is None else bias.detach().float()
+        self.outputs, self.dtype = len(weight), weight.dtype
+        self.kernel = Product(weight, bias, relu, int8=True) if kernels() is not None else None
+        self.product = self.kernel or PlainProduct(weight, bias, relu)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.dtype is torch.float32:
+            return self.product(x)
+        return self.product(x.float()).to(x.dtype)
+
+    def add_to(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self(y)
+
+    def fill_up(self, x: Tensor) -> Tensor:
+        return x
+
+
+def linear(
+    modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True, int8: bool = False
+) -> FastLinear | Int8Linear:
+    """The layer in 8 bits where that was asked for and can be had."""
+    weights = [module.weight for module in modules]
+    if int8 and all(weight.dtype in KINDS and weight.device.type == "cpu" for weight in weights):
+        return Int8Linear(modules, relu)
+    return FastLinear(modules, relu, pack)
+
+
+def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention whose result for a query depends on that query and what it sees only: one after the other, slow.
+
+    PyTorch's own takes other products for other numbers of queries and keys, which round otherwise.
+
+    Args:
+        q: (B, H, W, D) fp32.
+        k, v: (B, H, L, D).
+        mask: additive, (B or 1, 1, W or 1, L); None: everything is seen.
+
+    Returns:
+        (B, H, W, D)
+    """
+    out = torch.empty_like(q)
+    for row in range(q.size(0)):
+        for slot in range(q.size(2)):
+            keys, values = k[row], v[row]  # (H, L, D)
+            if mask is not None:
+                of_row = mask[row if mask.size(0) > 1 else 0, 0]
+                seen = of_row[slot if of_row.size(0) > 1 else 0] > -torch.inf
+                keys, values = keys[:, seen], values[:, seen]
+            keys, values = keys.contiguous(), values.contiguous()
+            scores = (keys * q[row, :, slot].unsqueeze(1)).sum(-1) * q.size(-1) ** -0.5  # (H, L)
+            weights = scores.softmax(-1).unsqueeze(-1)
+            out[row, :, slot] = (weights * values).sum(1)
+    return out

@@ -1,0 +1,345 @@
+"""Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
+
+``F.linear`` on CPU is slow for the four to twenty rows that a window has: it lays the weight out anew on every call.
+The compiled kernels (:mod:`fairseq_aggdec.kernels`) have it laid out once; without them, and in bf16, oneDNN does. Its
+operators are private to torch, so they are probed first and everything falls back to what ``F.linear`` does.
+"""
+
+import ctypes
+import functools
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.utils import get_activation_fn
+from torch import Tensor, nn
+
+from fairseq_aggdec.kernels.huge_pages import use_huge_pages
+from fairseq_aggdec.kernels.library import Product, kernels, reads
+
+logger = logging.getLogger(__name__)
+
+# fp32 products of fewer multiplications than this are faster with the weight as it is, as oneDNN takes some 13
+# microseconds to begin. (One row of a large weight is faster packed: it is read once, in huge pages.)
+SMALL_PRODUCT = 2**19
+# Fewer rows than this are not filled up.
+FEW_ROWS = 4
+
+# oneDNN keeps 1024 prepared products with their scratch memory, one per shape; preparing one takes as long as ten rows.
+# So few rows are filled up to a round number, and fewer products are kept. Read before oneDNN's first product.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+
+
+def fast_kernels() -> bool:
+    """Whether there are compiled products in fp32 that are faster than oneDNN's."""
+    library = kernels()
+    return library is not None and library.aggdec_instructions() > 0
+
+
+@functools.cache
+def packing_available(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this torch has oneDNN's packed linear on CPU for fp32 or bf16 and computes the right thing with it."""
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.1}.get(dtype)
+    if tolerance is None:
+        return False
+    try:
+        own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+        x, weight, bias = (
+            torch.randn(shape, generator=own).to(dtype) for shape in ((3, 16), (8, 16), (8,))
+        )
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
+        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=tolerance)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        logger.info(
+            "packed CPU weights are not available in torch %s (%s)", torch.__version__, error
+        )
+        return False
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products in bfloat16, as far as the system tells (else: yes).
+
+    ``scripts/recipes/common.sh`` asks the same.
+    """
+    try:
+        system = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", system) is not None
+
+
+def against_bfloat16() -> str | None:
+    """Why models in bfloat16 are probably slower on this CPU than in fp32, None where they may be faster."""
+    if not multiplies_bfloat16():
+        return "this processor does not multiply bfloat16"
+    return None if kernels() is None else "the compiled kernels take fp32 and 8 bits only"
+
+
+class FastLinear:
+    """``activation(x W^T + b)`` for x of shape (N, C_in), several modules side by side counting as one.
+
+    Args:
+        modules: ``nn.Linear`` modules with equal C_in, concatenated along C_out (query, key, value in one product).
+        relu: apply ReLU to the result.
+        pack: lay the weight out once (fp32 and bf16 on CPU); a copy of the weight.
+
+    Attributes:
+        kernel: the product in the compiled library, None where that does not do it.
+        carried: what the result is added to has the bias already (:func:`carry`).
+    """
+
+    def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
+        weight = joined([module.weight for module in modules])
+        self.outputs = weight.size(0)
+        self.bias = joined_bias(modules)
+        self.relu = relu
+        self.carried = False
+        self.packed: Tensor | None = None
+        self.kernel: Product | None = None
+        if (
+            pack
+            and fast_kernels()
+            and weight.dtype is torch.float32
+            and weight.device.type == "cpu"
+        ):
+            self.kernel = Product(weight, self.bias, relu)
+            return
+        if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
+            self.packed = in_huge_pages(torch.ops.mkldnn._reorder_linear_weight(weight))
+            small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
+            self.fewest = -(-small // weight.numel())  # rows
+            self.post = "relu" if relu else "none"
+            # The overload itself: looking it up costs as much as a small product.
+            self.packed_product = torch.ops.mkldnn._linear_pointwise.default
+        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a weight that is not used.
+        self.parts = [(weight.t(), self.bias)]
+        if self.packed is not None and self.fewest == 1:
+            self.parts = [
+                (joined([module.weight]).t(), joined_bias([module])) for module in modules
+            ]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.kernel is not None:
+            return self.kernel(x)
+        if self.packed is not None and x.size(-2) >= self.fewest:
+            rows = x.size(-2)
+            x = self.fill_up(x)
+            y = self.packed_product(x, self.packed, self.bias, self.post, [], "")
+            return y if x.size(-2) == rows else y[..., :rows, :]
+        if len(self.parts) == 1:
+            return _product(x, *self.parts[0], self.relu)
+        return torch.cat([_product(x, *part, self.relu) for part in self.parts], -1)
+
+    def add_to(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of y (N or more, C_in), the first N results added to x (N, C_out), which they may be written to."""
+        if not self.carried:
+            return x + self(y)[..., : x.size(-2), :]
+        ((transposed, _),) = self.parts
+        return x.addmm_(y, transposed)
+
+    def fill_up(self, x: Tensor) -> Tensor:
+        """(..., N, C_in) with rows of zeros behind, as many as make a number of rows that is multiplied fast."""
+        missing = 0 if self.packed is None else _missing_rows(x)
+        if not missing:
+            return x
+        # One copy; F.pad writes everything twice.
+        return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.size(-1))], -2)
+
+
+def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
+    """Some outputs of a linear layer as one of its own, its parameters shared where ``rows`` is a slice."""
+    weight, bias = module.weight[rows], module.bias
+    part = nn.Linear(weight.size(1), weight.size(0), bias is not None, device="meta")
+    part.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias[rows], requires_grad=False)
+    return part
+
+
+def _missing_rows(x: Tensor) -> int:
+    """How many rows more (..., C) make a number of rows that oneDNN has prepared before.
+
+    Up to 64 one of fifteen. With more, preparing a product costs less than the rows in fp32; in bf16, whose products
+    are written for the number of rows, it costs more: there one of four between two powers of two.
+    """
+    rows = x.size(-2)
+    if rows < FEW_ROWS or x.numel() > rows * x.size(-1):
+        return 0
+    if rows <= 64:
+        return -rows % (4 if rows < 32 else 8)
+    return -rows % (1 << rows.bit_length() - 3) if x.dtype is torch.bfloat16 else 0
+
+
+def in_huge_pages(packed: Tensor) -> Tensor:
+    """A weight as oneDNN laid it out, in huge pages where the build of torch says where it is."""
+    operators = torch.ops.mkldnn
+    if hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes"):
+        use_huge_pages(operators.data_ptr(packed), operators._nbytes(packed))
+    return packed
+
+
+def _product(x: Tensor, transposed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    """(..., C_in) -> (..., C_out): ``F.linear`` without the two calls that it makes before its product."""
+    if bias is None or x.dim() != 2:
+        y = F.linear(x, transposed.t(), bias)
+        return y.relu_() if relu else y
+    # With ReLU one launch on a GPU.
+    return (torch._addmm_activation if relu else torch.addmm)(bias, x, transposed)
+
+
+def joined(parameters: Sequence[Tensor]) -> Tensor:
+    """Parameters side by side along the first dimension; one alone is not copied."""
+    tensors = [parameter.detach() for parameter in parameters]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def joined_bias(modules: Sequence[Any]) -> Tensor | None:
+    if all(module.bias is None for module in modules):
+        return None
+    return joined(
+        [
+            module.weight.new_zeros(module.out_features) if module.bias is None else module.bias
+            for module in modules
+        ]
+    )
+
+
+class FastNorm:
+    """Layer norm over the last dimension: the parameters of a fairseq ``LayerNorm``, and biases that it carries."""
+
+    def __init__(self, module: nn.LayerNorm):
+        self.shape = tuple(module.normalized_shape)
+        self.weight, self.eps = module.weight, module.eps
+        self.bias: Tensor | None = module.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:
+    """The bias of what a residual connection begins at, with that of the product whose result is added to it.
+
+    For GPUs, where each operator is a launch: the product is then added in place, and nothing is left to add. What
+    reads on the way where the connection begins, ``reader``, takes the bias off again, in its own.
+    """
+    weight, own = reader.parts[0]
+    if bias is None or own is None or product.bias is None:
+        return bias
+    shift = product.bias.detach()
+    # In fp32, also in half precision: rounded once.
+    own = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
+    reader.bias, reader.parts = own, [(weight, own)]
+    product.carried = True
+    return bias.detach() + shift
+
+
+def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
+    """:func:`carry` in all decoder layers, whose norms follow; ``bias`` is of what the first reads."""
+    first = layers[0]
+    bias = carry(bias, first.qkv, first.own_out)
+    for layer, following in zip(layers, [*layers[1:], None], strict=True):
+        block = layer.feed_forward
+        connections = [
+            (layer.own_norm, layer.cross_q, layer.cross_out),
+            (layer.cross_norm, block.expand, block.contract),
+        ]
+        if following is not None:
+            connections.append((block.norm, following.qkv, following.own_out))
+        for norm, reader, product in connections:
+            norm.bias = carry(norm.bias, reader, product)
+    return bias
+
+
+def _is_identity(activation: Any) -> bool:
+    """Whether that is fairseq's ``linear``, which is made anew, of the same code, for every layer."""
+    return getattr(activation, "__code__", None) is get_activation_fn("linear").__code__
+
+
+class FastFeedForward:
+    """The feed-forward block of a fairseq layer with its residual connection and norm (either placement).
+
+    Dropout is left out: these blocks only ever run in evaluation mode.
+
+    Args:
+        layer: of an encoder or a decoder.
+        linear: makes a :class:`FastLinear`, or what is used like one, of modules and ``relu``.
+
+    Attributes:
+        activation: between the products; None: ReLU, which is part of the first, or nothing.
+    """
+
+    def __init__(self, layer: Any, linear: Callable[..., Any]):
+        activation = layer.activation_fn
+        relu = activation in (F.relu, torch.relu)
+        self.expand = linear([layer.fc1], relu=relu)
+        self.contract = linear([layer.fc2])
+        self.activation = None if relu or _is_identity(activation) else activation
+        self.norm = FastNorm(layer.final_layer_norm)
+        self.pre_norm = bool(layer.normalize_before)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # Once for both products: the wide result between them is not copied.
+        hidden = self.expand(self.expand.fill_up(self.norm(x) if self.pre_norm else x))
+        if self.activation is not None:
+            hidden = self.activation(hidden)
+        x = self.contract.add_to(x, hidden)
+        return x if self.pre_norm else self.norm(x)
+
+
+_VERSION: Callable[[Tensor], int] = attrgetter("_version")
+
+
+class ParameterWatch:
+    """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
+
+    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address and
+    version one element of every parameter is compared.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.parameters = list(module.parameters())
+        self.probes = [
+            parameter.detach().view(-1)[:1] for parameter in self.parameters if parameter.numel()
+        ]
+        self.identity = self._identity()
+        self.values = self._values()
+        self.told: bool | None = None
+        self.library = kernels() if all(map(reads, self.probes)) else None
+        self.places = (ctypes.c_void_p * len(self.probes))(*map(Tensor.data_ptr, self.probes))
+
+    def _identity(self) -> list[int]:
+        # For every batch: map() takes a fraction of the time of a loop.
+        return [*map(Tensor.data_ptr, self.parameters), *map(_VERSION, self.parameters)]
+
+    def _values(self) -> Tensor:
+        return torch.cat(self.probes)
+
+    def question(self) -> Tensor | None:
+        """Whether values differ, () bool on the device; None where the host knows, or finds out without waiting."""
+        if self._identity() != self.identity or self.values.device.type == "cpu":
+            return None
+        return (self._values() != self.values).any()
+
+    def answer(self, changed: bool) -> None:
+        """What came of :meth:`question`; the next :meth:`changed` need not ask the device then."""
+        self.told = changed
+
+    def changed(self) -> bool:
+        if self._identity() != self.identity:
+            return True
+        told, self.told = self.told, None
+        if told is not None:
+            return told
+        if self.library is not None:
+            return not self.library.aggdec_same(
+                self.places, self.values.data_ptr(), len(self.places)
+            )
+        return not torch.equal(self._values(), self.values)

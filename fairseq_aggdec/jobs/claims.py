@@ -1,0 +1,171 @@
+"""Who works on what in a folder that machines share, without a server and without locks.
+
+A claim is a file that only one process can make (``O_CREAT | O_EXCL``, which network file systems keep too) and that
+its owner touches as long as it lives. A claim whose owner is dead is taken over: at once where that can be seen, on the
+same machine; else when it has not been touched for a *lease* by the watcher's own clock: clocks need not agree. To take
+over is to make the file of the next generation, ``NAME.1.claim`` after ``NAME.0.claim``, which one process can do too.
+
+Nothing that is right depends on claims. They only save doubled work: who loses one while it works, because its machine
+slept longer than a lease, puts the same bytes in the same place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fairseq_aggdec.jobs.ending import apart, together
+
+LEASE = 180.0  # seconds; network file systems may show a touch a minute late
+BEATS = 6  # touches per lease
+POLL = 0.5  # seconds between two looks at what others have claimed
+DEAD_STATES = "ZX"  # of a process in Linux: nobody has asked for its end yet
+
+
+class Claims:
+    """Claims in a folder.
+
+    Args:
+        folder: exists.
+        lease: seconds of silence after which an owner on another machine counts as dead; the same for all workers.
+    """
+
+    def __init__(self, folder: Path, lease: float = LEASE):
+        self.folder, self.lease = folder, lease
+        # By file: inode and time (ns) of the last touch, and since when that is known, by our own clock.
+        self.watched: dict[str, tuple[tuple[int, int], float]] = {}
+
+    @contextmanager
+    def take(self, name: str) -> Iterator[bool]:
+        """Holds a claim, if nobody else does: the value is whether it is held. It is given back at the end."""
+        with together():
+            held = self._claim(name)
+            if held is None:
+                with apart():
+                    yield False
+                return
+            descriptor, generation = held
+            over = threading.Event()
+            beating = threading.Thread(target=self._beat, args=(descriptor, over), daemon=True)
+            beating.start()
+            try:
+                with apart():
+                    yield True
+            finally:
+                over.set()
+                beating.join()
+                os.close(descriptor)
+                # The dead ones last: they are nobody's in between.
+                for old in range(generation, -1, -1):
+                    self._path(name, old).unlink(missing_ok=True)
+
+    @contextmanager
+    def turn(
+        self, name: str, done: Callable[[], bool], wait: Callable[[], object]
+    ) -> Iterator[bool]:
+        """The same, as soon as nobody else holds it; not held where what it is for was ``done`` meanwhile.
+
+        Args:
+            wait: is called once if somebody else holds it.
+        """
+        told = False
+        while True:
+            with self.take(name) as mine:
+                if mine or done():
+                    yield mine
+                    return
+            if not told:
+                wait()
+                told = True
+            time.sleep(POLL)
+
+    def _claim(self, name: str) -> tuple[int, int] | None:
+        """A new claim's descriptor and generation; None: somebody holds it."""
+        generation = 0
+        while (descriptor := _make(self._path(name, generation))) is None:
+            if not self._is_dead(self._path(name, generation)):
+                return None
+            generation += 1
+        return descriptor, generation
+
+    def _path(self, name: str, generation: int) -> Path:
+        return self.folder / f"{name}.{generation}.claim"
+
+    def _beat(self, descriptor: int, over: threading.Event) -> None:
+        while not over.wait(self.lease / BEATS):
+            with suppress(OSError):
+                os.utime(descriptor)
+
+    def _is_dead(self, path: Path) -> bool:
+        """Whether nobody will touch a claim again, as far as is known by now."""
+        try:
+            found, text = path.stat(), path.read_bytes()
+        except FileNotFoundError:  # given back just now: next time
+            return False
+        with suppress(
+            ValueError, TypeError, KeyError
+        ):  # half written: its owner lives, or falls silent
+            if gone(json.loads(text)):
+                return True
+        touched, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
+        before, since = self.watched.get(path.name, (None, now))
+        if touched != before:
+            self.watched[path.name] = touched, now
+            return False
+        return now - since > self.lease
+
+
+def _make(path: Path) -> int | None:
+    """A descriptor of the new claim; None: there is one already."""
+    text = json.dumps(
+        owner()
+    ).encode()  # before: a claim without an owner, who was killed, holds up a lease
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return None
+    try:
+        os.write(descriptor, text)
+    except OSError:  # a full disk
+        os.close(descriptor)
+        path.unlink()
+        raise
+    return descriptor
+
+
+def owner() -> dict[str, object]:
+    """This process, as a claim names it."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "place": place(), "pid": pid, "started": started(pid)}
+
+
+def gone(owner: dict[str, object]) -> bool:
+    """Whether a process has ended; False where that cannot be seen from here."""
+    if owner["place"] is None or owner["place"] != place():
+        return False
+    return started(int(str(owner["pid"]))) != owner["started"]
+
+
+def place() -> str | None:
+    """Where process numbers mean the same: one start of one machine, one container; None where it is not told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
+def started(pid: int) -> int | None:
+    """When a process began, in ticks since the start of the machine; None: there is none, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if state in DEAD_STATES else int(fields[18])

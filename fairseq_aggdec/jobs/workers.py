@@ -1,0 +1,188 @@
+"""Processes that work on a job: which GPU each of them has, how they end, and how many are started at once.
+
+Workers need no numbers: claims say who does what. So torchrun, srun, an array of jobs, or a shell with ``&`` start them
+all alike, and what the environment says is only asked for the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_aggdec.jobs import ending
+from fairseq_aggdec.jobs.claims import LEASE
+from fairseq_aggdec.jobs.job import BulkError
+
+HERE = "here"
+RANKS = ("LOCAL_RANK", "SLURM_LOCALID")  # of torchrun and of srun
+GPUS = "CUDA_VISIBLE_DEVICES"
+NO_TIMEOUT = 60 * 24 * 365  # minutes; submitit's local jobs would end after two
+TIMEOUTS = 1000  # times that a job on Slurm is queued again after it ran out of time
+COMMANDS = {  # name -> module and function that read the command line from sys.argv
+    "aggdec distill": ("fairseq_aggdec.cli.main", "main"),
+    "aggdec-generate": ("fairseq_aggdec.cli.fairseq_commands", "generate"),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of all commands that work on a job."""
+    group = parser.add_argument_group("workers")
+    group.add_argument(
+        "--shard-size",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="sentences (about) that a worker claims at a time, and loses when it is killed (default: 1000)",
+    )
+    group.add_argument(
+        "--lease",
+        type=positive,
+        default=int(LEASE),
+        metavar="SECONDS",
+        help=f"a worker on another machine that is silent for so long is taken for dead (default: {LEASE:.0f})",
+    )
+    group.add_argument(
+        "--launcher",
+        choices=(HERE, "local", "slurm"),
+        default=HERE,
+        help="work in this process (default), or start --workers with submitit, on this machine or on Slurm, and wait",
+    )
+    group.add_argument(
+        "--workers", type=positive, default=1, metavar="N", help="processes that --launcher starts"
+    )
+    group.add_argument(
+        "--slurm",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with --launcher: parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=600",
+    )
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
+    return int(text)
+
+
+def begin(cpu: bool) -> None:
+    """Prepares this process to work: its GPU, its log, and an end in good order when it is asked to.
+
+    Where ``SIGTERM`` ends it (a preempted job, ``kill``), the claim is given back, and nobody waits a lease for it.
+    """
+    level = os.environ.get("LOGLEVEL", "INFO").upper()
+    logging.basicConfig(format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level=level)
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, ending.ask)
+    if not cpu and torch.cuda.is_available():
+        torch.cuda.set_device(local_rank(os.environ) % torch.cuda.device_count())
+
+
+def local_rank(environment: Mapping[str, str]) -> int:
+    """The number of this process on its machine, from what torchrun or srun say; 0 where they did not start it."""
+    return next((int(environment[name]) for name in RANKS if environment.get(name)), 0)
+
+
+@dataclass
+class Worker:
+    """A command in a job of submitit; the cluster may stop it at any time and is asked to start it again.
+
+    Attributes:
+        command: of :data:`COMMANDS`. arguments: of the command line.
+        environment: set, or, where None, unset before it begins.
+    """
+
+    command: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        for name, value in self.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        sys.argv = [*self.command.split(), *self.arguments]
+        module, function = COMMANDS[self.command]
+        status = getattr(importlib.import_module(module), function)()
+        if status:
+            raise RuntimeError(f"{self.command} ended with status {status}: see the log")
+
+    def checkpoint(self) -> Any:
+        """What submitit queues when this job is preempted or out of time: the same, which goes on."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def launch(args: argparse.Namespace, command: str, logs: Path) -> None:
+    """Starts ``--workers`` of a command with this process's arguments by submitit, and waits for them.
+
+    Args:
+        args: with the options of :func:`add_options`.
+        command: of :data:`COMMANDS`.
+        logs: folder of submitit's files.
+
+    Raises:
+        BulkError: a worker has failed; the others have done its work, or failed as well.
+        ModuleNotFoundError: submitit is not installed.
+    """
+    import submitit
+
+    arguments = [*sys.argv[1:], "--launcher", HERE]  # the last one counts
+    settings: dict[str, Any] = {"name": command.replace(" ", "-")}
+    settings |= dict(map(setting, args.slurm))
+    if args.launcher == "local":
+        settings["timeout_min"] = NO_TIMEOUT
+        cores = len(os.sched_getaffinity(0))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // args.workers)))
+    executor = submitit.AutoExecutor(
+        folder=logs, cluster=args.launcher, slurm_max_num_timeout=TIMEOUTS
+    )
+    executor.update_parameters(**settings)
+    workers = [
+        Worker(command, arguments, environment(args.launcher, n)) for n in range(args.workers)
+    ]
+    with executor.batch():
+        jobs = [executor.submit(worker) for worker in workers]
+    print(f"{command}: {len(jobs)} workers; logs in {logs}", file=sys.stderr)
+    failed = [job for job in jobs if job.exception() is not None]
+    if failed:
+        raise BulkError(
+            f"{len(failed)} of {len(jobs)} workers failed, see {failed[0].paths.stderr}; once that is mended, the same "
+            "command goes on"
+        )
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` -> both; whole numbers are such."""
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise BulkError(f"--slurm {text}: give KEY=VALUE")
+    return key, int(value) if value.isdigit() else value
+
+
+def environment(launcher: str, number: int) -> dict[str, str | None]:
+    """What submitit's local jobs do not get: their number on the machine, and the GPUs, which it hides."""
+    if launcher != "local":
+        return {}
+    return {"LOCAL_RANK": str(number), GPUS: os.environ.get(GPUS)}
+
+
+def forget(generator: Any) -> None:
+    """Makes a generator forget what it learned about drafts, so that a shard does not depend on those before it."""
+    forget: Callable[[], None] | None = getattr(generator, "forget", None)
+    if forget is not None:
+        forget()

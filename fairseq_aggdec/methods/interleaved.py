@@ -1,0 +1,88 @@
+"""``--decoding interleaved``: builds the generator of Zhang et al. (2020) from fairseq's options."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.tasks import FairseqTask
+from torch import nn
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.methods.options import beam_gap
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.interleaved.generator import (
+    FIRST,
+    REFUSED,
+    InterleavedGenerator,
+    common_geometry,
+)
+from fairseq_aggdec.search.refusals import refuse
+
+
+def build_interleaved_generator(
+    cfg: Any,
+    task: Any,
+    models: Sequence[nn.Module],
+    args: Any,
+    extra: dict[str, Any] | None = None,
+    option: str = "--path",
+) -> InterleavedGenerator | BeamGenerator:
+    """The generator of ``--decoding interleaved``; where that is stock beam search, the one of ``--decoding beam``.
+
+    Args:
+        cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``,
+            ``no_graphs``.
+        task: has the counters.
+        models: of one geometry.
+        args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
+        extra: what ``fairseq-generate`` hands to the generator beside them.
+        option: that named the models, for messages.
+
+    Raises:
+        ValueError: an option or a model that the search cannot honour, in one sentence.
+    """
+    extra = dict(extra or {})
+    refuse("interleaved", REFUSED, args, extra)
+    common_geometry(models, option)
+    if cfg.dedup < 0:
+        raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
+    alignment = getattr(args, "print_alignment", None)
+    extra |= {
+        "counters": task.counters,
+        "pack": not cfg.no_weight_packing,
+        "graphs": not cfg.no_graphs,
+        "retain_history": bool(getattr(args, "retain_iter_history", False)),
+    }
+    generator_class: Any = InterleavedGenerator
+    if _is_stock_search(cfg, models, args):
+        generator_class = BeamGenerator
+        extra["ahead"] = str(cfg.draft_from) != "none"
+        if alignment:
+            generator_class = AlignedBeamGenerator
+            extra["print_alignment"] = alignment
+    else:
+        extra |= {
+            "end_condition": str(cfg.end_condition),
+            "any_ending": str(cfg.stop_rule) == "any",
+            "gnmt": str(cfg.length_penalty) == "gnmt",
+            "dedup": int(cfg.dedup),
+            "print_alignment": alignment,
+        }
+    return FairseqTask.build_generator(task, models, args, generator_class, extra)
+
+
+def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
+    """Whether Algorithm 1 is stock beam search here: one word per step, and nothing that stock has not.
+
+    With ``--match-source-len`` it is not: every sentence has its own maximum length here. ``--retain-iter-history``
+    asks for the steps of each hypothesis, which a search that evaluates prefixes ahead does not have.
+    """
+    return (
+        common_geometry(models) == Geometry()
+        and str(cfg.end_condition) == FIRST
+        and str(cfg.stop_rule) == "stock"
+        and str(cfg.length_penalty) == "fairseq"
+        and not cfg.dedup
+        and not getattr(args, "match_source_len", False)
+        and not getattr(args, "retain_iter_history", False)
+        and beam_gap(args, {}, models) is None
+    )

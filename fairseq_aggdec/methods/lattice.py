@@ -1,0 +1,105 @@
+"""``--decoding lattice``: opens the tables and builds the generator of Deng and Rush (2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairseq.tasks import FairseqTask
+from torch import nn
+
+from fairseq_aggdec.lattice.candidates import CandidateModel
+from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
+from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
+from fairseq_aggdec.search.refusals import refuse
+
+
+def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:
+    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
+
+    Raises:
+        FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
+    """
+    folder = tables_folder(cfg, wanted_by)
+    return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
+
+
+def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
+    """Where :func:`open_candidates` finds the tables.
+
+    Raises:
+        FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
+    """
+    folder = cfg.lattice
+    if not folder:
+        folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
+        if not folder.exists():
+            raise FileNotFoundError(
+                f"{wanted_by} needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
+                "others with --lattice"
+            )
+    return Path(folder)
+
+
+def check_sizes(cfg: Any) -> None:
+    """Raises ``ValueError`` with one sentence for a size or a probability that no lattice can have."""
+    candidates, window = int(cfg.lattice_candidates), int(cfg.lattice_length_window)
+    if window < 0:
+        raise ValueError(f"--lattice-length-window {window}: it must be at least 0")
+    if candidates < 1:
+        raise ValueError(f"--lattice-candidates {candidates}: it must be at least 1")
+    if window and candidates < 3:
+        raise ValueError(
+            f"--lattice-candidates {candidates} leaves no room for a word beside </s> and padding: take 3 or more, or "
+            "--lattice-length-window 0"
+        )
+    if not 0 <= cfg.lattice_least_probability <= 1:
+        raise ValueError(
+            f"--lattice-least-probability {cfg.lattice_least_probability}: it must be 0 to 1"
+        )
+
+
+def build_lattice_generator(
+    cfg: Any,
+    task: Any,
+    models: Sequence[nn.Module],
+    args: Any,
+    extra: dict[str, Any],
+    option: str = "--path",
+) -> LatticeGenerator:
+    """The generator of ``--decoding lattice``.
+
+    Args:
+        cfg: decoding options.
+        task: has dictionaries and counters.
+        models: of ``--arch lattice_transformer``.
+        args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
+        extra: what ``fairseq-generate`` hands to the generator beside them.
+        option: that named the models, for messages.
+
+    Raises:
+        ValueError: an option or a model that does not fit, in one sentence.
+    """
+    refuse("lattice", REFUSED, args, extra)
+    check_sizes(cfg)
+    for model in models:
+        decoder: Any = model.decoder
+        if not isinstance(decoder, MarkovDecoder):
+            raise ValueError(
+                f"a lattice needs a model of --arch lattice_transformer; that of {option} has a "
+                f"{type(decoder).__name__}"
+            )
+    extra = extra | {
+        "candidate_model": open_candidates(cfg, task),
+        "counters": task.counters,
+        "candidates": int(cfg.lattice_candidates),
+        "least": float(cfg.lattice_least_probability),
+        "length_window": int(cfg.lattice_length_window),
+        "smoothing": str(cfg.lattice_smoothing),
+        "normalise": str(cfg.lattice_normalise),
+        "form": str(cfg.lattice_search),
+        "count": getattr(args, "nbest", 1),
+        "pack": not cfg.no_weight_packing,
+    }
+    return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)

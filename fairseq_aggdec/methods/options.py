@@ -1,0 +1,221 @@
+"""Which generation options a method can honour: everything else is refused before a sentence is decoded."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.engine.int8 import int8_available
+from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
+from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
+from fairseq_aggdec.search.refusals import refusal
+
+logger = logging.getLogger(__name__)
+
+
+def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> None:
+    """Raises ``ValueError`` with one sentence for an option that ``decoding`` cannot honour.
+
+    Args:
+        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
+        extra: what ``fairseq-generate`` hands to the generator beside them (the language model).
+        decoding: the method.
+    """
+
+    def given(name: str, default: Any) -> Any:
+        return getattr(args, name, default)
+
+    refused = {
+        "--nbest": given("nbest", 1) > 1,
+        "--sampling": given("sampling", False),
+        "--diverse-beam-groups": given("diverse_beam_groups", -1) > 0,
+        "--diversity-rate": given("diversity_rate", -1.0) > -1,
+        "--constraints": bool(given("constraints", None)),
+        "--lm-path": given("lm_path", None) is not None or extra.get("lm_model") is not None,
+        "--retain-dropout": given("retain_dropout", False),
+        "prefix_allowed_tokens_fn": given("prefix_allowed_tokens_fn", None) is not None,
+    }
+    for option, wanted in refused.items():
+        if wanted:
+            raise ValueError(
+                f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: "
+                "use --decoding stock"
+            )
+    size = given("no_repeat_ngram_size", 0)
+    if size < 0:
+        raise ValueError(f"--no-repeat-ngram-size {size}: it must be at least 0")
+    if given("match_source_len", False) and given("unkpen", 0) < 0:
+        option = "--unkpen below 0 with --match-source-len"
+        reason = "it lets <unk> outgrow the source in stock; use --decoding stock"
+        raise ValueError(refusal(option, decoding, reason))
+
+
+def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str | None:
+    """What keeps beam search over trees from giving what stock gives, None when nothing does.
+
+    Args:
+        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
+        extra: what the caller hands to the generator beside them.
+        models: those of ``--path``.
+    """
+    given = {
+        "--sampling": getattr(args, "sampling", False),
+        "--diverse-beam-groups": getattr(args, "diverse_beam_groups", -1) > 0,
+        "--diversity-rate": getattr(args, "diversity_rate", -1.0) > -1,
+        "--constraints": bool(getattr(args, "constraints", None)),
+        "--lm-path": getattr(args, "lm_path", None) is not None or extra.get("lm_model"),
+        "--retain-dropout": getattr(args, "retain_dropout", False),
+        "tokens_to_suppress": extra.get("tokens_to_suppress"),
+    }
+    for option, wanted in given.items():
+        if wanted:
+            return option
+    for model in models:
+        decoder = model.decoder
+        if gap := decoder_gap(decoder):
+            return gap
+        if getattr(args, "beam", 5) >= len(decoder.dictionary) - 1:
+            # Where </s> may come first, stock then goes on with the hypothesis that it ended.
+            return "a beam as large as the vocabulary"
+        if getattr(decoder, "geometry", Geometry()) != Geometry():
+            return "a model that writes several words per step"
+        if getattr(decoder, "attention_span", None) is not None:
+            return "local attention"
+    return None
+
+
+def refuse_slots(models: Sequence[Any], decoding: str) -> None:
+    """Raises ``ValueError`` where a model was not trained to write word by word, which only its own search can read.
+
+    Such a model writes several words per step, or scores the edges of a lattice.
+    """
+    for model in models:
+        if isinstance(model.decoder, MarkovDecoder):
+            raise ValueError(
+                f"a model of --arch lattice_transformer does not go with --decoding {decoding}: use --decoding lattice"
+            )
+        geometry = getattr(model.decoder, "geometry", Geometry())
+        if geometry != Geometry():
+            raise ValueError(
+                f"a model with --directions {geometry.directions} --words-per-direction "
+                f"{geometry.words_per_direction} does not go with --decoding {decoding}: use --decoding interleaved"
+            )
+
+
+def set_greedy_beam(args: Any, decoding: str) -> None:
+    """Sets ``--beam`` to 1, which is what the method gives, and says so once."""
+    beam = getattr(args, "beam", 5)
+    if beam != 1:
+        logger.info(
+            "--decoding %s is greedy: --beam %d is taken as --beam 1; --decoding beam searches and drafts as well "
+            "(--draft-from)",
+            decoding,
+            beam,
+        )
+    args.beam = 1
+
+
+def announce_ngram_blocking(args: Any) -> None:
+    size = getattr(args, "no_repeat_ngram_size", 0)
+    if size > 0:
+        logger.info(
+            "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, "
+            "so outputs may differ from --decoding stock",
+            size,
+        )
+
+
+HEADS = "beam over block heads"
+# Options that only some methods read: name -> (what it is when it was not given, the methods).
+USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "block_size": (None, ("gad", "nar", "blockwise", HEADS)),
+    "draft_nodes": (None, ("iad", "gad", "blockwise")),
+    "draft_vocabulary": (0, ("gad", "blockwise", HEADS)),
+    "draft_int8": (False, ("gad", "blockwise", HEADS)),
+    "strict": (0, ("greedy", "iad", "gad", "blockwise", "beam")),
+    "int8": (False, ("greedy", "iad", "gad", "nar", "blockwise", "beam")),
+    "drafter_path": (None, ("gad", "nar", "iad", "beam")),
+    "acceptance": ("exact", ("iad", "gad", "blockwise")),
+    "min_block_size": (1, ("iad", "gad", "blockwise")),
+    "iad_draft_length": ("auto", ("iad", "gad", "blockwise")),
+    "draft_from": ("auto", ("iad", "gad", "blockwise", "beam")),
+    "draft_file": (None, ("iad", "gad", "blockwise", "beam")),
+    "end_condition": ("first", ("interleaved",)),
+    "stop_rule": ("stock", ("interleaved",)),
+    "length_penalty": ("fairseq", ("interleaved",)),
+    "dedup": (0, ("interleaved",)),
+}
+
+
+def announce_unused(cfg: DecodingConfig) -> None:
+    """Says which of the given options the method does not read."""
+    decoding = str(cfg.decoding)
+    kinds = {decoding, HEADS} if str(cfg.draft_from) == "heads" else {decoding}
+    for name, (unset, methods) in USED_BY.items():
+        value = getattr(cfg, name)
+        if kinds.isdisjoint(methods) and value is not None and str(value) != str(unset):
+            option = "--" + name.replace("_", "-")
+            logger.warning("%s has no effect with --decoding %s", option, decoding)
+
+
+def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance:
+    """The rule that the options ask for; says once when it is not lossless.
+
+    Args:
+        cfg: the decoding options.
+        first_number: index of the first symbol that is a number, None in a task without numbers.
+
+    Raises:
+        ValueError: a value that makes no sense, or ``distance`` without numbers; names the option.
+    """
+    at_least_one = {"top_beta": 1, "top_k": 1, "min_block_size": 1, "epsilon": 0, "tolerance": 0}
+    for name, least in at_least_one.items():
+        if getattr(cfg, name) < least:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} {getattr(cfg, name)}: it must be at least {least}")
+    kind = str(cfg.acceptance)
+    if kind == "distance" and first_number is None:
+        raise ValueError(
+            "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
+        )
+    if str(cfg.decoding) == "nar" and (kind != "exact" or cfg.min_block_size > 1):
+        option = "--min-block-size above 1" if kind == "exact" else f"--acceptance {kind}"
+        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
+    if str(cfg.decoding) != "greedy" and (kind != "exact" or cfg.min_block_size > 1):
+        logger.info(
+            "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
+            kind,
+            cfg.min_block_size,
+        )
+    rules: dict[str, Callable[[], Acceptance]] = {
+        "exact": lambda: exact,
+        "top-beta": lambda: TopBeta(cfg.top_beta, cfg.tolerance),
+        "top-k": lambda: TopBeta(cfg.top_k),
+        "distance": lambda: distance(cfg.epsilon, first_number or 0),
+    }
+    return at_least(cfg.min_block_size, rules[kind]())
+
+
+def strict_width(cfg: DecodingConfig) -> int:
+    """Slots of every row in every window, 0 where windows are as large as what they hold.
+
+    Raises:
+        ValueError: fewer than a window with a draft needs, or an option that shapes windows otherwise.
+    """
+    if cfg.strict and cfg.strict < 2:
+        raise ValueError(f"--strict {cfg.strict}: it must be at least 2, or 0")
+    if cfg.strict and cfg.int8:
+        raise ValueError("--strict does not go with --int8, whose outputs agree without it")
+    return int(cfg.strict)
+
+
+def announce_int8(cfg: DecodingConfig) -> None:
+    """Says once what ``--int8`` means."""
+    if cfg.int8:
+        logger.info(
+            "--int8: the output is that of the model in 8 bits, which says something else in some sentences"
+        )
+        if not int8_available():
+            logger.warning("--int8 is slow here: the compiled kernels were not built")

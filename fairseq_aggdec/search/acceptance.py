@@ -1,0 +1,131 @@
+"""Acceptance: which drafted tokens stand, as pure tensor functions over the N positions of a window.
+
+A rule is called with the verifier's logits (N, V), its choices (N,) and the token drafted right after each position
+(N,), ``NO_DRAFT`` where a row's draft is over, and returns bool (N,). Where drafts branch, several tokens are drafted
+after a position: a rule is called with the tokens of the tree instead, ``NO_DRAFT`` for its roots, and with the tree,
+which says after which position each stands. The logits of tokens that the generation
+options forbid are
+-inf, so a relaxed rule that asks for a finite logit keeps every option. A row keeps its accepted tokens up to the
+first rejected one.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.windows.transfer import sent
+from fairseq_aggdec.windows.tree_window import DraftedTree
+from fairseq_aggdec.windows.window import Window
+
+NO_DRAFT = -1
+
+
+class Acceptance(Protocol):
+    """Which drafted tokens stand."""
+
+    def __call__(
+        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None, /
+    ) -> Tensor: ...
+
+
+def drafted_next(window: Window) -> Tensor:
+    """The token drafted right after each position (N,), ``NO_DRAFT`` at the last position of a row; of a tree
+    the tokens themselves."""
+    if window.width == 1:
+        return torch.full_like(window.tokens, NO_DRAFT)
+    if isinstance(window, DraftedTree):
+        return torch.where(window.below == 0, NO_DRAFT, window.tokens)
+    following = torch.roll(window.tokens, -1)
+    if window.dense:
+        following.view(window.rows, window.width)[:, -1:].fill_(NO_DRAFT)
+    else:
+        ends = torch.tensor(window.widths).cumsum(0) - 1
+        following.index_fill_(0, sent(ends, following.device), NO_DRAFT)
+    return following
+
+
+def exact(
+    logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+) -> Tensor:
+    """Accepts a drafted token when it is the verifier's own choice: lossless."""
+    return _before(choices, tree) == drafted
+
+
+@dataclass(frozen=True)
+class TopBeta:
+    """Accepts a drafted token among the verifier's ``beta`` best that is at most ``tolerance`` nats behind the best.
+
+    Eq. 8 and 9 of Ge et al. (GAD++); with infinite tolerance the top-k selection of Stern et al., 5.1. With beta 1 it
+    is :func:`exact`.
+    """
+
+    beta: int
+    tolerance: float = math.inf
+
+    def __call__(
+        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    ) -> Tensor:
+        logits, choices = _before(logits, tree), _before(choices, tree)
+        best = logits.gather(1, choices.unsqueeze(1))  # (N, 1)
+        own, permitted = _drafted_logits(logits, drafted)
+        better = (logits > own).sum(-1)  # tokens ahead of the drafted one: its rank
+        near = (better < self.beta) & (best - own <= self.tolerance).squeeze(1)
+        return exact(logits, choices, drafted) | (near & permitted & (self.beta > 1))
+
+
+def distance(epsilon: int, first_number: int) -> Acceptance:
+    """Accepts a drafted number at most ``epsilon`` away from the verifier's choice (Stern et al., 5.2).
+
+    Args:
+        epsilon: largest difference that stands.
+        first_number: dictionary index of the first number; numbers have consecutive indices from there on, special
+            symbols stand before and must match exactly.
+    """
+
+    def accept(
+        logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    ) -> Tensor:
+        logits, choices = _before(logits, tree), _before(choices, tree)
+        _, permitted = _drafted_logits(logits, drafted)
+        numbers = (choices >= first_number) & (drafted >= first_number)
+        near = (choices - drafted).abs() <= epsilon
+        return exact(logits, choices, drafted) | (near & numbers & permitted)
+
+    return accept
+
+
+def at_least(size: int, accept: Acceptance) -> Acceptance:
+    """``accept``, but an iteration yields at least ``size`` tokens when so many were drafted (Stern et al., 5.3).
+
+    The verifier's own token counts as one of them, so the first ``size - 1`` drafted tokens of a row stand.
+    """
+
+    def accept_at_least(
+        logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    ) -> Tensor:
+        _, permitted = _drafted_logits(_before(logits, tree), drafted)
+        below = _depths(drafted) if tree is None else tree.below
+        return accept(logits, choices, drafted, tree) | ((below < size) & permitted)
+
+    return accept if size <= 1 else accept_at_least
+
+
+def _before(x: Tensor, tree: DraftedTree | None) -> Tensor:
+    """What ``x`` (N, ...) says of the positions after which drafted tokens stand."""
+    return x if tree is None else x.index_select(0, tree.above)
+
+
+def _depths(drafted: Tensor) -> Tensor:
+    """The how-manieth of its row each drafted token is, from 1 on."""
+    index = torch.arange(drafted.numel(), device=drafted.device)
+    after_end = torch.roll(drafted == NO_DRAFT, 1)  # a row's last position drafts nothing
+    return index - torch.where(after_end, index, 0).cummax(0).values + 1
+
+
+def _drafted_logits(logits: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+    """The logit of each drafted token (N, 1) and whether there is one that may be emitted (N,)."""
+    own = logits.gather(1, drafted.clamp(min=0).unsqueeze(1))
+    return own, (drafted != NO_DRAFT) & (own.squeeze(1) > -math.inf)

@@ -1,0 +1,254 @@
+"""``--decoding beam``: fairseq's generator contract around beam search over trees of prefixes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+from torch import Tensor
+
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Budget
+from fairseq_aggdec.search.beam.rules import SentenceRules
+from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
+from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
+from fairseq_aggdec.search.generator import (
+    SPARE_POSITIONS,
+    CachedGenerator,
+    Hypothesis,
+    WithAttention,
+    send_hypotheses,
+)
+from fairseq_aggdec.search.rules import repeats
+from fairseq_aggdec.search.state import remaining
+from fairseq_aggdec.windows.transfer import begin, to_device
+from fairseq_aggdec.windows.tree_window import TreeWindow
+
+# A batch and the verifier -> the tokens of each sentence's text.
+Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
+
+
+class Foreteller(Protocol):
+    """Knows what may follow prefixes that were not evaluated. What it says changes the speed, never the result."""
+
+    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
+        """Fills ``tree.foretold`` after a call, while ``verifier.features`` are those of its window."""
+
+
+class BeamGenerator(CachedGenerator):
+    """The n-best list of stock beam search, from one tree of prefixes per sentence.
+
+    Args:
+        models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
+        texts: a batch -> what each of its outputs may resemble; None where nothing is known.
+        ahead: evaluate prefixes before the search asks for them.
+        foreteller: notes in the trees of the searches, after each call, what may follow.
+
+    Attributes:
+        budget: what is learned about the latter, made when the device is known, which training changes.
+        searches: of the last batch.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[torch.nn.Module],
+        tgt_dict: Any,
+        *,
+        texts: Texts | None = None,
+        ahead: bool = True,
+        foreteller: Foreteller | None = None,
+        **options: Any,
+    ):
+        super().__init__(models, tgt_dict, **options)
+        self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
+        self.budget: Budget | None = None
+        self.searches: list[SentenceSearch] = []
+
+    def forget(self) -> None:
+        self.budget = None
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Decodes a batch; the contract of ``SequenceGenerator._generate``.
+
+        Returns:
+            per sentence up to ``beam`` hypotheses, best first, as stock has them, with ``steps``, the number of calls
+            that the sentence took, and ``history``, its best unfinished hypothesis before each (empty unless asked
+            for).
+        """
+        if constraints is not None:
+            raise ValueError("--constraints needs --decoding stock")
+        net_input = sample["net_input"]
+        start = self.eos if bos_token is None else bos_token
+        device = net_input["src_tokens"].device
+        if self.budget is None:
+            self.budget = Budget(device.type, self.beam_size)
+        self.budget.batches += 1
+        self.searches = searches = self._searches(sample, prefix_tokens, start)
+        capacity = min(searches[0].rules.limit, net_input["src_tokens"].size(1) + SPARE_POSITIONS)
+        with torch.inference_mode():
+            begin([net_input["src_tokens"]], self.verifier.watches)
+            with self.counters.clock("encoder"):
+                self.verifier.start(net_input, self.beam_size * capacity)
+            self._search(list(searches), self.budget, device)
+        for search in searches:
+            self.counters.add_search(search)
+            for guess, used in search.outcome():
+                self.budget.observe(guess, used)
+        self.budget.gained([gain for search in searches for gain in search.gains[1:]])
+        return self._hypotheses(searches, device)
+
+    def _searches(
+        self, sample: dict[str, Any], prefix_tokens: Tensor | None, start: int
+    ) -> list[SentenceSearch]:
+        net_input = sample["net_input"]
+        limit, lengths = self._length_limit(net_input)
+        batch = len(net_input["src_tokens"])
+        prefixes = [()] * batch if prefix_tokens is None else prefix_tokens.tolist()
+        texts = [()] * batch if self.texts is None else self.texts(sample, self.verifier)
+        return [
+            SentenceSearch(
+                index,
+                SentenceRules(
+                    self.eos,
+                    self.beam_size,
+                    limit,
+                    self.min_len,
+                    prefixes[index],
+                    self.pad,
+                    max(0.0, -self.unk_penalty),
+                    None if lengths is None else lengths[index],
+                ),
+                Tree(start),
+                texts[index],
+                history=[] if self.retain_history else None,
+            )
+            for index in range(batch)
+        ]
+
+    def _search(self, searches: list[SentenceSearch], budget: Budget, device: torch.device) -> None:
+        """Searches every sentence to its end."""
+        counters = self.counters
+        while searches:
+            with counters.clock("draft"):
+                plan = budget.plan(len(searches)) if self.ahead else NOTHING_AHEAD
+                requests = [search.requests(plan) for search in searches]
+            with counters.clock("verify"):
+                tables = self._evaluate(searches, requests, device)
+            with counters.clock("other"):
+                for search, nodes, rows in zip(searches, requests, tables, strict=True):
+                    search.receive(nodes, rows)
+                    search.advance()
+                counters.calls += 1
+            if self.foreteller is not None and plan.foretold >= 0:
+                with counters.clock("draft"):
+                    self.foreteller.foretell(searches, self.verifier)
+            with counters.clock("other"):
+                keep = remaining([not search.done for search in searches])
+                if keep is not None:
+                    searches[:] = [searches[row] for row in keep]
+                    if keep:
+                        self.verifier.keep_rows(keep)
+
+    def _evaluate(
+        self,
+        searches: Sequence[SentenceSearch],
+        requests: Sequence[Sequence[int]],
+        device: torch.device,
+    ) -> list[list[Any]]:
+        """Runs the decoder over the requested prefixes of every row; one copy to the device, one back."""
+        starts = [search.tree.places for search in searches]
+        seen: list[int] = []
+        inputs: tuple[list[int], list[int], list[int]] = ([], [], [])
+        banned: list[tuple[int, int]] = []
+        for search, nodes in zip(searches, requests, strict=True):
+            tree, rules = search.tree, search.rules
+            if self.no_repeat_ngram_size > 0:
+                banned += self._repeats(tree, nodes, len(seen))
+            seen += tree.place(nodes)
+            inputs[0].extend([tree.tokens[node] for node in nodes])
+            inputs[1].extend([tree.depths[node] for node in nodes])
+            inputs[2].extend([rules.wanted(tree.depths[node]) for node in nodes])
+        widths = [len(nodes) for nodes in requests]
+        window = TreeWindow(inputs[0], starts, widths, inputs[1], seen, device)
+        window.tokens, window.depths, wanted = to_device(inputs, device).unbind(0)  # at once
+        logits = self.verifier.logits(window)
+        count = min(self.beam_size + 1, logits.size(1))
+        table = best_tokens(logits, count, wanted, self.pad, self.unk, self.unk_penalty, banned)
+        return self._tables(searches, requests, table.cpu())
+
+    def _tables(
+        self,
+        searches: Sequence[SentenceSearch],
+        requests: Sequence[Sequence[int]],
+        table: Tensor,
+    ) -> list[list[Any]]:
+        """What the rules make of :func:`best_tokens`, on the host."""
+        count = table.size(1) // 2
+        words = table[:, count : 2 * count].int()
+        tables, at = [], iter(zip(table.tolist(), words.tolist(), strict=True))
+        for search, nodes in zip(searches, requests, strict=True):
+            depths, rules = search.tree.depths, search.rules
+            own = []
+            for node, (row, tokens) in zip(nodes, at):  # noqa: B905  (the rows of all sentences)
+                if row[0] != row[0]:  # NaN; what was evaluated in vain does no harm
+                    search.tree.broken.add(node)
+                    own.append(NOTHING)
+                    continue
+                own.append(rules.table(depths[node], tokens, row[:count], row[-1]))
+            tables.append(own)
+        return tables
+
+    def _repeats(self, tree: Tree, nodes: Sequence[int], first: int) -> list[tuple[int, int]]:
+        """(index in the window, token) of what would complete an n-gram that occurred before."""
+        found, size, start = [], self.no_repeat_ngram_size, tree.tokens[ROOT]
+        for index, node in enumerate(nodes, first):
+            words = tree.words(node)
+            found += [(index, token) for _, token in repeats(words, len(words), size, start)]
+        return found
+
+    def _hypotheses(
+        self, searches: Sequence[SentenceSearch], device: torch.device
+    ) -> list[list[Hypothesis]]:
+        """All hypotheses, best first as stock sorts them."""
+        found = []
+        for search in searches:
+            ranked = [self._hypothesis(search, ending) for ending in search.endings]
+            scores = torch.tensor([float(hypothesis["score"]) for hypothesis in ranked])
+            order = torch.sort(scores, descending=True)[1].tolist()
+            found.append([ranked[i] for i in order])
+        send_hypotheses(found, device)
+        return found
+
+    def _hypothesis(self, search: SentenceSearch, ending: Ending) -> Hypothesis:
+        tree = search.tree
+        totals = [*tree.totals_of(ending.node), ending.total]
+        gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
+        return {
+            "tokens": torch.tensor([*tree.words(ending.node), self.eos]),
+            "score": torch.tensor(self._score(search, ending)),
+            "positional_scores": torch.tensor(gains),
+            "attention": torch.empty(0),
+            "alignment": torch.empty(0),
+            "steps": search.calls,
+            "history": [{"tokens": torch.tensor(tokens)} for tokens in search.history or ()],
+        }
+
+    def _score(self, search: SentenceSearch, ending: Ending) -> float:
+        length = search.tree.depths[ending.node]
+        source_length = search.rules.source_length
+        if source_length is not None and length > source_length:
+            return -torch.inf
+        if self.normalize_scores:
+            return ending.total / (length + 1) ** self.len_penalty
+        return ending.total
+
+
+class AlignedBeamGenerator(SequenceGeneratorWithAlignment, WithAttention, BeamGenerator):
+    """``--print-alignment``: stock reads the alignment of every hypothesis off its attention."""

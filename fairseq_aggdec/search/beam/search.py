@@ -1,0 +1,145 @@
+"""Beam search over a tree of prefixes, run on the host: it stops where a prefix has not been evaluated, asks for that
+one, and for those that it will probably need next.
+
+Drafting is the same search run ahead. Where a prefix has no table yet, the table of a prefix that is like it stands
+in: the one that the same words led to elsewhere in the tree (:class:`~fairseq_aggdec.search.beam.tree.Tree`). Every
+prefix whose table the predicted search reads is requested if that is probably worth it, in the order of steps. So
+what is drafted are not texts, one per hypothesis, but whatever the search will look at, hypotheses that are not born
+yet included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairseq_aggdec.search.beam.budget import ALIKE, TEXT, Guess, Plan
+from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Table, step
+from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from fairseq_aggdec.search.finite import NonFiniteError
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A finished hypothesis: the prefix ``node`` and ``</s>``, with the sum of log-probabilities in nats."""
+
+    total: float
+    node: int
+
+
+@dataclass
+class SentenceSearch:
+    """The search of one sentence.
+
+    Attributes:
+        index: of the sentence in its batch.
+        rules: generation options.
+        tree: all prefixes that were looked at.
+        text: what the first request drafts: tokens that the output may begin with.
+        beams: (sum of log-probabilities, prefix) of every unfinished hypothesis, best first, after each step.
+        depth: tokens of each after the last one.
+        endings: finished hypotheses in the order of finishing.
+        done: nothing is left to be searched.
+        ahead: prefixes that were requested before the search waited for them, and why.
+        missing: prefixes that the search waits for.
+        calls: how often prefixes were evaluated.
+        gains: by how many tokens the hypotheses grew after each call.
+        asked: the prefixes that each call evaluated.
+        history: the best unfinished hypothesis before each call, when asked for.
+    """
+
+    index: int
+    rules: SentenceRules
+    tree: Tree
+    text: Sequence[int] = ()
+    beams: list[list[Hypothesis]] = field(default_factory=lambda: [[(0.0, ROOT)]])
+    depth: int = 0
+    endings: list[Ending] = field(default_factory=list)
+    done: bool = False
+    ahead: dict[int, Guess] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=lambda: [ROOT])
+    calls: int = 0
+    gains: list[int] = field(default_factory=list)
+    asked: list[list[int]] = field(default_factory=list)
+    history: list[list[int]] | None = None
+
+    @property
+    def active(self) -> list[Hypothesis]:
+        """The unfinished hypotheses."""
+        return self.beams[-1]
+
+    def advance(self) -> None:
+        """Searches on as far as tables go.
+
+        Raises:
+            NonFiniteError: the model gave no numbers where the search needs them.
+        """
+        tree, rules, before = self.tree, self.rules, self.depth
+        while not self.done:
+            found = step(self.active, tree.tables.__getitem__, self.depth, rules)
+            if found.missing:
+                self.missing = found.missing
+                break
+            tree.used.update(found.read)
+            if tree.broken and not tree.broken.isdisjoint(found.read):
+                raise NonFiniteError(self.index)
+            room = rules.beam - len(self.endings)
+            self.endings += [Ending(total, node) for total, node, _ in found.ended[:room]]
+            self.beams.append(tree.grown(found.going_on))
+            tree.totals.update((node, total) for total, node in self.active)
+            self.depth += 1
+            self.done = len(self.endings) == rules.beam or not self.active
+        self.gains.append(self.depth - before)
+
+    def requests(self, plan: Plan) -> list[int]:
+        """Prefixes to evaluate, parents first: what the search waits for, then what it will probably need."""
+        self.calls += 1
+        if self.history is not None:
+            self.history.append(self.tree.words(self.active[0][1]))
+        wanted = list(self.missing)
+        if self.depth == 0:
+            self._draft_text(wanted, plan)
+        elif max(plan.farthest, plan.foretold) >= 0:
+            self._look_ahead(wanted, plan)
+        self.asked.append(wanted)
+        return wanted
+
+    def _draft_text(self, wanted: list[int], plan: Plan) -> None:
+        """Appends the prefixes that are the beginnings of the text."""
+        node = ROOT
+        for token in self.text[: min(plan.text, self.rules.limit)]:
+            node = self.tree.child(node, token)
+            if self.tree.tables[node] is None and node not in wanted:
+                wanted.append(node)
+                self.ahead[node] = (TEXT, 0)
+
+    def _look_ahead(self, wanted: list[int], plan: Plan) -> None:
+        """Searches on over predicted tables; appends the prefixes that it needs and that are worth it."""
+        tree, rules, ahead = self.tree, self.rules, self.ahead
+        tree.start_predicting()
+        requested = set(wanted)
+        active, ended, depth = self.active, len(self.endings), self.depth
+        while active and ended < rules.beam and depth <= rules.limit:
+            found = step(active, tree.predicted, depth, rules)
+            best, totals = active[0][0], {node: total for total, node in active}
+            for node in found.read:
+                if tree.tables[node] is not None or node in requested:
+                    continue
+                gap, why = int(best - totals[node]), tree.foreseen(node, requested)
+                if why is None or gap > (plan.farthest if why == ALIKE else plan.foretold):
+                    continue
+                if len(wanted) >= plan.most:
+                    return
+                wanted.append(node)
+                requested.add(node)
+                ahead[node] = (why, gap)
+            ended += len(found.ended)
+            active = tree.grown(found.going_on)
+            depth += 1
+
+    def outcome(self) -> list[tuple[Guess, bool]]:
+        """Of every prefix that was evaluated ahead: why, and whether it was needed."""
+        return [(guess, node in self.tree.used) for node, guess in self.ahead.items()]
+
+    def receive(self, nodes: Sequence[int], tables: Sequence[Table]) -> None:
+        """Takes up the tables of the prefixes that were requested."""
+        for node, table in zip(nodes, tables, strict=True):
+            self.tree.evaluated(node, table)

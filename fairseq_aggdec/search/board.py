@@ -1,0 +1,185 @@
+"""The board: what is known of every sentence of a batch, on the device, where an iteration goes on from it.
+
+Nothing on the board moves from one iteration to the next: sentences keep their places, and what changes when some have
+ended is the list of those that are still read (``owners``). So an iteration can be captured as a graph.
+
+Worked example. Of four sentences the second has ended; two rows are read, of which the first belongs to sentence 0 and
+the second to sentence 3. ::
+
+    owners    0 3        which sentence each of the R rows of the grid decodes; S where a row has none
+    NUMBERS   of sentences 0 .. S - 1, and of S, which stands for none and has ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.search.state import Row
+from fairseq_aggdec.windows.transfer import read, send_into
+
+# Columns of the numbers of a sentence: position of its last committed token, the same before the last iteration,
+# whether it has ended, its iterations so far, and the limits of a row (:class:`~fairseq_aggdec.search.state.Row`).
+POSITION, BEFORE, ENDED, ROUNDS, END, FLOOR, STRICT_FLOOR = range(7)
+COLUMNS = 7
+
+
+class Shape(NamedTuple):
+    """Of an iteration: rows R of the grid, slots of each W, keys E that they see."""
+
+    rows: int
+    width: int
+    end: int
+
+
+class Rows:
+    """The numbers (R, 7) of the rows of the grid, taken from the board: each attribute is (R,) int64, ``ended`` bool.
+
+    Attributes:
+        prefix: the length of the longest forced prefix, a number of the host.
+        base: position of the last committed token; 0 in a row that has ended, where nothing is wanted any more.
+    """
+
+    def __init__(self, numbers: Tensor, prefix: int):
+        self.prefix = prefix
+        columns = numbers.unbind(1)
+        self.position, self.before, self.rounds = (columns[i] for i in (POSITION, BEFORE, ROUNDS))
+        self.end, self.floor, self.strict_floor = (columns[i] for i in (END, FLOOR, STRICT_FLOOR))
+        self.ended = columns[ENDED] != 0
+        self.base = self.position.masked_fill(self.ended, 0)
+
+
+@dataclass
+class Outcome:
+    """What was decoded for a sentence, on the host.
+
+    Attributes:
+        tokens: what was emitted, ``</s>`` included. scores: their log-probabilities (T,).
+        emitted, drafted, accepted: tokens gained, tokens drafted and how many of these stood, by iteration.
+    """
+
+    tokens: list[int]
+    scores: Tensor
+    emitted: list[int]
+    drafted: list[int]
+    accepted: list[int]
+
+
+class Board:
+    """Room for S sentences of up to T tokens, and one more that stands for none.
+
+    Args:
+        room: S, and T, positions for tokens, the start symbol's and one more that takes what is not kept included.
+        prefix: the longest forced prefix.
+        features: C, what a drafter reads of the verifier; 0 for nothing.
+        device, dtype: of the features; everything is there.
+        pad: padding of the target dictionary.
+
+    Attributes:
+        numbers: (S + 1, 7) int64, see ``COLUMNS``.
+        tokens: (S + 1, T) int64, the start symbol first. scores: (S + 1, T) fp32, of the token in the same place.
+        emitted, drafted, accepted: (S + 1, T) int64, by iteration.
+        prefix: (S + 1, P + 1) int64, forced tokens, padding where there is none.
+        features: (S + 1, C), of the last accepted position.
+        owners: (R,) int64 at its beginning, the sentences of the rows of the grid.
+        flags: (S + 1,) int64: of the rows of the grid the position of the last token, or its complement when it ended.
+    """
+
+    def __init__(
+        self,
+        room: tuple[int, int],
+        prefix: int,
+        features: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        pad: int,
+    ):
+        self.room, self.kind, self.pad = room, (prefix, features, device, dtype), pad
+        rows, length, self.width = room[0] + 1, room[1], prefix
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=torch.long, device=device)
+
+        self.numbers, self.tokens = numbers(COLUMNS), numbers(length)
+        self.emitted, self.drafted, self.accepted = (numbers(length) for _ in range(3))
+        self.prefix, self.owners, self.flags = numbers(prefix + 1), numbers(), numbers()
+        self.scores = torch.zeros(rows, length, device=device)
+        self.features = torch.zeros(rows, features, device=device, dtype=dtype)
+
+    def set(self, rows: Sequence[Row]) -> None:
+        """Takes up a batch."""
+        none = [[0, 0, 1, 0, 0, 0, 0]] * (self.room[0] + 1 - len(rows))
+        limits = [[row.position, 0, 0, 0, row.end, row.floor, row.strict_floor] for row in rows]
+        send_into(self.numbers, limits + none)
+        forced = [[*row.prefix] + [self.pad] * (self.width + 1 - len(row.prefix)) for row in rows]
+        send_into(self.prefix, forced + [[self.pad] * (self.width + 1)] * len(none))
+        starts = [row.tokens[-1] for row in rows] + [self.pad] * len(none)
+        send_into(self.tokens[:, 0], starts)
+        self.features.zero_()
+
+    def rows(self, owners: Tensor) -> Rows:
+        return Rows(self.numbers.index_select(0, owners), self.width)
+
+    def forced(self, owners: Tensor, outputs: Tensor) -> Tensor:
+        """(R, W) the prefix token that stands at each output index (R, W), padding where none does."""
+        return self.prefix.index_select(0, owners).gather(1, outputs.clamp(max=self.width))
+
+    def commit(
+        self,
+        owners: Tensor,
+        rows: Rows,
+        emitted: Tensor,
+        kept: Tensor,
+        scores: Tensor,
+        checked: tuple[Tensor, Tensor] | None,
+        ended: Tensor,
+    ) -> None:
+        """Adds what an iteration has come to.
+
+        Args:
+            owners: (R,) int64. rows: their numbers before.
+            emitted, kept, scores: (R, W), tokens behind the last one, whether they count, their log-probabilities.
+            checked: (R,) how many tokens were drafted, and how many of these were accepted, behind ``</s>`` too; None
+                where nothing was.
+            ended: (R,) bool, whether ``</s>`` is among what counts.
+        """
+        nowhere = self.room[1] - 1
+        slots = torch.arange(emitted.size(1), device=emitted.device)
+        at = (rows.base.unsqueeze(1) + 1 + slots).masked_fill_(~kept, nowhere)  # (R, W)
+        self.tokens[owners.unsqueeze(1), at] = emitted
+        self.scores[owners.unsqueeze(1), at] = scores
+        count = kept.sum(1)
+        turn = rows.rounds.masked_fill(rows.ended, nowhere)
+        self.emitted[owners, turn] = count
+        if checked is not None:
+            drafted, stood = checked
+            self.drafted[owners, turn] = drafted
+            self.accepted[owners, turn] = torch.minimum(stood, count)
+        ended, position = rows.ended | ended, rows.position + count
+        rounds = rows.rounds + ~rows.ended
+        changed = torch.stack([position, rows.position, ended.long(), rounds], dim=1)
+        # Rows without a sentence all write what stands there.
+        self.numbers[:, : ROUNDS + 1].index_copy_(0, owners, changed)
+        self.flags[: len(owners)] = torch.where(ended, ~position, position)
+
+    def outcomes(self, count: int, longest: int) -> list[Outcome]:
+        """What was decoded for the first ``count`` sentences, of at most ``longest`` tokens; one transfer."""
+        length = longest + 1
+        per_token = [self.tokens, self.scores, self.emitted, self.drafted, self.accepted]
+        numbers, *found = read([self.numbers[:count], *(x[:count, :length] for x in per_token)])
+        outcomes = []
+        for (last, _, _, rounds, *_), tokens, scores, *by_iteration in zip(
+            numbers.long().tolist(), *found, strict=True
+        ):
+            outcomes.append(
+                Outcome(
+                    tokens[1 : last + 1].long().tolist(),
+                    scores[1 : last + 1].float(),
+                    *(x[:rounds].long().tolist() for x in by_iteration),
+                )
+            )
+        return outcomes

@@ -1,0 +1,159 @@
+"""What decoding counts: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.windows.draft import Verification
+
+PARTS = ("encoder", "draft", "verify", "other")
+
+
+class Clock:
+    """What :meth:`Counters.clock` gives; not a generator, which would take several times as long."""
+
+    def __init__(self, counters: "Counters", part: str):
+        self.counters, self.part = counters, part
+
+    def __enter__(self) -> None:
+        self.start = self.counters.read()
+
+    def __exit__(self, *error: object) -> None:
+        if self.counters.wait is not None:
+            self.counters.wait()
+        self.counters.seconds[self.part] += self.counters.read() - self.start
+
+
+@dataclass
+class Counters:
+    """Sums over everything that was decoded.
+
+    Attributes:
+        sentences: finished sentences.
+        iterations: draft-and-verify rounds, counted once per sentence and round.
+        calls: decoder calls (one round of a batch is one call).
+        drafted, accepted: draft tokens proposed, and those that stood.
+        undrafted: sentences of batches for which a drafter drafted nothing, because it would not have paid.
+        nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
+        emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
+            the tokens by which all hypotheses of a sentence grew.
+        stood: histogram, drafted tokens that stood in a round -> how many rounds.
+        seconds: by part.
+        read: the clock, in seconds: that of the wall unless another is given.
+        wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
+            for it (``torch.cuda.synchronize``), which slows decoding down; otherwise it is in the time of the part that
+            needs a result.
+    """
+
+    sentences: int = 0
+    iterations: int = 0
+    calls: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    nodes: int = 0
+    nodes_used: int = 0
+    undrafted: int = 0
+    emitted: Counter[int] = field(default_factory=Counter)
+    stood: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    read: Callable[[], float] = time.perf_counter
+    wait: Callable[[], object] | None = None
+
+    def clock(self, part: str) -> "Clock":
+        """Adds the time of a block to ``seconds[part]``."""
+        return Clock(self, part)
+
+    def add(self, verification: Verification) -> None:
+        """Counts one iteration of a batch."""
+        self.calls += 1
+        self.iterations += len(verification.emitted)
+        self.drafted += sum(verification.drafted)
+        self.accepted += sum(verification.accepted)
+        # One by one: Counter.update takes ten times as long for a few.
+        for tokens, stood in zip(verification.emitted, verification.accepted, strict=True):
+            self.emitted[len(tokens)] += 1
+            self.stood[stood] += 1
+
+    def add_search(self, search: SentenceSearch) -> None:
+        """Counts the beam search of a sentence; the calls of a batch are counted apart."""
+        self.sentences += 1
+        self.iterations += search.calls
+        self.nodes += search.tree.places
+        self.nodes_used += len(search.tree.used)
+        self.drafted += len(search.ahead)
+        self.accepted += sum(used for _, used in search.outcome())
+        self.emitted.update(search.gains)
+
+    @property
+    def tokens(self) -> int:
+        """Emitted tokens, ``</s>`` included."""
+        return sum(length * rounds for length, rounds in self.emitted.items())
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """Tokens emitted per iteration (the papers' measure); 1.00 for one-by-one decoding."""
+        return self.tokens / max(1, self.iterations)
+
+    @property
+    def mean_accepted_block(self) -> float:
+        """Accepted block size of Stern et al., whose steps begin behind the first call: the same without the first
+        iteration of each sentence, which gains one token where there are no features to propose from yet."""
+        return (self.tokens - self.sentences) / max(1, self.iterations - self.sentences)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted tokens; 0 when nothing was drafted."""
+        return self.accepted / max(1, self.drafted)
+
+    def by_slot(self, most: int) -> list[float]:
+        """Share of the rounds in which the first, second, ... drafted token stood: of ``most`` slots at most, and of
+        none behind the last that ever did. Their sum is the mean of what stands."""
+        rounds = max(1, self.stood.total())
+        slots = range(1, min(most, max(self.stood, default=0)) + 1)
+        return [
+            sum(n for stood, n in self.stood.items() if stood >= slot) / rounds for slot in slots
+        ]
+
+    def summary(self) -> str:
+        """One line for the log."""
+        seconds = ", ".join(f"{part} {self.seconds[part]:.2f}" for part in PARTS)
+        searched = ""
+        if self.nodes:
+            each = 1 / max(1, self.sentences)
+            searched = (
+                f"per sentence {self.iterations * each:.1f} calls, {self.nodes * each:.0f} nodes evaluated, "
+                f"{self.nodes_used * each:.0f} used, "
+            )
+        return (
+            f"{self.sentences} sentences, {self.tokens} tokens, {self.iterations} iterations, "
+            f"{searched}mean accepted tokens {self.mean_accepted_tokens:.2f}, "
+            f"acceptance rate {100 * self.acceptance_rate:.1f} %, "
+            f"tokens per iteration {self.histogram()}, seconds: {seconds}{self._undrafted()}"
+        )
+
+    def _undrafted(self) -> str:
+        if not self.undrafted:
+            return ""
+        return f"; {self.undrafted} of the sentences were decoded without drafts, as by --decoding greedy"
+
+    def histogram(self, bins: tuple[int, ...] = (1, 2, 3, 5, 9, 17, 33)) -> str:
+        """``1: 40 %, 2: 10 %, 3-4: ...``: share of iterations by tokens emitted, empty bins left out."""
+        parts = []
+        for low, high in zip(bins, (*bins[1:], None), strict=True):
+            rounds = sum(
+                n
+                for length, n in self.emitted.items()
+                if length >= low and (high is None or length < high)
+            )
+            if rounds:
+                name = (
+                    f"{low}+"
+                    if high is None
+                    else f"{low}"
+                    if high == low + 1
+                    else f"{low}-{high - 1}"
+                )
+                parts.append(f"{name}: {100 * rounds / max(1, self.iterations):.0f} %")
+        return ", ".join(parts)

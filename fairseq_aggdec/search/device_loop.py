@@ -1,0 +1,325 @@
+"""The loop without the host: on a GPU an iteration is one captured graph, and the next is launched before it has ended.
+
+What :mod:`~fairseq_aggdec.search.loop` decides on the host (what stands, what is forced, who has ended) is decided
+on the device, on the :class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have
+ended, how many are left and how long they are. It reads that of the last iteration, or where it would keep the device
+waiting too long of the one before (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain.
+
+The tokens are those of the plain loop, which is the twin that tests compare this with.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.budget.pace import Pace
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.graphs.capture import Captured
+from fairseq_aggdec.engine.graphs.window_graphs import (
+    CAPTURED_AT,
+    ROWS,
+    Memory,
+    grid_end,
+    grid_rows,
+)
+from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
+from fairseq_aggdec.search.board import Board, Outcome, Rows, Shape
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Follows
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, remaining
+from fairseq_aggdec.windows.grid import GridWindow
+from fairseq_aggdec.windows.transfer import Told, send_into
+
+# What each position emits (R, W); what of that counts in a row that goes on, None for all; its scores; what was checked
+# of a draft, see :meth:`Board.commit`.
+Emitted = tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """An iteration under way: its sentences, the slots of its window, when it was launched, what is told of it."""
+
+    sentences: Sequence[int]
+    slots: int
+    at: float
+    told: Told
+
+
+class DeviceLoop:
+    """Decodes batches, one after the other.
+
+    Args:
+        verifier, accept, rules: as in :func:`~fairseq_aggdec.search.loop.draft_and_verify`.
+        drafter: drafts on the device.
+    """
+
+    def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
+        self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
+        self.iteration_ended = getattr(drafter, "iteration_ended", None)
+        self.batch_ended = getattr(drafter, "batch_ended", None)
+        self.steady = True  # nothing was captured since the host was told of an iteration
+        self.board: Board | None = None
+        self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
+        self.met: Counter[tuple[object, ...]] = Counter()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up what was captured, and the pool of its memory with it: an empty one is not opened again."""
+        self.captured: dict[tuple[object, ...], Captured] = {}
+        # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
+        self.over: dict[int, list[tuple[Memory, int]]] = {}
+        self.pool: object = None
+
+    def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
+        """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
+        board = self._take_up(state, size)
+        self.longest = max(row.end for row in state.rows) + 1
+        self.clean = True  # nothing of it is made for the first time
+        sentences: Sequence[int] = range(len(state.rows))
+        pace = self.paces[grid_rows(min(len(sentences), ROWS[-1])), size > 0]
+        pending: deque[Launched] = deque()
+        calls, reach, before, ahead = counters.calls, 1, None, pace.ahead
+        now = time.perf_counter()
+        while sentences:
+            end = min(self.longest, reach + (size + 1) * (len(pending) + 1))
+            slots = self._launch(sentences, size, end)
+            told = Told(board.flags[: len(sentences)])
+            launched = time.perf_counter()
+            if self.steady:
+                pace.launched(launched - now)
+            now = launched
+            pending.append(Launched(sentences, slots, launched, told))
+            counters.calls += 1
+            if len(pending) > ahead:
+                known = pending.popleft()
+                positions = dict(zip(known.sentences, known.told.read(), strict=True))
+                now, steady, self.steady = time.perf_counter(), self.steady, True
+                if steady and before:
+                    pace.passed(now - max(before, known.at))
+                    if size and self.iteration_ended is not None:
+                        self.iteration_ended(len(known.sentences), known.slots, now - before)
+                before = now
+                reach = 1 + max(max(position, ~position) for position in positions.values())
+                sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
+        outcomes = board.outcomes(len(state.rows), self.longest)
+        counters.calls = calls
+        pace.ended(max(len(outcome.emitted) for outcome in outcomes))
+        _hand_over(outcomes, state, counters)
+        if size:
+            drafted = [number for outcome in outcomes for number in outcome.drafted]
+            accepted = [number for outcome in outcomes for number in outcome.accepted]
+            counters.drafted += sum(drafted)
+            counters.accepted += sum(accepted)
+            counters.stood.update(accepted)
+            self.drafter.learn(drafted, accepted)
+        else:
+            counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
+        if self.batch_ended is not None:
+            gains = [number for outcome in outcomes for number in outcome.emitted]
+            self.batch_ended(self.clean, sum(gains) / len(gains))
+
+    def _take_up(self, state: DecodeState, size: int) -> Board:
+        """Puts a batch on the board, on a new one where it has no place on the last."""
+        rows, (features, like) = state.rows, self._proposed_from()
+        # Behind the longest output stand its </s>, and what is not kept.
+        length = grid_end(max(row.end for row in rows) + 3)
+        prefix = max(len(row.prefix) for row in rows)
+        wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
+        features = features if self.drafter.reads_features else 0
+        kind = prefix, features, like.device, like.dtype
+        board = self.board
+        if board is None or board.kind != kind or any(map(operator.lt, board.room, wanted)):
+            if board is not None and board.kind == kind:
+                wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
+            board = Board(wanted, *kind, pad=self.rules.pad)
+            self.board = board
+            self._drop()
+        board.set(rows)
+        self.owning: Sequence[int] = ()
+        return board
+
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> int:
+        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache.
+
+        Returns:
+            how many slots its window has in all.
+        """
+        rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
+        captures = self.captures()
+        if captures:  # sizes in steps
+            shape = Shape(grid_rows(shape.rows), shape.width, grid_end(end))
+        if size:
+            rooms += self.drafter.reserve(shape)
+        self._own(sentences, shape.rows)
+        step = functools.partial(self._step, shape)
+        key = *shape, *(room.sources for room in rooms)
+        self.met[key] += 1
+        if not captures or self.met[key] < CAPTURED_AT:
+            self.clean = self.clean and not captures
+            step()
+            return shape.rows * shape.width
+        over = [(room, room.generation) for room in rooms]
+        if self.over.get(len(over), over) != over:
+            self._drop()
+        self.over[len(over)] = over
+        if key in self.captured:
+            self.captured[key].replay()
+        else:
+            assert self.board is not None
+            self.steady = self.clean = False
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
+        return shape.rows * shape.width
+
+    def captures(self) -> bool:
+        """Whether whole iterations of the batch can be captured."""
+        return self.verifier.captures
+
+    def _proposed_from(self) -> tuple[int, Tensor]:
+        return self.verifier.proposed_from
+
+    def _rooms(self, end: int) -> list[Memory]:
+        """The memory of the verifier's decoders, when all have room for so many keys."""
+        found: list[Memory] = []
+        for member in self.verifier.members:
+            assert isinstance(member.decoder, CachedDecoder)
+            member.decoder.reserve(end, self.longest)
+            if member.decoder.graphs is not None:
+                found.append(member.decoder.graphs)
+        return found
+
+    def _own(self, sentences: Sequence[int], rows: int) -> None:
+        """Says on the device which sentences the rows of the grid decode."""
+        assert self.board is not None
+        nobody = self.board.room[0]
+        owning = [*sentences, *[nobody] * (rows - len(sentences))]
+        if owning != self.owning:
+            send_into(self.board.owners[:rows], owning)
+            self.owning = owning
+
+    def _left(self, sentences: Sequence[int], alive: Sequence[bool]) -> Sequence[int]:
+        """The sentences that go on, each in the row of its place: as they are until a smaller grid has room for all."""
+        count = sum(alive)
+        if count and grid_rows(min(count, ROWS[-1])) >= len(sentences):
+            return sentences
+        keep = remaining(alive)
+        if not count or keep is None:
+            return sentences if count else []
+        self._keep_rows(keep)
+        return [sentences[row] for row in keep]
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        self.verifier.keep_rows(rows)
+        self.drafter.keep_rows(rows)
+
+    def _step(self, shape: Shape) -> Tensor:
+        """One iteration on the device, from the board to the board; nothing in it depends on what stands there."""
+        board = self.board
+        assert board is not None
+        owners = board.owners[: shape.rows]
+        rows = board.rows(owners)
+        emitted, kept, scores, checked = self._emitted(board, owners, rows, shape)
+        goes_on = ~rows.ended.unsqueeze(1)
+        kept = goes_on if kept is None else kept & goes_on
+        ended = (kept & (emitted == self.rules.eos)).any(1)
+        board.commit(owners, rows, emitted, kept, scores, checked, ended)
+        return board.flags
+
+    def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
+        shown, outputs, length = self._shown(board, owners, rows, shape)
+        window = GridWindow(shown.flatten(), outputs.flatten(), shape)
+        window.reach = 0  # the table of positions is there
+        logits = self.verifier.logits_of(window)  # (R W, V)
+        log_probs = logits.log_softmax(-1)
+        self._apply_rules(board, owners, rows, logits, outputs, shown)
+        if shape.width == 1:
+            emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
+            checked = kept = None
+        else:
+            emitted, stood, kept = self._judged(logits, shown, length)
+            checked = length, stood
+            if self.drafter.reads_features:
+                self._remember(board, owners, stood)
+        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
+        return emitted, kept, scores, checked
+
+    def _apply_rules(
+        self,
+        board: Board,
+        owners: Tensor,
+        rows: Rows,
+        logits: Tensor,
+        outputs: Tensor,
+        shown: Tensor | None,
+    ) -> None:
+        """Hides in the logits (R W, V) what must not stand behind what is shown (R, W) at ``outputs`` (R, W)."""
+        written = None
+        if self.rules.no_repeat_ngram_size and shown is not None:
+            written = board.tokens.index_select(0, owners).scatter_(1, outputs, shown)
+        forced = board.forced(owners, outputs)
+        self.rules.apply_on_device(logits, outputs, rows, written, forced)
+
+    def _shown(
+        self, board: Board, owners: Tensor, rows: Rows, shape: Shape
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the verifier reads, the last token of each row and its draft (R, W), at which positions (R, W), and how
+        many tokens are drafted (R,). Slots that are not used repeat the last that is."""
+        last, base = board.tokens[owners, rows.base], rows.base.unsqueeze(1)
+        size = shape.width - 1
+        if size == 0:
+            return last.unsqueeze(1), base, rows.base
+        block = self.drafter.block(board, owners, rows, shape)
+        idle = rows.ended
+        if self.drafter.reads_features:  # of which there are none in the first iteration
+            idle = idle | (rows.rounds == 0)
+        length = (rows.end - rows.base).clamp(max=size).masked_fill_(idle, 0)
+        if self.drafter.ragged:
+            length = torch.minimum(length, (block != NO_DRAFT).sum(1))
+        slots = torch.arange(shape.width, device=last.device)
+        used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
+        return torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used), base + used, length
+
+    def _judged(
+        self, logits: Tensor, shown: Tensor, length: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What each position emits (R, W), how many drafted tokens stand (R,), the bifurcation, and what of the emitted
+        counts (R, W): up to the correction token, and to ``</s>``."""
+        slots = torch.arange(shown.size(1), device=shown.device)
+        choices = first_largest(logits)
+        beyond = slots >= length.unsqueeze(1)
+        drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
+        stands = self.accept(logits, choices, drafted.flatten()).view_as(shown)
+        emitted = torch.where(stands, drafted, choices.view_as(shown))
+        stood = stands.long().cumprod(1).sum(1)
+        ends = (emitted == self.rules.eos).long()
+        return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
+
+    def _remember(self, board: Board, owners: Tensor, stood: Tensor) -> None:
+        """Keeps the features (R, C) of which each row's last token was chosen."""
+        features = self.verifier.features[0].view(len(owners), -1, board.features.size(1))
+        rows = torch.arange(len(owners), device=owners.device)
+        board.features.index_copy_(0, owners, features[rows, stood])
+
+
+def _hand_over(outcomes: Sequence[Outcome], state: DecodeState, counters: Counters) -> None:
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
+    for row, outcome in zip(state.rows, outcomes, strict=True):
+        row.tokens.extend(outcome.tokens)
+        row.iterations += len(outcome.emitted)
+        state.scores.append(outcome.scores)
+        state.owners.extend([row.index] * len(outcome.tokens))
+        counters.iterations += len(outcome.emitted)
+        counters.emitted.update(outcome.emitted)
+    counters.calls += max(row.iterations for row in state.rows)
+    state.finished, state.rows = [*state.finished, *state.rows], []

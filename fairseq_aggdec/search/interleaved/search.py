@@ -1,0 +1,288 @@
+"""Algorithm 1 of Zhang et al. (2020): beam search with several words per step, over a batch of sentences.
+
+Every iteration writes one step of z = h * c slots for each of B hypotheses per sentence, in one window of the
+cached decoder. Sentences leave as soon as they have B finished hypotheses or no unfinished one.
+
+The algorithm takes up every ending among the B best continuations of a hypothesis (``--stop-rule any``). Most of
+these are far behind the best continuations of the sentence, so B endings are soon found and outputs get short. Stock
+fairseq looks at 2B continuations and takes up an ending that is among the B best of the sentence: so does this search
+unless told otherwise, and with one word per step it is stock's. There a hypothesis ends in one way, so that B others
+remain; with more words per step it ends in many, and fewer may remain.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.interleaved.cache import SlotWindow, gather_rows, reorder_beams
+from fairseq_aggdec.search.interleaved.step import Steps, best_steps
+from fairseq_aggdec.windows.transfer import read, to_device
+
+
+@dataclass
+class Written:
+    """A finished hypothesis.
+
+    Attributes:
+        tokens: (T,) int64 in writing order, ``</s>`` last.
+        scores: (T,) their log-probabilities, in nats; that of ``</s>`` with what later slots of its step agreed to.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+
+
+@dataclass
+class Found:
+    """What was found for one sentence.
+
+    Attributes:
+        hypotheses: the finished ones in order of finishing.
+        steps: that it took.
+        broken: the model gave a score that is not a number.
+    """
+
+    hypotheses: list[Written] = field(default_factory=list)
+    steps: int = 0
+    broken: bool = False
+
+
+def to_host(found: list[Found]) -> None:
+    """Brings the hypotheses of a batch to the host (in place), in one transfer."""
+    written = [hypothesis for sentence in found for hypothesis in sentence.hypotheses]
+    tensors = [
+        tensor for hypothesis in written for tensor in (hypothesis.tokens, hypothesis.scores)
+    ]
+    parts = read(tensors) if tensors else []
+    for hypothesis, tokens, scores in zip(written, parts[0::2], parts[1::2], strict=True):
+        hypothesis.tokens, hypothesis.scores = tokens.long(), scores.to(hypothesis.scores.dtype)
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """Generation options that change what a slot may say, in the order of stock ``SequenceGenerator``.
+
+    Attributes:
+        pad, unk, eos: special symbols of the target dictionary.
+        unk_penalty: subtracted from the log-probability of ``unk``, in nats.
+        floors: slot before which each sentence's ``</s>`` is banned (its minimum length).
+        limits: slot at which each sentence's ``</s>`` is forced (its maximum length).
+        free_end: a forced ``</s>`` scores 0 (``--match-source-len``).
+        all_agree: behind ``</s>`` every slot of the step must say ``</s>`` too.
+    """
+
+    pad: int
+    unk: int
+    eos: int
+    floors: list[int]
+    limits: list[int]
+    unk_penalty: float = 0.0
+    free_end: bool = False
+    all_agree: bool = False
+
+    def best_words(
+        self, logits: Tensor, first: int, sentences: list[int], beam: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The best words of every slot (line 6), and what slots behind ``</s>`` add.
+
+        Args:
+            logits: (R, z, V) fp32.
+            first: the first slot.
+            sentences: of each row.
+            beam: B.
+
+        Returns:
+            (R, z, B) log-probabilities in nats, (R, z, B) words, (R, z) agreement of :func:`best_steps`.
+        """
+        log_probs = logits.log_softmax(-1)
+        log_probs[..., self.pad] = -torch.inf
+        if self.unk_penalty:
+            log_probs[..., self.unk] -= self.unk_penalty
+        last = first + log_probs.size(1)
+        ends = log_probs[..., self.eos]  # (R, z), a view
+        if first < max(self.floors):
+            slots = torch.arange(first, last, device=ends.device)
+            ends.masked_fill_(slots < self._of(self.floors, sentences, ends.device), -torch.inf)
+        if last > min(self.limits):
+            slots = torch.arange(first, last, device=ends.device)
+            forced = slots >= self._of(self.limits, sentences, ends.device)
+            kept = ends.masked_fill(forced, 0.0) if self.free_end else ends.clone()
+            log_probs.masked_fill_(forced.unsqueeze(2), -torch.inf)
+            ends.copy_(kept)
+        return *log_probs.topk(beam), ends if self.all_agree else None
+
+    @staticmethod
+    def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
+        """(R, 1) the bound of each row's sentence."""
+        return to_device([[bounds[i]] for i in sentences], device)
+
+
+@dataclass
+class Beams:
+    """The unfinished hypotheses of the sentences that are left.
+
+    Attributes:
+        sentences: which they are, in order of rows.
+        width: rows per sentence: 1 at first, then B.
+        totals: (R,) scores; -inf for a row that holds nothing.
+        tokens, scores: (R, t) what was written, in writing order.
+    """
+
+    sentences: list[int]
+    width: int
+    totals: Tensor
+    tokens: Tensor
+    scores: Tensor
+
+    def written(self, steps: Steps, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens and scores (K, t + z) of the continuations ``chosen`` (K,), numbered row by row."""
+        rows = chosen // steps.totals.size(1)
+        words = steps.words.flatten(0, 1).index_select(0, chosen)
+        scores = steps.scores.flatten(0, 1).index_select(0, chosen)
+        return (
+            torch.cat([self.tokens.index_select(0, rows), words], 1),
+            torch.cat([self.scores.index_select(0, rows), scores], 1),
+        )
+
+    @property
+    def row_sentences(self) -> list[int]:
+        return [sentence for sentence in self.sentences for _ in range(self.width)]
+
+
+class InterleavedSearch:
+    """Algorithm 1 for models of one geometry.
+
+    Args:
+        verifier: has been started on the batch.
+        geometry: of its models.
+        rules: generation options.
+        beam: B.
+        counters: are added to.
+        any_ending: take up every ending among the B best continuations of a hypothesis.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        geometry: Geometry,
+        rules: StepRules,
+        beam: int,
+        counters: Counters,
+        any_ending: bool = False,
+    ):
+        self.verifier, self.geometry, self.rules = verifier, geometry, rules
+        self.beam, self.counters = beam, counters
+        self.any_ending = any_ending
+        self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
+
+    @torch.inference_mode()
+    def run(self, start: int, device: torch.device) -> list[Found]:
+        """Decodes the batch: per sentence B finished hypotheses, ``any_ending`` B or more, fewer at the length limit.
+
+        Args:
+            start: what the slots of the first step read.
+            device: of the models.
+        """
+        count, step = len(self.rules.limits), self.geometry.step
+        found = [Found() for _ in range(count)]
+        nothing = torch.empty(count, 0, device=device)
+        beams = Beams(
+            list(range(count)), 1, torch.zeros(count, device=device), nothing.long(), nothing
+        )
+        read = torch.full((count * step,), start, device=device)
+        first = 0
+        while beams.sentences:
+            rows = len(beams.totals)
+            with self.counters.clock("verify"):
+                logits = self.verifier.logits(SlotWindow(read, first, rows, self.geometry))
+            with self.counters.clock("other"):
+                steps = self._continuations(logits, first, beams)
+                beams = self._advance(steps, beams, found, first)
+                read = beams.tokens[:, first:].flatten()
+            self.counters.calls += 1
+            first += step
+        to_host(found)
+        return found
+
+    def _continuations(self, logits: Tensor, first: int, beams: Beams) -> Steps:
+        grid = logits.view(-1, self.geometry.step, logits.size(1))
+        width = min(self.width, grid.size(2))
+        best = self.rules.best_words(grid, first, beams.row_sentences, width)
+        return best_steps(*best, self.rules.eos, self.rules.pad)
+
+    def _advance(self, steps: Steps, beams: Beams, found: list[Found], first: int) -> Beams:
+        """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
+        count, beam = len(beams.sentences), self.beam
+        totals = beams.totals.unsqueeze(1) + steps.totals  # (R, W)
+        ended = steps.ends < self.geometry.step
+        going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
+        live, best = going_on.topk(beam)
+        done = ended & totals.isfinite()
+        if not self.any_ending:
+            leading = totals.view(count, -1).topk(beam).values[:, -1:]  # (N, 1)
+            done &= (totals.view(count, -1) >= leading).view_as(done)
+        # One transfer to the host: which continuations are finished, with what score and where, which sentences go on
+        # and which are broken (NaN is the largest number there is).
+        leader = live[:, 0]
+        host = read([done, totals, steps.ends, leader.isfinite(), leader.isnan()])
+        flags, scores, ends, alive, broken = (part.flatten().tolist() for part in host)
+        finished = [i for i, flag in enumerate(flags) if flag]
+        if finished:
+            finished.sort(key=scores.__getitem__, reverse=True)
+            lengths = [first + int(ends[i]) + 1 for i in finished]
+            self._collect(finished, lengths, steps, beams, found)
+        for sentence, lost in zip(beams.sentences, broken, strict=True):
+            found[sentence].steps += 1
+            found[sentence].broken |= bool(lost)
+        stays = [
+            i
+            for i, sentence in enumerate(beams.sentences)
+            if alive[i] and len(found[sentence].hypotheses) < beam
+        ]
+        return self._select(steps, beams, live, best, stays, first)
+
+    def _select(
+        self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int], first: int
+    ) -> Beams:
+        """The beams that go on, with the cache behind them: ``live``, ``best`` (N, B) scores and continuations."""
+        leaving = len(stays) < len(beams.sentences)
+        per_sentence = beams.width * steps.totals.size(1)
+        chosen = (
+            best + torch.arange(0, steps.totals.numel(), per_sentence, device=best.device)[:, None]
+        )
+        if leaving:
+            index = to_device(stays, best.device, torch.long)
+            live, chosen = live[index], chosen[index]
+        chosen = chosen.flatten()  # (R',) of the R * W continuations
+        rows = chosen // steps.totals.size(1)
+        if stays:
+            if leaving or beams.width < self.beam:
+                gather_rows(self.verifier, rows)
+            elif self.beam > 1:
+                reorder_beams(self.verifier, rows, first + self.geometry.step)
+        sentences = [beams.sentences[i] for i in stays]
+        return Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
+
+    def _collect(
+        self,
+        finished: list[int],
+        lengths: list[int],
+        steps: Steps,
+        beams: Beams,
+        found: list[Found],
+    ) -> None:
+        """Takes up finished hypotheses of so many tokens, given as indices into (R, W), best first.
+
+        What they say stays on the device until all have been found.
+        """
+        index = to_device(finished, steps.words.device)
+        width = steps.totals.size(1)
+        tokens, scores = beams.written(steps, index)
+        for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
+            hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
+            if self.any_ending or len(hypotheses) < self.beam:
+                hypotheses.append(Written(tokens[i, :length], scores[i, :length]))

@@ -1,0 +1,282 @@
+"""The generation options of stock fairseq, applied to every position of a window as stock applies them to one.
+
+Order and scope follow ``SequenceGenerator._generate``: padding is never chosen, ``unk`` is penalised, ``</s>`` is
+forced at the maximum length, prefix tokens are forced before it, else ``</s>`` is banned before the minimum length,
+and repeated n-grams are banned last.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.library import kernels, reads
+from fairseq_aggdec.search.board import Rows
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.window import Window
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Generation options that change which token is chosen or what it scores.
+
+    Attributes:
+        pad, unk, eos: special symbols of the target dictionary.
+        unk_penalty: subtracted from the log-probability of ``unk``, in nats.
+        no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
+        free_end: ``</s>`` scores 0 where the length forces it (``--match-source-len`` does that in stock).
+    """
+
+    pad: int
+    unk: int
+    eos: int
+    unk_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    free_end: bool = False
+
+    @contextmanager
+    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[Tensor]:
+        """Logits (N, V) to choose from, -inf for what a position must not emit; those given are as before afterwards.
+
+        Where the output is forced, nothing but the forced token is left. So choices and relaxed acceptance keep the
+        rules without knowing them. On a CPU these are the given logits, changed for as long as this holds; on a GPU,
+        where each change is a launch and memory is fast, others.
+        """
+        forced, banned = self.hidden(window, state)
+        in_place = logits.device.type == "cpu"
+        ruled = (
+            logits
+            if in_place
+            else logits + _hidden(self.pad, logits.size(-1), logits.dtype, logits.device)
+        )
+        kept = []
+
+        # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
+        def hide(where: Any, value: Tensor) -> None:
+            if in_place:
+                kept.append((where, logits[where].clone()))
+            ruled[where] = value
+
+        if in_place:
+            padding = logits.select(1, self.pad)  # a view: in every iteration, without an index
+            kept_padding = padding.clone()
+            padding.fill_(-torch.inf)
+        if self.unk_penalty:
+            hide((slice(None), self.unk), ruled[:, self.unk] - self.unk_penalty)
+        if banned:
+            hide(to_device(banned, logits.device).unbind(1), logits.new_full((), -torch.inf))
+        if forced:
+            at, tokens = to_device(forced, logits.device).unbind(1)
+            hide(at, logits.new_full((), -torch.inf))
+            ruled[at, tokens] = logits.new_zeros(())
+        yield ruled
+        for where, values in reversed(kept):
+            logits[where] = values
+        if in_place:
+            padding.copy_(kept_padding)
+
+    def apply_on_device(
+        self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor
+    ) -> None:
+        """The same for good, without the host.
+
+        Args:
+            logits: (R W, V) of a grid, changed in place.
+            outputs: (R, W) int64, the output index of each position.
+            rows: limits of the rows.
+            written: (R, T) int64, what each row's output begins with, start symbol and draft included; None where
+                n-grams may be repeated.
+            forced: (R, W) int64, the prefix token of each output index, padding where there is none; a prefix column
+                lifts the minimum length for every row, and is one of the first ``rows.prefix`` output indices.
+        """
+        end, floor, strict_floor = (
+            x.unsqueeze(1) for x in (rows.end, rows.floor, rows.strict_floor)
+        )
+        logits.select(1, self.pad).fill_(-torch.inf)
+        if self.unk_penalty:
+            logits.select(1, self.unk).sub_(self.unk_penalty)
+        banned = (outputs < strict_floor) | ((outputs >= rows.prefix) & (outputs < floor))
+        logits.select(1, self.eos).masked_fill_(banned.flatten(), -torch.inf)
+        if written is not None:
+            followers = repeats_on_device(written, outputs, self.no_repeat_ngram_size, self.pad)
+            logits.scatter_(1, followers.flatten(0, 1), -torch.inf)
+        forced = forced.masked_fill(outputs >= end, self.eos).view(-1, 1)
+        given = forced != self.pad
+        own = logits.gather(1, forced).masked_fill_(given, 0.0)
+        logits.masked_fill_(given, -torch.inf).scatter_(1, forced, own)
+
+    def scores(self, logits: Tensor, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Log-probabilities, in nats, of emitted tokens (M,) -> (M,).
+
+        Args:
+            logits: (M, V), or with ``places`` (M,) int64 more of them, of which these rows count.
+            tokens: (M,) int64.
+        """
+        if reads(logits) and (library := kernels()) is not None:
+            count, types = tokens.size(0), logits.size(1)
+            tokens = tokens.contiguous()
+            rows = None if places is None else places.contiguous()
+            scores = logits.new_empty(count)
+            library.aggdec_log_probabilities(
+                logits.data_ptr(),
+                count,
+                types,
+                None if rows is None else rows.data_ptr(),
+                tokens.data_ptr(),
+                scores.data_ptr(),
+            )
+        else:
+            if places is not None:
+                logits = logits[places]
+            scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+        return self._penalised(scores, tokens)
+
+    def scores_on_device(
+        self, log_probs: Tensor, tokens: Tensor, outputs: Tensor, end: Tensor
+    ) -> Tensor:
+        """The same of a grid: (R W, V), (R, W), at output indices (R, W) of rows that end at (R,) -> (R, W)."""
+        scores = log_probs.gather(1, tokens.view(-1, 1)).view_as(tokens)
+        scores = self._penalised(scores, tokens)
+        return scores.masked_fill_(outputs >= end.unsqueeze(1), 0.0) if self.free_end else scores
+
+    def _penalised(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        if self.unk_penalty:
+            # No product: an infinite penalty, which bans the word, times 0 would be NaN.
+            scores = torch.where(tokens == self.unk, scores - self.unk_penalty, scores)
+        return scores
+
+    def free_forced_ends(
+        self, scores: Tensor, emitted: Sequence[Sequence[int]], state: DecodeState
+    ) -> Tensor:
+        """With ``free_end``, sets the scores (M,) of ``</s>`` to 0 where the length forced it; before the commit."""
+        if self.free_end:
+            last = -1
+            for row, tokens in zip(state.rows, emitted, strict=True):
+                last += len(tokens)
+                if row.position + len(tokens) > row.end:
+                    scores[last : last + 1].zero_()
+        return scores
+
+    def hidden(
+        self, window: Window, state: DecodeState
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
+        # Most windows hold no position to look at.
+        free = not self.no_repeat_ngram_size and all(
+            start >= max(len(row.prefix), row.floor, row.strict_floor) and start + width <= row.end
+            for row, start, width in zip(state.rows, window.starts, window.widths, strict=True)
+        )
+        return ([], []) if free else (self._forced(window, state), self._banned(window, state))
+
+    def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
+        """(index, token) of every position of the window whose output is not the model's to choose."""
+        forced = []
+        first = 0
+        for row, outputs in zip(state.rows, window.outputs, strict=True):
+            if outputs[0] < len(row.prefix) or outputs[0] + len(outputs) > row.end:
+                forced += [
+                    (slot, token)
+                    for slot, position in enumerate(outputs, first)
+                    if (token := self._forced_token(row, position)) is not None
+                ]
+            first += len(outputs)
+        return forced
+
+    def _forced_token(self, row: Row, position: int) -> int | None:
+        if position >= row.end:
+            return self.eos
+        if position < len(row.prefix) and row.prefix[position] != self.pad:
+            return row.prefix[position]
+        return None
+
+    def _banned(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
+        """(index, token) pairs that the window's positions must not choose."""
+        banned = []
+        first = 0
+        for row, outputs in zip(state.rows, window.outputs, strict=True):
+            # A prefix column lifts the minimum length for every row, also where that row's own prefix is free.
+            if outputs[0] < max(row.floor, row.strict_floor):
+                banned += [
+                    (slot, self.eos)
+                    for slot, position in enumerate(outputs, first)
+                    if position < row.strict_floor or len(row.prefix) <= position < row.floor
+                ]
+            first += len(outputs)
+        if self.no_repeat_ngram_size:
+            banned = sorted(banned + self._repeated(window, state))
+        return banned
+
+    def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
+        """The pairs that would repeat an n-gram; tokens are needed on the host only for that."""
+        found, first, size = [], 0, self.no_repeat_ngram_size
+        for row, ways, width in zip(state.rows, window.ways(), window.widths, strict=True):
+            committed = row.tokens[1:]
+            for drafted, slots in ways:
+                output = committed + drafted
+                start = len(output) + 1 - len(slots)
+                for index, token in repeats(output, start, size, row.tokens[0]):
+                    found.append((first + slots[index - start], token))
+            first += width
+        return found
+
+
+@functools.cache
+def _hidden(token: int, types: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(V,) what hides one of V types in logits that it is added to: -inf for it, 0 for the others."""
+    added = torch.zeros(types, dtype=dtype, device=device)
+    added[token : token + 1].fill_(-torch.inf)
+    return added
+
+
+def repeats(
+    output: Sequence[int], first: int, size: int, start: int | None = None
+) -> list[tuple[int, int]]:
+    """Tokens that would complete an n-gram which occurred before.
+
+    Args:
+        output: output tokens without the start symbol.
+        first: output index from which on to look.
+        size: the n of the n-grams.
+        start: the start symbol, at which an n-gram may begin: a word where the caller names another than ``</s>``.
+
+    Returns:
+        (output index i, token) for every token that must not stand at i after ``output[:i]``, where
+        first <= i <= len(output).
+    """
+    seen: dict[tuple[int, ...], set[int]] = {}
+    if start is not None and 1 < size <= len(output) + 1:
+        seen[(start, *output[: size - 2])] = {output[size - 2]}
+    found = []
+    for index in range(size - 1, len(output) + 1):
+        context = tuple(output[index - size + 1 : index])
+        followers = seen.setdefault(context, set())
+        if index >= first:
+            found += [(index, token) for token in followers]
+        if index < len(output):
+            followers.add(output[index])
+    return found
+
+
+def repeats_on_device(written: Tensor, outputs: Tensor, size: int, pad: int) -> Tensor:
+    """The tokens that would complete an n-gram which occurred before, (R, W, T - 1) int64, ``pad`` in other places.
+
+    Args:
+        written: (R, T) int64, start symbol first.
+        outputs: (R, W) int64, which token of ``written`` is the last before the one that is chosen.
+        size: the n of the n-grams.
+    """
+    length, device = written.size(1) - 1, written.device
+    places = torch.arange(
+        length, device=device
+    )  # of what may be the last token before the same again
+    same = (places < outputs.unsqueeze(2)) & (places >= size - 2)  # (R, W, T - 1)
+    for back in range(size - 1):
+        earlier = written[:, (places - back).clamp_(min=0)].unsqueeze(1)
+        latest = written.gather(1, (outputs - back).clamp_(min=0)).unsqueeze(2)
+        same &= earlier == latest
+    return torch.where(same, written[:, 1:].unsqueeze(1), pad)

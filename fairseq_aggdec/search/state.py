@@ -1,0 +1,104 @@
+"""What is known of every sentence of a batch while it is decoded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.windows.draft import Draft
+from fairseq_aggdec.windows.window import Window
+
+
+@dataclass
+class Row:
+    """One unfinished sentence.
+
+    Attributes:
+        index: its place in the batch that ``generate`` was given.
+        tokens: the committed prefix, start symbol first.
+        end: output index at which ``</s>`` is forced (the maximum length).
+        floor: output index before which ``</s>`` is banned (the minimum length).
+        strict_floor: the same, also where forced prefix tokens lift ``floor`` (``--match-source-len``).
+        prefix: output tokens forced by the caller, ``pad`` where a position is free.
+        iterations: draft-and-verify rounds so far.
+        history: committed prefix plus draft of every iteration, kept on request only.
+    """
+
+    index: int
+    tokens: list[int]
+    end: int
+    floor: int
+    strict_floor: int = 0
+    prefix: Sequence[int] = ()
+    iterations: int = 0
+    history: list[list[int]] | None = None
+
+    @property
+    def position(self) -> int:
+        """Position of the last committed token, which is the output index that comes next."""
+        return len(self.tokens) - 1
+
+
+@dataclass
+class DecodeState:
+    """The unfinished rows of a batch and the scores of all that was emitted.
+
+    ``rows`` shrinks as sentences finish; ``finished`` collects them in order of finishing.
+    """
+
+    rows: list[Row]
+    eos: int
+    device: torch.device
+    finished: list[Row] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+
+    def window(self, draft: Draft) -> Window:
+        """The last committed token of each row followed by its draft."""
+        last = [row.tokens[-1] for row in self.rows]
+        starts = [row.position for row in self.rows]
+        return draft.window(last, starts, self.device)
+
+    def commit(self, emitted: Sequence[Sequence[int]], scores: Tensor) -> None:
+        """Appends the emitted tokens of every row and their log-probabilities (sum of lengths,), row after row."""
+        self.scores.append(scores)
+        for row, tokens in zip(self.rows, emitted, strict=True):
+            row.tokens.extend(tokens)
+            row.iterations += 1
+            self.owners.extend([row.index] * len(tokens))
+
+    def release_finished(self) -> list[int] | None:
+        """Moves rows that ended with ``</s>`` out; returns the rows that stay, see :func:`remaining`."""
+        alive = [row.tokens[-1] != self.eos for row in self.rows]
+        keep = remaining(alive)
+        if keep is None:
+            return None
+        self.finished.extend(row for row, lives in zip(self.rows, alive, strict=True) if not lives)
+        self.rows = [self.rows[i] for i in keep]
+        return keep
+
+    def token_scores(self) -> list[Tensor]:
+        """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
+        memory of its own."""
+        scores = torch.cat(self.scores)
+        if self.device.type != "cpu":
+            scores = scores.cpu()
+        if len(self.finished) == 1:
+            return [scores]
+        owners = torch.tensor(self.owners)
+        order = torch.argsort(owners, stable=True)
+        counts = torch.bincount(owners, minlength=len(self.finished)).tolist()
+        return [own.clone() for own in scores[order].split(counts)]
+
+
+def remaining(alive: Sequence[bool]) -> list[int] | None:
+    """The rows that stay, in their new order; None if all do.
+
+    Holes are filled from the tail, so that few caches move: of rows 0..4 with 1 and 2 finished, 0 4 3 stay.
+    """
+    if all(alive):
+        return None
+    staying = sum(alive)
+    tail = [i for i in range(len(alive) - 1, staying - 1, -1) if alive[i]]
+    return [i if alive[i] else tail.pop(0) for i in range(staying)]

@@ -1,0 +1,225 @@
+"""What a drafter proposes, and what the verifier makes of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.tree_window import DraftedTree, likeliest
+from fairseq_aggdec.windows.window import Window
+
+
+class Draft:
+    """Proposed tokens of every row, possibly none; tokens that live on the host.
+
+    Args:
+        tokens: one sequence of token ids per row. Any id of the target dictionary may be drafted.
+    """
+
+    def __init__(self, tokens: Sequence[Sequence[int]]):
+        self.tokens = tokens
+        self.lengths = [len(row) for row in tokens]
+
+    def after(self, last: Sequence[int], device: torch.device) -> Tensor | list[int]:
+        """The last committed token of each row and then its draft, flat, (B + sum of lengths); host numbers, or int64
+        where the draft is on the device."""
+        if len(last) == 1:
+            return [*last, *self.tokens[0]]
+        return [
+            token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)
+        ]
+
+    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
+        """The last committed token of each row, which stands at ``starts``, followed by its draft."""
+        widths = [length + 1 for length in self.lengths]
+        return Window(self.after(last, device), starts, widths, device=device)
+
+    def chain(self) -> "Draft":
+        """The draft without its branches."""
+        return self
+
+    def first(self, most: int) -> "Draft":
+        """At most so many tokens of every row, where nothing branches."""
+        return self if max(self.lengths) <= most else Draft([row[:most] for row in self.tokens])
+
+    def rows(self) -> Sequence[Sequence[int]]:
+        """The tokens of every row, on the host."""
+        return self.tokens
+
+    def ways(self) -> Sequence[Sequence[int]]:
+        """What each token of every row follows, as :class:`TreeDraft` has it."""
+        return [range(length) for length in self.lengths]
+
+
+class TreeDraft(Draft):
+    """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
+
+    Tokens and parents of the draft of the worked example of
+    :class:`~fairseq_aggdec.windows.tree_window.TreeWindow`, whose root has been committed: ``She go goes to`` and
+    ``0 1 1 3``.
+
+    Args:
+        tokens: of every row, each behind the one that it follows; of those that follow the same, the likeliest first.
+        parents: what each token follows: a token of the draft, counted from 1, or 0, the last committed one.
+    """
+
+    def __init__(self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]):
+        super().__init__(tokens)
+        self.parents = parents
+
+    @property
+    def branches(self) -> bool:
+        """Whether any row has two tokens to choose from."""
+        return any(list(row) != list(range(len(row))) for row in self.parents)
+
+    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
+        if not self.branches:
+            return super().window(last, starts, device)
+        rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
+        return DraftedTree(rows, self.parents, starts, device)
+
+    def ways(self) -> Sequence[Sequence[int]]:
+        return self.parents
+
+    def chain(self) -> Draft:
+        """The likeliest path."""
+        return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
+
+
+def grafted(
+    tokens: Sequence[int], parents: Sequence[int], path: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """A tree with one path more, as tokens and parents; what both begin with is there once."""
+    tokens, parents, end = list(tokens), list(parents), 0
+    nodes = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True), 1)}
+    for token in path:
+        node = nodes.get((end, token))
+        if node is None:
+            tokens.append(token)
+            parents.append(end)
+            node = len(tokens)
+        end = node
+    return tokens, parents
+
+
+class BlockDraft(Draft):
+    """Proposed tokens that live on the verifier's device: they are never copied to the host.
+
+    Args:
+        block: (B, K) int64.
+        lengths: how many tokens of each row count, at most K (host numbers).
+    """
+
+    def __init__(self, block: Tensor, lengths: Sequence[int]):
+        self.block, self.lengths = block, list(lengths)
+
+    def first(self, most: int) -> Draft:
+        if max(self.lengths) <= most:
+            return self
+        return BlockDraft(self.block[:, :most], [min(length, most) for length in self.lengths])
+
+    def rows(self) -> Sequence[Sequence[int]]:
+        return [row[:n] for row, n in zip(self.block.tolist(), self.lengths, strict=True)]
+
+    def after(self, last: Sequence[int], device: torch.device) -> Tensor:
+        first = to_device(last, device).unsqueeze(1)
+        tokens = torch.cat([first, self.block], dim=1)  # (B, 1 + K)
+        if min(self.lengths) == self.block.size(1):
+            return tokens.flatten()
+        width = tokens.size(1)
+        used = [
+            row * width + slot
+            for row, length in enumerate(self.lengths)
+            for slot in range(length + 1)
+        ]
+        return tokens.flatten().index_select(0, to_device(used, device))
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """How a model computes what it proposes, which need not be as exact as what verifies it.
+
+    Attributes:
+        types: choose among so many first types of the dictionary; 0: among all.
+        int8: compute in 8 bits, on CPU in fp32, where that is faster.
+    """
+
+    types: int = 0
+    int8: bool = False
+
+
+AS_VERIFIED = Proposing()
+
+
+@dataclass
+class Verification:
+    """What one iteration found out.
+
+    Attributes:
+        window: the positions that were verified.
+        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts. None where
+            ``scores`` are known.
+        drafted: number of drafted tokens per row.
+        accepted: number of drafted tokens that stand, per row (the bifurcation).
+        emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
+        paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
+            are each row's first.
+        scores: log-probabilities of all that was emitted, row after row, in nats; None where they are not known yet.
+    """
+
+    window: Window
+    tokens: Tensor | None
+    drafted: list[int]
+    accepted: list[int]
+    emitted: list[list[int]]
+    paths: list[list[int]] | None = None
+    scores: Tensor | None = None
+
+    def places(self) -> list[int]:
+        """The positions that the emitted tokens come from, row after row."""
+        if self.paths is not None:
+            return [place for path in self.paths for place in path]
+        flat: list[int] = []
+        first = 0
+        for tokens, width in zip(self.emitted, self.window.widths, strict=True):
+            flat += range(first, first + len(tokens))
+            first += width
+        return flat
+
+    def nodes(self) -> list[list[int]]:
+        """What stands of each row's draft: its last committed token, 0, and the drafted ones, counted from 1."""
+        if self.paths is None:
+            return [list(range(accepted + 1)) for accepted in self.accepted]
+        window = self.window
+        assert isinstance(window, DraftedTree)
+        found, first = [], 0
+        for row, (path, width) in enumerate(zip(self.paths, window.widths, strict=True)):
+            nodes = [place - first for place in path]
+            # A drafted </s> stands, though nothing is emitted at it.
+            if len(path) == self.accepted[row]:
+                nodes.append(window.following(row, nodes[-1], self.emitted[row][-1]))
+            found.append(nodes)
+            first += width
+        return found
+
+    def among(self, sizes: Sequence[int]) -> "Verification":
+        """What became of the first nodes of each row's draft, so many of them, beside which others were verified."""
+        own, first = [], 0
+        for nodes, size, width in zip(self.nodes(), sizes, self.window.widths, strict=True):
+            own.append([first + node for node in nodes if node <= size])
+            first += width
+        accepted = [len(nodes) - 1 for nodes in own]
+        emitted = [row[: stood + 1] for row, stood in zip(self.emitted, accepted, strict=True)]
+        return replace(self, drafted=list(sizes), accepted=accepted, emitted=emitted, paths=own)
+
+    def last_places(self) -> list[int]:
+        """The position that each row's last token comes from; any of its own where the row has ended."""
+        if self.paths is not None:
+            return [path[-1] for path in self.paths]
+        last, first = [], 0
+        for accepted, width in zip(self.accepted, self.window.widths, strict=True):
+            last.append(first + accepted)
+            first += width
+        return last

@@ -1,0 +1,171 @@
+"""The window on a fixed grid: the same shapes in every iteration of a batch, whatever is drafted and whoever has ended.
+
+Linear layers choose their products, and attention its sums, by the shapes that they are given; in half precision that
+decides what a token's logits round to. So ``--strict`` has every call of a batch read as many rows, slots per row and
+keys as every other: a token then gets the same products with and without drafts beside it.
+
+Captured steps on a GPU (:mod:`fairseq_aggdec.engine.graphs.window_graphs`) are on a grid of a few sizes for the same
+reason: nothing about a graph but the numbers in its memory can change.
+
+Slots that a row does not use repeat its last token, at the same position: what they write is what stands there. Rows
+that have ended, or were never there, read some token at position 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.windows.masks import additive_mask
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Window
+
+WORD = 64  # bits
+
+
+class GridWindow(Window):
+    """A window of R rows of W slots over a cache of ``capacity`` places; every size is fixed, every number a tensor.
+
+    Args:
+        tokens: (R W,) int64.
+        positions: (R W,) int64, below ``capacity``.
+        shape: R, W and ``capacity``.
+        last: (R W,) int64, the last position that each slot sees; None: its own.
+    """
+
+    fixed = True
+    gridded = False  # it has been
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        shape: tuple[int, int, int],
+        last: Tensor | None = None,
+    ):
+        self.tokens, self.at, self.last = tokens, positions, last
+        self.rows, self.width, self.end = shape
+        self.reach = self.end
+        self.level, self.dense = False, True
+        rows = torch.arange(self.rows, device=tokens.device).unsqueeze(1)
+        self.rows_of_slots = rows.expand(-1, self.width).flatten()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows, and the keys that they see."""
+        return self.rows, self.end
+
+    @property
+    def row_of(self) -> Tensor:
+        return self.rows_of_slots
+
+    @property
+    def positions(self) -> Tensor:
+        return self.at
+
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.at], x, alpha=scale)
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        """Additive mask (R, 1, W, ``capacity``)."""
+        query = self.at.view(self.rows, self.width, 1)
+        key = torch.arange(self.end, device=query.device)
+        hidden = key > (query if self.last is None else self.last.view(query.shape))
+        if span is not None:
+            hidden |= key < query - span
+        return additive_mask(hidden, dtype)
+
+
+class GridTree(GridWindow):
+    """The same of trees of prefixes (:class:`~fairseq_aggdec.windows.tree_window.TreeWindow`).
+
+    Args:
+        tokens, places, shape: as above; ``capacity`` is a multiple of 64.
+        depths: (R W,) int64, positions in the sentence.
+        seen: (R W, ``capacity`` / 64) int64, the places that each slot sees, as bits.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        shape: tuple[int, int, int],
+        depths: Tensor,
+        seen: Tensor,
+    ):
+        super().__init__(tokens, places, shape)
+        self.depths, self.seen = depths, seen
+
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table[self.depths], x, alpha=scale)
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        bits = torch.arange(WORD, device=self.seen.device)
+        hidden = self.seen.unsqueeze(2) >> bits & 1 == 0  # (R W, capacity / 64, 64)
+        return additive_mask(hidden.view(self.rows, self.width, self.end), dtype)
+
+
+class Grid:
+    """The shape that all windows of a batch are laid out to.
+
+    Args:
+        rows: R, sentences of the batch.
+        width: W, slots of each; no window may have more.
+        capacity: places in the cache, as many as any row may need.
+    """
+
+    def __init__(self, rows: int, width: int, capacity: int):
+        self.shape = rows, width, capacity
+
+    def lay_out(self, window: Window) -> tuple[GridWindow, Tensor]:
+        """A window on the grid, and where its N positions stand there, (N,) int64."""
+        rows, width, _ = self.shape
+        sources, positions, _, slots = laid_out(window, rows, width)
+        # One transfer: what every slot reads and where, and behind that the slots that count.
+        sent = to_device([*sources, *positions, *slots], window.tokens.device)
+        source, position, slot = sent.split([rows * width, rows * width, len(slots)])
+        return GridWindow(window.tokens[source], position, self.shape), slot
+
+    def all_rows(self, kept: Sequence[int]) -> list[int]:
+        """The rows that stay and, in their own places, those that do not count any more."""
+        return [*kept, *range(len(kept), self.shape[0])]
+
+
+def laid_out(
+    window: Window, rows: int, width: int
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """A window on ``rows`` x ``width`` slots.
+
+    Returns:
+        which of the tokens each slot reads, at which position, the last position that it sees; the slots that count.
+    """
+    sources: list[int] = []
+    positions: list[int] = []
+    last: list[int] = []
+    slots: list[int] = []
+    first = 0
+    blocks = window.block_starts or window.widths
+    for row, (start, used, block) in enumerate(
+        zip(window.starts, window.widths, blocks, strict=True)
+    ):
+        offsets = [*range(used), *[used - 1] * (width - used)]
+        sources += [first + offset for offset in offsets]
+        positions += [start + offset for offset in offsets]
+        last += [start + (offset if offset < block else used - 1) for offset in offsets]
+        slots += range(row * width, row * width + used)
+        first += used
+    missing = [0] * (rows - window.rows) * width
+    return sources + missing, positions + missing, last + missing, slots
+
+
+def bits_seen(window: TreeWindow, rows: int, width: int, places: int) -> Tensor:
+    """What each slot of such a grid sees of so many places: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
+    size = places // 8  # bytes for each slot
+    found, first = [], 0
+    for used in window.widths:
+        own = [bits.to_bytes(size, "little") for bits in window.seen[first : first + used]]
+        found += own + [own[-1]] * (width - used)
+        first += used
+    found += [(1).to_bytes(size, "little")] * (rows * width - len(found))
+    return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.long).view(len(found), -1)

@@ -1,0 +1,28 @@
+"""Additive attention masks, laid out so that fused kernels read them without a copy."""
+
+import torch
+from torch import Tensor
+
+# A fused kernel reads masks whose rows begin at multiples of so many numbers; others it is given a copy of, in every
+# layer.
+ALIGNMENT = 8
+
+
+def aligned(columns: int) -> int:
+    """So many numbers per row of a mask of that many columns."""
+    return -(-columns // ALIGNMENT) * ALIGNMENT
+
+
+def mask_of_rows(mask: Tensor, rows: Tensor) -> Tensor:
+    """Rows (R,) of a mask (B, 1, 1, L), laid out as the mask is."""
+    columns = mask.size(-1)
+    chosen = mask.new_empty(len(rows), 1, 1, aligned(columns))[..., :columns]
+    return chosen.copy_(mask.index_select(0, rows))
+
+
+def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, W, L) or (B, L) bool, what is not seen -> (B, 1, W or 1, L), -inf there and 0 elsewhere."""
+    rows, columns = hidden.size(0), hidden.size(-1)
+    shape = rows, 1, hidden.numel() // max(1, rows * columns), aligned(columns)
+    mask = torch.zeros(shape, dtype=dtype, device=hidden.device)[..., :columns]
+    return mask.masked_fill_(hidden.view(mask.shape), -torch.inf)

@@ -1,0 +1,120 @@
+"""Replay of beam search: the prefixes that a recorded search evaluated, on a model of another size with random weights.
+
+As in :mod:`fairseq_aggdec.bench.replay` the time is that of the other model, the decisions are the recorded ones:
+its tables are computed, brought to the host and then taken from the record. Stock writes as many steps as the recorded
+search had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.replay import force_length
+from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.search.beam.budget import Budget, Guess
+from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.beam.search import SentenceSearch
+
+
+class SteadyBudget(Budget):
+    """Plans every call alike, whatever was decoded before."""
+
+    def observe(self, guess: Guess, used: bool) -> None:
+        pass
+
+
+@dataclass
+class SearchRecord:
+    """What the search of one sentence saw.
+
+    Attributes:
+        record: the sentence and its source.
+        text: what its first call drafted.
+        limit: maximum length.
+        rows: output tokens of a prefix -> what was found out about it.
+        steps: of the search.
+        output: tokens of the best hypothesis.
+    """
+
+    record: Record
+    text: list[int] = field(default_factory=list)
+    limit: int = 0
+    rows: dict[tuple[int, ...], Sequence[float]] = field(default_factory=dict)
+    steps: int = 0
+    output: list[int] = field(default_factory=list)
+
+
+def record_searches(session: Session, beam: int, limit: int | None) -> list[SearchRecord]:
+    """Decodes sentences of a session one by one, and keeps what the searches saw."""
+    generator, counters = session.generator("beam", beam)
+    assert isinstance(generator, BeamGenerator)
+    tables, add_search, texts = generator._tables, counters.add_search, generator.texts
+    assert texts is not None
+    generator.budget = SteadyBudget("cpu", beam)
+    found: list[SearchRecord] = []
+
+    def keep_texts(sample: Any, verifier: Any) -> Any:
+        copied = texts(sample, verifier)
+        found[-1].text = list(copied[0])
+        return copied
+
+    def keep_rows(searches: Sequence[SentenceSearch], requests: Any, table: Tensor) -> Any:
+        tree = searches[0].tree
+        for node, row in zip(requests[0], table.tolist(), strict=True):
+            found[-1].rows[tuple(tree.words(node))] = row
+        return tables(searches, requests, table)
+
+    def keep_steps(search: SentenceSearch) -> None:
+        found[-1].steps, found[-1].limit = search.depth, search.rules.limit
+        add_search(search)
+
+    generator.texts, generator._tables = keep_texts, keep_rows  # type: ignore[method-assign]
+    counters.add_search = keep_steps  # type: ignore[method-assign]
+    for sample in session.batches(1, limit):
+        source = sample["net_input"]["src_tokens"][0].tolist()
+        found.append(SearchRecord(Record(sample["id"].item(), source)))
+        found[-1].output = session.decode(generator, sample)[0]["tokens"].tolist()
+    return found
+
+
+def replayed(session: Session, beam: int, records: Sequence[SearchRecord]) -> System:
+    """Our search on a session whose sentences are the records' in their order, which decides as they say."""
+    generator, counters = session.generator("beam", beam)
+    assert isinstance(generator, BeamGenerator)
+    generator.budget = SteadyBudget("cpu", beam)
+    tables, current = generator._tables, [records[0]]
+
+    def take_rows(searches: Any, requests: Any, table: Tensor) -> Any:
+        known = [current[0].rows[tuple(searches[0].tree.words(node))] for node in requests[0]]
+        return tables(searches, requests, torch.tensor(known))
+
+    generator.texts = lambda sample, verifier: [current[0].text]
+    generator._tables = take_rows  # type: ignore[method-assign]
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        current[0] = records[sample["id"].item()]
+        generator.max_len_a, generator.max_len_b = 0, current[0].limit
+        return [session.decode(generator, sample)[0]["tokens"].tolist()]
+
+    return System(f"search{beam}", decode, counters)
+
+
+def stock_of_as_many_steps(
+    session: Session, beam: int, records: Sequence[SearchRecord], decoding: str = "stock"
+) -> System:
+    """Stock search, or the loop with ``greedy``, that takes as many steps as each recorded search."""
+    generator, counters = session.generator(decoding, beam)
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        force_length(generator, records[sample["id"].item()].steps - 1)
+        return [session.decode(generator, sample)[0]["tokens"].tolist()]
+
+    stock = decoding == "stock"
+    return System(f"beam{beam}" if stock else decoding, decode, None if stock else counters)

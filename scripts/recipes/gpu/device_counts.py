@@ -1,0 +1,175 @@
+"""What decoding asks of a GPU, counted on the strict device: kernels, views, copies, and what the host waits for.
+
+A batch has three parts. *Start*: until the first window is verified, the first iteration included. *Iterations*: from
+the second to the last. *End*: what follows the last, when the hypotheses are made. What models need once (weights side
+by side, tables of positions, captured graphs) is done in batches before, of the same sentences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.strict.device import cases as device_cases
+from tests.strict.device.cases import CASES, Case
+from tests.strict.device.recorder import BLOCKING, KINDS, Event, Recorder
+from tests.strict.device.strict_device import DEVICE, strict_device
+
+START, ITERATIONS, END = "start", "iterations", "end"
+PARTS = (START, ITERATIONS, END)
+LAYERS, ROWS, SEED = 6, 4, 2
+BEFORE = 3  # batches: a size of window is captured when it comes again
+SIZES = {"encoder_layers": LAYERS, "decoder_layers": LAYERS}
+# Options change counts little; these rows are what a table has room for. Learned lengths are other ones with every
+# model.
+COUNTED = [
+    case
+    for case in CASES
+    if case.decoding in ("gad", "nar", "blockwise", "interleaved", "lattice")
+    or case.name.startswith(("greedy", "iad", "shortlist", "no repeated", "beam"))
+    if "learned" not in case.name
+    if "alignment" not in case.name  # a second pass, over every finished hypothesis
+]
+
+
+@dataclass
+class Counts:
+    """What a batch asked for.
+
+    Attributes:
+        iterations: decoder calls of the batch.
+        means: part -> kind -> number; of the iterations the mean of one.
+        most_blocking: the most that one iteration of ``ITERATIONS`` waited.
+        places: what the host waited for: (part, operator, ``file:line``) -> times in the whole batch.
+        streams: calls of streams and events.
+        lines: everything: (kind, operator, ``file:line``) -> times in the whole batch.
+    """
+
+    iterations: int
+    means: dict[str, dict[str, float]]
+    most_blocking: int
+    places: dict[tuple[str, str, str], int]
+    streams: dict[str, int]
+    lines: dict[tuple[str, str, str], int]
+
+    def blocking(self, part: str) -> int:
+        """How often the host waits, at most: in the start, in one iteration, in the end."""
+        return self.most_blocking if part == ITERATIONS else round(self.means[part][BLOCKING])
+
+    def record(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "iterations": self.iterations,
+            "counts": self.means,
+            "blocking": {part: self.blocking(part) for part in PARTS},
+            "places": [
+                {"part": part, "what": what, "where": where, "times": times}
+                for (part, what, where), times in sorted(self.places.items())
+            ],
+            "streams": self.streams,
+        }
+
+
+def count(case: Case, folder: Path, rows: int = ROWS, sizes: Any = None) -> Counts:
+    """Decodes one batch of a case on the strict device, after the same one has made everything that is kept.
+
+    Args:
+        folder: for files that the case needs.
+        rows: sentences of the batch.
+        sizes: options of all models, 6+6 layers unless told otherwise.
+    """
+    models, drafter = device_cases.random_models(case, sizes or SIZES)
+    with strict_device() as recorder:
+        ready = device_cases.prepared(case, models, drafter, folder, DEVICE)
+        sample = device_cases.batch(SEED, rows)
+        prefix = device_cases.prefix_of(case, rows)
+        if prefix is not None:
+            prefix = prefix.to(DEVICE)
+        for _ in range(BEFORE):
+            ready.decode(sample, prefix)
+        on_device = device_cases.moved(sample, DEVICE)  # the copy of the batch is fairseq's
+        counters, calls = ready.task.counters, ready.task.counters.calls
+        recorder.moment = lambda: counters.calls - calls
+        recorder.events.clear()
+        recorder.streams.clear()
+        ready.decode(on_device, prefix)
+    return summed(recorder, counters.calls - calls)
+
+
+def summed(recorder: Recorder, iterations: int) -> Counts:
+    """The counts of a batch whose events were noted with the number of iterations done before."""
+    by_part: dict[str, list[Event]] = {part: [] for part in PARTS}
+    waits: Counter[int] = Counter()
+    for event in recorder.events:
+        part = START if event.moment == 0 else END if event.moment >= iterations else ITERATIONS
+        by_part[part].append(event)
+        if part == ITERATIONS and event.kind == BLOCKING:
+            waits[event.moment] += 1
+    means = {}
+    for part, events in by_part.items():
+        found = Counter(event.kind for event in events)
+        rounds = max(1, iterations - 1) if part == ITERATIONS else 1
+        means[part] = {kind: found[kind] / rounds for kind in KINDS}
+    places = Counter(
+        (part, event.operator, event.place)
+        for part, events in by_part.items()
+        for event in events
+        if event.kind == BLOCKING
+    )
+    most = max(waits.values(), default=0)
+    lines = Counter((event.kind, event.operator, event.place) for event in recorder.events)
+    return Counts(iterations, means, most, dict(places), dict(recorder.streams), dict(lines))
+
+
+def table(counted: dict[str, Counts]) -> str:
+    """Markdown: a row per case."""
+    waits = ["host waits", "at the start", "at the end"]
+    head = ["method", "kernels", "in graphs", "views", "copies", *waits]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name, counts in counted.items():
+        means = counts.means[ITERATIONS if counts.iterations > 1 else START]
+        cells = [f"{means[kind]:.0f}" if kind != BLOCKING else "" for kind in KINDS[:-1]]
+        cells += [str(counts.blocking(part)) for part in (ITERATIONS, START, END)]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def waits(counted: dict[str, Counts]) -> str:
+    """Markdown: every place where the host waits, and for which methods."""
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for name, counts in counted.items():
+        for key in counts.places:
+            users.setdefault(key, []).append(name)
+    lines = ["| part | where | what | methods |", "|---|---|---|---|"]
+    for (part, what, where), names in sorted(users.items(), key=lambda item: item[0][::-1]):
+        methods = "all" if len(names) == len(counted) else "; ".join(names)
+        lines.append(f"| {part} | `{where}` | {what} | {methods} |")
+    return "\n".join(lines)
+
+
+def lines(counted: dict[str, Counts]) -> str:
+    """Markdown: every line that asks the device for something, per method, in a whole batch."""
+    rows = ["| method | kind | what | where | times |", "|---|---|---|---|---|"]
+    rows += [
+        f"| {name} | {kind} | {what} | `{where}` | {times} |"
+        for name, counts in counted.items()
+        for (kind, what, where), times in sorted(counts.lines.items())
+    ]
+    return "\n".join(rows)
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The counted cases whose names begin with one of those given; all where none is.
+
+    Raises:
+        ValueError: a name that no case has.
+    """
+    for name in names:
+        if not any(case.name.startswith(name) for case in COUNTED):
+            raise ValueError(
+                f"no method {name!r}; there are: {'; '.join(case.name for case in COUNTED)}"
+            )
+    return [case for case in COUNTED if not names or case.name.startswith(tuple(names))]

@@ -1,0 +1,322 @@
+"""Figures 2 to 4 of Zhang et al. (2020): speed-up by batch size and beam, by source length, by words per direction.
+
+    python scripts/interleaved_figures.py DATA --path transformer.pt --gen-subset test --cpu --dedup 2 \\
+        --model "IBDecoder=ib.pt" --model "IBDecoder + SA=sa.pt" --post-process sentencepiece \\
+        --output docs/results/interleaved-figures-multi30k
+
+At every batch size and beam all systems are timed in turn, in one process: stock fairseq, the same Transformer on our
+engine, and the models. Plots show speed-ups over our engine, so that only the way of writing differs; the tables
+have both. Takes every flag of fairseq-generate; --beam (4) is that of Figures 3 and 4, which are at batch size 1,
+and --dedup N adds rows with repeated n-grams written once to Figure 4. Only decoding is timed.
+"""
+
+import argparse
+import itertools
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.bench import benchmark
+from fairseq_aggdec.bench.comparison import steps_of
+from fairseq_aggdec.bench.timing import Measurement, System, measure
+from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.quality import bleu
+from fairseq_aggdec.report import redraw
+from fairseq_aggdec.report.redraw import ENGINE, STOCK
+from fairseq_aggdec.search.interleaved.generator import common_geometry
+
+BASELINES = (ENGINE, STOCK)
+TITLE = "Interleaved decoding by batch, beam, source length and words per step"
+
+
+@dataclass
+class Model:
+    """One model and how it decodes.
+
+    Attributes:
+        dedup: longest n-gram of which a repetition is left out, 0 for none.
+    """
+
+    name: str
+    session: Session
+    decoding: str
+    geometry: Geometry
+    dedup: int = 0
+
+    def system(self, beam: int) -> System:
+        """Ready to be timed with this beam."""
+        self.session.task.cfg.dedup = self.dedup
+        generator, counters = self.session.generator(self.decoding, beam)
+
+        def decode(sample: dict[str, Any]) -> list[list[int]]:
+            found = self.session.decode(generator, sample)
+            return [hypothesis["tokens"].tolist() for hypothesis in found]
+
+        return System(self.name, decode, None if self.decoding == "stock" else counters)
+
+
+@dataclass
+class Cell:
+    """One system at one batch size and beam (Figure 2).
+
+    Attributes:
+        steps: iterations per sentence; of stock fairseq, tokens.
+        seconds: for all sentences.
+        speedup: over each baseline at the same batch size and beam.
+    """
+
+    system: str
+    beam: int
+    batch_size: int
+    sentences: int
+    steps: float
+    seconds: float
+    speedup: dict[str, float]
+
+
+@dataclass
+class Bin:
+    """One system on the sentences of like source length (Figure 3); lengths in tokens without ``</s>``."""
+
+    system: str
+    shortest: int
+    longest: int
+    sentences: int
+    bleu: float
+    speedup: dict[str, float]
+
+
+@dataclass
+class Point:
+    """One model at the beam of ``--beam`` (Figure 4)."""
+
+    system: str
+    directions: int
+    words_per_direction: int
+    dedup: int
+    bleu: float
+    speedup: dict[str, float]
+
+
+# -- measuring
+
+
+def over(measurements: Mapping[str, Measurement], name: str) -> dict[str, float]:
+    """Speed-up of one system over the baselines."""
+    return {base: measurements[base].total / measurements[name].total for base in BASELINES}
+
+
+def timed(
+    models: Sequence[Model], beam: int, batch_size: int, limit: int | None, repeats: int
+) -> tuple[dict[str, Measurement], list[Cell]]:
+    """All models in turn on the first one's sentences."""
+    systems = [model.system(beam) for model in models]
+    batches = models[0].session.batches(batch_size, limit)
+    found = {m.name: m for m in measure(systems, batches, repeats=repeats)}
+    cells = [
+        Cell(
+            system.name,
+            beam,
+            batch_size,
+            len(found[system.name].outputs),
+            steps_of(found[system.name], system.counters),
+            found[system.name].total,
+            over(found, system.name),
+        )
+        for system in systems
+    ]
+    return found, cells
+
+
+def source_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Indices of the lengths, shortest first, in at most ``count`` parts of like size."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    count = min(count, len(order))
+    edges = [i * len(order) // count for i in range(count + 1)]
+    return [order[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def by_length(
+    models: Sequence[Model], found: Mapping[str, Measurement], count: int, limit: int | None
+) -> list[Bin]:
+    """Figure 3, from sentences that were decoded one at a time."""
+    session = models[0].session
+    sentences = session.sentences(limit)
+    lengths = [len(session.dataset[sentence]["source"]) - 1 for sentence in sentences]
+    bins = []
+    for part in source_bins(lengths, count):
+        totals = {name: sum(m.seconds[i] for i in part) for name, m in found.items()}
+        for model in models:
+            outputs = {sentences[i]: found[model.name].outputs[sentences[i]] for i in part}
+            bins.append(
+                Bin(
+                    model.name,
+                    lengths[part[0]],
+                    lengths[part[-1]],
+                    len(part),
+                    bleu(model.session, outputs)[0],
+                    {base: totals[base] / totals[model.name] for base in BASELINES},
+                )
+            )
+    return bins
+
+
+def by_words(models: Sequence[Model], found: Mapping[str, Measurement]) -> list[Point]:
+    """Figure 4."""
+    return [
+        Point(
+            model.name,
+            model.geometry.directions,
+            model.geometry.words_per_direction,
+            model.dedup,
+            bleu(model.session, found[model.name].outputs)[0],
+            over(found, model.name),
+        )
+        for model in models
+    ]
+
+
+# -- tables
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table that ends with the speed-ups."""
+    lines = [[*heads, *(f"x {base}" for base in BASELINES)]]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[f"{x:.2f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def batch_row(cell: Cell) -> list[object]:
+    milliseconds = 1e3 * cell.seconds / cell.sentences
+    row = [cell.system, cell.beam, cell.batch_size, cell.steps, milliseconds]
+    return [*row, *cell.speedup.values()]
+
+
+def length_row(part: Bin) -> list[object]:
+    tokens = f"{part.shortest} to {part.longest}"
+    return [part.system, tokens, part.sentences, part.bleu, *part.speedup.values()]
+
+
+def words_row(point: Point) -> list[object]:
+    row = [point.system, point.directions, point.words_per_direction, point.dedup, point.bleu]
+    return [*row, *point.speedup.values()]
+
+
+def markdown(cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]) -> str:
+    batch_heads = ["system", "beam", "batch size", "steps / sentence", "ms / sentence"]
+    length_heads = ["system", "source tokens", "sentences", "BLEU"]
+    return "\n".join(
+        (
+            "**Batch size and beam (Figure 2)**\n",
+            table(batch_heads, [batch_row(cell) for cell in cells]),
+            "**Source length (Figure 3)**\n",
+            table(length_heads, [length_row(part) for part in bins]),
+            "**Words per direction (Figure 4)**\n",
+            table(["system", "h", "c", "dedup", "BLEU"], [words_row(point) for point in points]),
+        )
+    )
+
+
+# -- command line
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    parser.set_defaults(beam=4)
+    group = parser.add_argument_group("figures")
+    group.add_argument(
+        "--model", action="append", required=True, metavar="NAME=FILE", dest="writers"
+    )
+    group.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    group.add_argument("--beams", type=int, nargs="+", default=[1, 4, 8])
+    group.add_argument("--bins", type=int, default=10, help="of source length (default: 10)")
+    group.add_argument("--threads", type=int, default=1)
+    group.add_argument("--limit", type=int, help="sentences (default: all), of all lengths")
+    group.add_argument("--repeats", type=int, default=1, help="times each batch is decoded")
+    group.add_argument("--output", type=Path, required=True, help="OUTPUT.json, .md and plots")
+    return parser
+
+
+def check(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Name and file of each ``--model``; stops at the first option that cannot be."""
+    for option in ("batch_sizes", "beams", "bins", "threads", "repeats"):
+        given = getattr(args, option)
+        least = min(given) if isinstance(given, list) else given
+        if least < 1:
+            raise SystemExit(f"error: --{option.replace('_', '-')} {least}: it must be at least 1")
+    pairs = []
+    for item in args.writers:
+        name, equals, path = item.partition("=")
+        if not equals:
+            raise SystemExit(f"error: --model {item}: give NAME=FILE")
+        if not Path(path).is_file():
+            raise SystemExit(f"error: --model {item}: there is no file {path}")
+        pairs.append((name, path))
+    if len({*BASELINES, *(name for name, _ in pairs)}) < len(pairs) + len(BASELINES):
+        raise SystemExit("error: --model: two systems have the same name")
+    return pairs
+
+
+def load(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Model], list[Model]]:
+    """The options, all models, and those of them again that leave out repetitions."""
+    args, _ = build_parser().parse_known_args(arguments)
+    pairs = check(args)
+    session = Session(build_parser(), arguments)
+    geometry = common_geometry(session.models)
+    if geometry != Geometry():
+        raise SystemExit("error: --path: the Transformer of the comparison writes word by word")
+    dedup = int(session.task.cfg.dedup)
+    models = [
+        Model(STOCK, session, "stock", geometry),
+        Model(ENGINE, session, "interleaved", geometry),
+    ]
+    distinct = []
+    for name, path in pairs:
+        own = Session(build_parser(), [*arguments, "--path", path])
+        shape = common_geometry(own.models, "--model")
+        models.append(Model(name, own, "interleaved", shape))
+        if dedup:
+            distinct.append(Model(f"{name}, dedup", own, "interleaved", shape, dedup))
+    return args, models, distinct
+
+
+def main(arguments: Sequence[str]) -> None:
+    args, models, distinct = load(arguments)
+    logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+    torch.set_num_threads(args.threads)
+    beam, limit, repeats = models[0].session.cfg.generation.beam, args.limit, args.repeats
+    everybody = [*models, *distinct]
+    found, cells = timed(everybody, beam, 1, limit, repeats)
+    names = {model.name for model in models}
+    cells = [cell for cell in cells if cell.system in names]
+    wanted = dict.fromkeys((width, size) for width in args.beams for size in args.batch_sizes)
+    for width, size in wanted:
+        if (width, size) != (beam, 1):
+            cells += timed(models, width, size, limit, repeats)[1]
+    cells.sort(key=lambda cell: (cell.beam, cell.batch_size))
+    bins, points = by_length(models, found, args.bins, limit), by_words(everybody, found)
+    text = markdown(cells, bins, points)
+    command = machine.command("interleaved_figures", arguments)
+    results = {
+        name: [asdict(row) for row in rows]
+        for name, rows in (("batch", cells), ("length", bins), ("words", points))
+    }
+    signature = bleu(models[0].session, found[STOCK].outputs)[1]
+    extra = {"sacrebleu": signature, "threads": args.threads, "repeats": repeats}
+    text += f"\nsacreBLEU signature: `{signature}`"
+    record = benchmark.write_table(args.output, TITLE, command, text, results, extra)
+    redraw.draw(args.output, record)
+    print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,185 @@
+"""How many reference tokens are in the lattice, against the number of candidates N (Deng and Rush 2023, figure 1)?
+
+    python scripts/lattice_recall.py data-bin --nat nat.pt --output docs/results/lattice-recall-multi30k
+
+DATA has tables made by scripts/lattice_tables.py. Compared at equal N are the paper's counts, interpolated counts, one
+vocabulary per sentence shared by all its positions, and what a non-autoregressive Transformer finds likely. Written are
+OUTPUT.json, OUTPUT.md and OUTPUT.svg. The lattice has as many positions as the reference has words; ``</s>``, which is
+always there, is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
+logging.getLogger().addHandler(logging.NullHandler())
+
+import torch  # noqa: E402
+from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa: E402
+
+from fairseq_aggdec.compat import CheckpointError  # noqa: E402
+from fairseq_aggdec.lattice import tables  # noqa: E402
+from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
+from fairseq_aggdec.lattice.candidates import CandidateModel  # noqa: E402
+from fairseq_aggdec.lattice.recall import (  # noqa: E402
+    COUNTS,
+    by_position,
+    non_autoregressive,
+    recalls,
+    reference_ranks,
+    shared_vocabulary,
+)
+from fairseq_aggdec.methods.loading import load_drafter  # noqa: E402
+from fairseq_aggdec.records import machine  # noqa: E402
+from fairseq_aggdec.records import results as files  # noqa: E402
+from fairseq_aggdec.report import redraw  # noqa: E402
+
+Curves = dict[str, dict[int, float]]
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="folder made by fairseq-preprocess")
+    parser.add_argument("--split", default="valid", help="set to measure (default: valid)")
+    parser.add_argument("-s", "--source-lang", help="otherwise from the file names")
+    parser.add_argument("-t", "--target-lang")
+    parser.add_argument("--tables", type=Path, help="folder of tables (default: that of DATA)")
+    parser.add_argument(
+        "--nat",
+        metavar="FILE",
+        help="checkpoint of --arch nar_drafter, trained with --prefixes none",
+    )
+    parser.add_argument("--candidates", type=int, nargs="+", default=list(COUNTS), metavar="N")
+    parser.add_argument("--limit", type=int, help="measure only the first so many pairs")
+    parser.add_argument("--cpu", action="store_true", help="even where there is a GPU")
+    parser.add_argument("--output", type=Path, required=True, help="name without a suffix")
+    args = parser.parse_args(arguments)
+    if min(args.candidates) < 1:
+        parser.error("--candidates are at least 1")
+    if args.limit is not None and args.limit < 1:
+        parser.error(f"--limit is {args.limit}; it must be at least 1")
+    return args
+
+
+def measure(
+    args: argparse.Namespace, pairs: BinarisedPairs, folder: Path
+) -> tuple[Curves, dict[str, Any]]:
+    """Recall of every lattice at every N, and what it was measured on."""
+    device = "cuda" if torch.cuda.is_available() and not args.cpu else "cpu"
+    model = CandidateModel.open(folder, *pairs.dictionaries).to(device)
+    source, target = pairs.read(0, min(len(pairs), args.limit or len(pairs)))
+    if not len(target.tokens):
+        raise ValueError(f"{args.data}: {args.split} has no reference token")
+    lattices = {
+        "counts (none)": by_position(model, "none"),
+        "interpolated": by_position(model, "interpolated"),
+        "shared vocabulary": shared_vocabulary(model),
+    }
+    if args.nat:
+        languages = dict(zip(("source_lang", "target_lang"), pairs.languages, strict=True))
+        config = TranslationConfig(data=str(args.data), **languages)
+        nat = load_drafter(args.nat, TranslationTask(config, *pairs.dictionaries), "--nat")
+        lattices["non-autoregressive"] = non_autoregressive(nat.to(device), model.special)
+    curves: Curves = {}
+    seconds = {}
+    for name, propose in lattices.items():
+        began = time.perf_counter()
+        ranks = reference_ranks(model, source, target, propose, max(args.candidates), device)
+        seconds[name] = round(time.perf_counter() - began, 2)
+        curves[name] = recalls(ranks, sorted(args.candidates))
+    about = {
+        "split": args.split,
+        "pairs": len(target.lengths),
+        "tokens": len(target.tokens),
+        "device": device,
+        "seconds": seconds,
+        "weights": {"translation": model.weights.translation, "position": model.weights.position},
+    }
+    return curves, about
+
+
+def table(curves: Curves) -> list[str]:
+    counts = list(next(iter(curves.values())))
+    rows = [
+        ["lattice", *(f"N = {count}" for count in counts)],
+        ["---"] * (len(counts) + 1),
+        *(
+            [name, *(f"{100 * value:.1f}" for value in curve.values())]
+            for name, curve in curves.items()
+        ),
+    ]
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def write(
+    args: argparse.Namespace,
+    command: str,
+    curves: Curves,
+    about: Mapping[str, Any],
+    header: Mapping[str, Any],
+) -> None:
+    described = machine.describe()
+    made = {
+        name: header[name]
+        for name in ("command", "pairs", "links", "top", "max_offset", "held_out")
+    }
+    record = {
+        "command": command,
+        "machine": described,
+        **about,
+        "tables": made,
+        "recall": curves,
+    }
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    files.write_text(files.named(args.output, ".json"), text + "\n")
+    weights = about["weights"]
+    lines = [
+        "# Reference tokens in the lattice, %",
+        "",
+        *table(curves),
+        "",
+        f"{about['pairs']} sentence pairs of `{about['split']}`, {about['tokens']} words of references, "
+        f"lengths of the references. Weights of interpolation, chosen on {made['held_out']['pairs']} training pairs "
+        f"that were held out: {weights['translation']} (translation), {weights['position']} (position).",
+        "",
+        f"Tables: {made['pairs']} pairs, {made['links']} links, top {made['top']}; `{made['command']}`",
+        "",
+        f"Command: `{command}`",
+        "",
+        f"Machine: {machine.sentence(described)}",
+    ]
+    files.write_text(files.named(args.output, ".md"), "\n".join(lines) + "\n")
+    redraw.draw(args.output, record)
+
+
+def run(args: argparse.Namespace, command: str) -> None:
+    files.check_place("--output", args.output, ".json", ".md", ".svg")
+    pairs = BinarisedPairs(args.data, args.split, args.source_lang, args.target_lang)
+    folder = args.tables or pairs.folder
+    header = tables.read_header(folder)
+    curves, about = measure(args, pairs, folder)
+    write(args, command, curves, about, header)
+    print("\n".join(table(curves)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = parse_arguments(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        run(args, machine.command("lattice_recall", given))
+    except (CheckpointError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+"""A device for tests and counts: its tensors live in CPU memory, say that they are CUDA, and refuse what CUDA refuses.
+
+Without a GPU nothing else tells whether a program mixes tensors of host and device, or waits for the device where it
+should not. Inside :func:`strict_device` a tensor on ``cuda`` is a :class:`DeviceTensor`, which wraps a CPU tensor.
+Every operator reaches :func:`_run`, where operands are checked, the operator is computed on the CPU, and a
+:class:`~tests.strict.device.recorder.Recorder` learns what a GPU would have been asked to do: a kernel, a
+view, a transfer, and whether the host waits for it.
+
+What blocks is what blocks in PyTorch's CUDA back end: reading a value (``item``, ``tolist``, ``cpu``, the truth of a
+tensor, ``equal``), sizes that depend on values (``nonzero``, boolean indices, ``unique``, ``repeat_interleave``), and
+copies from host memory that is not pinned, Python scalars stored by index among them. A copy from pinned memory, or to
+it with ``non_blocking``, does not. Streams and events do nothing but be counted. CUDA graphs are captured and replayed
+(:mod:`~tests.strict.device.graphs`).
+
+Limits: tensors and modules are moved to ``DEVICE``, with its number (``to("cuda")`` asks the guard of a back end that
+is not there which device is the current one, and stays on the CPU). There is no backward pass. Time and the order of
+streams are not modelled. An operator counts as one kernel, of which a GPU may launch several (``topk``, ``sort``).
+Attention counts as the fused kernel in inference mode and as its parts elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_aggdec.engine.graphs import streams
+from tests.strict.device import graphs as device_graphs
+from tests.strict.device.graphs import CaptureError
+from tests.strict.device.operators import ASKING, INDEXING, NO_WORK, TAKE_SCALARS
+from tests.strict.device.recorder import (
+    BLOCKING,
+    KERNEL,
+    TRANSFER,
+    VIEW,
+    Recorder,
+    stands_in,
+)
+
+DEVICE = torch.device("cuda", 0)
+aten = torch.ops.aten
+
+
+class MixedDevices(RuntimeError):
+    """What CUDA would refuse: tensors of host and device in one operator."""
+
+
+def _map(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """An operator's arguments or results with every tensor changed; lists and tuples are all that they nest."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_map(change, part) for part in value])
+    return value
+
+
+def _held(value: Tensor) -> Tensor:
+    return value.held if isinstance(value, DeviceTensor) else value
+
+
+def _unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return (
+        _map(_held, tuple(args)),
+        {name: _map(_held, value) for name, value in kwargs.items()},
+    )
+
+
+class DeviceTensor(Tensor):
+    """A tensor that says it is on ``cuda:0`` and holds its numbers in a CPU tensor.
+
+    Args:
+        held: holds the numbers; views and storage are as its own.
+    """
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> DeviceTensor:
+        made: DeviceTensor = Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=DEVICE,
+        )
+        made.held = held
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError("a tensor of the strict device is used outside it")
+
+    # With these, `module.to` keeps its Parameter objects, and what is tied stays tied, as on a GPU.
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+    @staticmethod
+    def __tensor_unflatten__(held: Any, context: Any, size: Any, stride: Any) -> DeviceTensor:
+        return DeviceTensor(held["held"])
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        return self.held.data_ptr()
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"DeviceTensor({self.held!r})"
+
+
+class _Mode(TorchDispatchMode):
+    """Sees every operator while the device is there."""
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+        self.pinned: dict[int, Tensor] = {}  # held, so that no other tensor gets the address
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return _run(self, func, args, kwargs or {})
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self.pinned
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        self.pinned[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+
+def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    name = func._schema.name.removeprefix("aten::")
+    if name in ("is_pinned", "_pin_memory", "pin_memory"):
+        if mode.recorder.tape is not None:
+            raise CaptureError(f"{name}: not permitted while a graph is captured")
+        (tensor,) = args[:1]
+        if isinstance(tensor, DeviceTensor):
+            raise MixedDevices("only memory of the host can be pinned")
+        if name == "is_pinned" or mode.is_pinned(tensor):
+            return mode.is_pinned(tensor) if name == "is_pinned" else tensor
+        return mode.pin(tensor.clone())
+    tensors: list[Tensor] = []
+    _map(tensors.append, [*args, *kwargs.values()])
+    devices = [value for value in (kwargs.get("device"), *args) if isinstance(value, torch.device)]
+    wanted = devices[0] if devices else None
+    inputs = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
+    if not inputs and (wanted is None or wanted.type != "cuda"):
+        return _on_host(mode, func, args, kwargs)
+    if name == "scaled_dot_product_attention":
+        return _attention(mode, func, args, kwargs)
+    if _is_composite(func):
+        with mode:
+            found = func.decompose(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+    host = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
+    if host and mode.recorder.tape is not None:
+        raise CaptureError(f"{name}: a number of the host while a graph is captured")
+    _note(mode, func, name, args, kwargs, inputs, host)
+    return _compute(mode, func, args, kwargs, inputs, wanted)
+
+
+def _on_host(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("pin_memory"):
+        return mode.pin(func(*args, **(kwargs | {"pin_memory": False})))
+    return func(*args, **kwargs)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    )
+
+
+def _compute(
+    mode: _Mode,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    inputs: Sequence[DeviceTensor],
+    wanted: torch.device | None,
+) -> Any:
+    """The operator on the CPU; what comes out is on the device unless the host was asked for."""
+    wrappers = {id(tensor.held): tensor for tensor in inputs}
+    args, kwargs = _unwrapped(args, kwargs)
+    if wanted is not None:
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    found = _done(mode, func, args, kwargs)
+    to_host = wanted is not None and wanted.type == "cpu"
+    if to_host:
+        return mode.pin(found) if kwargs.get("non_blocking") else found
+    if func is aten.copy_.default and id(args[0]) not in wrappers:
+        return found  # into a tensor of the host
+
+    def wrapped(tensor: Tensor) -> Tensor:
+        return wrappers[id(tensor)] if id(tensor) in wrappers else DeviceTensor(tensor)
+
+    # A view of an ordinary tensor is an ordinary one in inference mode, too.
+    ordinary = _is_view(func) and bool(inputs) and not inputs[0].is_inference()
+    with torch.inference_mode(False) if ordinary else nullcontext():
+        return _map(wrapped, found)
+
+
+def _done(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator gives on the CPU, taken down where a graph is captured."""
+    if mode.recorder.tape is None:
+        return func(*args, **kwargs)
+    return mode.recorder.tape.run(func, args, kwargs, _is_view(func))
+
+
+def _note(
+    mode: _Mode,
+    func: Any,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    inputs: Sequence[DeviceTensor],
+    host: Sequence[Tensor],
+) -> None:
+    """Checks the operands and records what a GPU would do."""
+    recorder = mode.recorder
+    if name in ("_to_copy", "copy_"):
+        if _note_copy(mode, name, args, kwargs):
+            return
+    elif name in INDEXING:
+        _note_indices(mode, name, args)
+    else:
+        _check_operands(func, name, host)
+    asks = name in ASKING or (name == "repeat_interleave" and kwargs.get("output_size") is None)
+    if name in ("_local_scalar_dense", "equal", "allclose"):
+        recorder.note(TRANSFER, name)
+    if asks:
+        recorder.note(BLOCKING, name)
+    if name not in NO_WORK:
+        recorder.note(VIEW if _is_view(func) else KERNEL, name)
+
+
+@functools.cache
+def _is_view(func: Any) -> bool:
+    """Whether the operator returns a view; one that writes is none."""
+    aliases = [result.alias_info for result in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _check_operands(func: Any, name: str, host: Sequence[Tensor]) -> None:
+    scalars = name in TAKE_SCALARS or torch.Tag.pointwise in func.tags
+    for tensor in host:
+        if tensor.dim() or not scalars:
+            raise MixedDevices(
+                f"{name}: a tensor {tuple(tensor.shape)} of the host among those of the device"
+            )
+
+
+def _note_copy(mode: _Mode, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Records a transfer; False for a copy within the device."""
+    if name == "copy_":
+        target, source = args[:2]
+        to_device = isinstance(target, DeviceTensor)
+        other = target
+        non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    else:
+        (source,) = args
+        device = kwargs.get("device")
+        to_device = torch.device(device or source.device).type == "cuda"
+        other = None  # pinned, where that is asked for
+        non_blocking = kwargs.get("non_blocking", False)
+    if to_device == isinstance(source, DeviceTensor):
+        return False
+    if to_device:
+        waits = not (non_blocking and mode.is_pinned(source))
+    else:
+        waits = not (non_blocking and (other is None or mode.is_pinned(other)))
+    name = "copy to device" if to_device else "copy to host"
+    mode.recorder.note(TRANSFER, name)
+    if waits:
+        mode.recorder.note(BLOCKING, name)
+    return True
+
+
+def _note_indices(mode: _Mode, name: str, args: Sequence[Any]) -> None:
+    """What indexing with tensors makes the host wait for, as ATen's CUDA kernels do it."""
+    own, indices = args[0], [index for index in args[1] if index is not None]
+    value = args[2] if name != "index" and len(args) > 2 else None
+    if not isinstance(own, DeviceTensor):
+        raise MixedDevices(f"{name}: a tensor of the host with indices of the device")
+    masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+    if value is not None and value.numel() == 1 and len(masks) == len(indices) == 1:
+        if isinstance(value, DeviceTensor):  # masked_fill with its item
+            mode.recorder.note(TRANSFER, name)
+            mode.recorder.note(BLOCKING, name)
+        return
+    moved = [index for index in indices if not isinstance(index, DeviceTensor)]
+    if value is not None and not isinstance(value, DeviceTensor):
+        if value.dim():
+            raise MixedDevices(f"{name}: values {tuple(value.shape)} of the host")
+        moved.append(value)
+    for _ in moved:
+        mode.recorder.note(TRANSFER, f"{name}: copy to device")
+        mode.recorder.note(BLOCKING, f"{name}: copy to device")
+    for _ in masks:
+        mode.recorder.note(BLOCKING, f"{name}: nonzero")
+
+
+def _attention(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """A fused kernel, chosen as PyTorch chooses on Hopper: cuDNN in half precision where it is not switched off."""
+    names = ("query", "key", "value", "attn_mask")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    query, mask = given["query"], given.get("attn_mask")
+    operands = [given[name] for name in names if given.get(name) is not None]
+    if not all(isinstance(operand, DeviceTensor) for operand in operands):
+        raise MixedDevices("attention: a tensor of the host among those of the device")
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    kernel = "flash" if half and mask is None else "efficient"
+    if half and torch.backends.cuda.cudnn_sdp_enabled():
+        kernel = "cudnn"
+    if kernel == "efficient" and mask is not None and any(n % 8 for n in mask.stride()[:-1]):
+        mode.recorder.note(KERNEL, "attention: mask copied")
+        mode.recorder.note(VIEW, "slice")
+    mode.recorder.note(KERNEL, f"attention: {kernel}")
+    held_args, held_kwargs = _unwrapped(args, kwargs)
+    return DeviceTensor(_done(mode, func, held_args, held_kwargs))
+
+
+@contextmanager
+def strict_device() -> Iterator[Recorder]:
+    """While this holds, ``cuda`` is the strict device.
+
+    Raises:
+        RuntimeError: PyTorch sees a GPU, which is there to be used itself.
+    """
+    if torch.cuda.is_available():
+        raise RuntimeError("there is a GPU: the strict device would hide it")
+    _let_guards_pass()
+    streams.side_stream.cache_clear()  # a stream belongs to the device of its time
+    recorder = Recorder()
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device) is a copy that is seen
+    try:
+        others = stands_in(recorder) | device_graphs.stands_in(recorder)
+        with mock.patch.multiple(torch.cuda, **others), _Mode(recorder):
+            yield recorder
+    finally:
+        streams.side_stream.cache_clear()
+        torch._C._set_only_lift_cpu_tensors(before)
+
+
+@functools.cache
+def _let_guards_pass() -> None:
+    """Gives ``cuda`` the device guard of the CPU, which does nothing.
+
+    PyTorch without CUDA has none and refuses to index a tensor that says it is there, before any operator is called.
+    PyTorch's own ``_ensureCUDADeviceGuardSet`` does this in builds with CUDA where no GPU is found.
+    """
+    torch._C._ensureCUDADeviceGuardSet()
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    guards = (ctypes.c_void_p * 2).in_dll(
+        ctypes.CDLL(str(library)), "_ZN3c104impl26device_guard_impl_registryE"
+    )
+    cpu, cuda = 0, 1
+    if not guards[cuda]:
+        guards[cuda] = guards[cpu]
