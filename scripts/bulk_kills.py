@@ -174,7 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"Same bytes: {'yes' if same and lines_out == args.lines else 'NO'}. "
         f"Peak memory of {args.lines:,} lines over that of {args.small:,}: {peaks[1] / peaks[0]:.2f}."
     )
-    page = "\n".join([*table, "", verdict, "", machine.command("bulk_kills", sys.argv[1:]), ""])
+    page = "\n".join(
+        [*table, "", verdict, "", machine.command("scripts.bulk_kills", sys.argv[1:]), ""]
+    )
     print(page)
     if args.output:
         args.output.with_suffix(".md").write_text(f"# Bulk translation, killed\n\n{page}")

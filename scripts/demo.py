@@ -184,7 +184,7 @@ def main() -> None:
         shown.columns = [COLUMNS[column] for column in kept]
         shown.rows = [[row[column] for column in kept] for row in rows]
         shown.plots = draw(session, measurements, folder)
-        shown.command = machine.command("demo", sys.argv[1:])
+        shown.command = machine.command("scripts.demo", sys.argv[1:])
         report.write(page, shown)
     console.print(f"\nThe same as a page to be stepped through: {os.path.relpath(page)}")
 

@@ -46,7 +46,7 @@ CORES=$(nproc)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((CORES > PROCESSES ? CORES / PROCESSES : 1))}
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
-distill() { exec "$PYTHON" "$ROOT/scripts/distill.py" "$DATA" --output "$OUTPUT" "$@"; }
+distill() { exec "$BIN/aggdec" distill "$DATA" --output "$OUTPUT" "$@"; }
 
 # distill.py says more, but after it has started; and the logs must not be written into somebody's data folder.
 [ ! "$OUTPUT" -ef "$DATA" ] || die "OUTPUT $OUTPUT is DATA, whose training set would be lost: name a new folder"

@@ -227,7 +227,7 @@ def main() -> int:
     table = markdown(found)
     print(table)
     if args.output:
-        command = machine.command("mutants", sys.argv[1:])
+        command = machine.command("scripts.mutants", sys.argv[1:])
         rows = [asdict(outcome) for outcome in found]
         benchmark.write_table(args.output, "Faults that the tests see", command, table, rows)
     return int(any(outcome.killed_by is None for outcome in found))

@@ -1,6 +1,6 @@
 """Equality audit: is a fast method exactly what stock fairseq gives?
 
-    python scripts/audit.py DATA --path model.pt --gen-subset test --decoding iad --batch-sizes 1 8 32
+    aggdec audit DATA --path model.pt --gen-subset test --decoding iad --batch-sizes 1 8 32
 
 takes every flag of fairseq-generate, decodes the set with stock fairseq and with the method at each batch size, and
 reports how many sentences are equal and how the others differ. Stock decodes with --beam 1, with --decoding beam with

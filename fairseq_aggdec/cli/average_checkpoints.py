@@ -1,6 +1,6 @@
 """Average fairseq checkpoints into one that only decodes: no optimiser state, optionally half precision.
 
-    python scripts/average_checkpoints.py --output model.pt checkpoint_1.pt checkpoint_2.pt ...
+    aggdec average-checkpoints --output model.pt checkpoint_1.pt checkpoint_2.pt ...
 
 The result loads with plain fairseq-generate (and as --finetune-from-model); training cannot resume from it.
 """

@@ -1,6 +1,6 @@
 """How fast are the decoders? All systems in turn in one process, equality checked beside each speed.
 
-    python scripts/benchmark.py DATA --path model.pt --gen-subset test --limit 300 --output docs/results/iad-ua_gec
+    aggdec benchmark DATA --path model.pt --gen-subset test --limit 300 --output docs/results/iad-ua_gec
 
 takes every flag of fairseq-generate. Nothing but decoding is timed: models are loaded and sentences collated before.
 Plots of the first thread count are written beside the tables.

@@ -1,6 +1,6 @@
 """Quality and speed of decoding methods beside each other: all in turn in one process, equality checked beside each.
 
-    python scripts/compare.py DATA --path verifier.pt --gen-subset test --cpu --post-process sentencepiece \\
+    aggdec compare DATA --path verifier.pt --gen-subset test --cpu --post-process sentencepiece \\
         --system "beam 5=--decoding stock --beam 5" --system "beam 1=--decoding stock --beam 1" \\
         --system "greedy=--decoding greedy" --system "gad=--decoding gad --drafter-path drafter.pt" \\
         --baselines "beam 5" "greedy" --output docs/results/gad-multi30k

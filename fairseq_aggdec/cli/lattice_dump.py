@@ -1,6 +1,6 @@
 """One sentence's lattice, scored and searched: candidates, edges and the best path, to be read or looked at.
 
-    python scripts/lattice_dump.py data-bin --path scorer.pt --gen-subset test --sentence 17 --output lattice-17
+    aggdec lattice-dump data-bin --path scorer.pt --gen-subset test --sentence 17 --output lattice-17
 
 takes every flag of fairseq-generate, and decodes with --decoding lattice. Written are OUTPUT.json, OUTPUT.dot
 (Graphviz) and OUTPUT.svg; the score of the best path in nats and its text are printed.

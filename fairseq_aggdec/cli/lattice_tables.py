@@ -1,7 +1,7 @@
 """Makes the tables of the candidate model: word alignment, counting, length, weights of interpolation.
 
-    python scripts/lattice_tables.py data-bin                          aligns with systran-align
-    python scripts/lattice_tables.py data-bin --links train.links      with links of your own, in i-j form
+    aggdec lattice-tables data-bin                          aligns with systran-align
+    aggdec lattice-tables data-bin --links train.links      with links of your own, in i-j form
 
 DATA is a folder made by fairseq-preprocess. The tables go to DATA/lattice.SOURCE-TARGET, where decoding looks for them,
 with the links beside them. Of the training pairs some are held out, the weights are chosen on them, and then they are

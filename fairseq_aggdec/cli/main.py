@@ -17,6 +17,8 @@ TOOLS = {
     "trace": "a page that shows how sentences were decoded, call by call",
     "distill": "replace the targets of a data folder by what a teacher writes",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
+    "average-checkpoints": "one checkpoint of the mean of several",
+    "grow": "a small checkpoint as a larger model of equal outputs, to time it",
     "lattice-dump": "the lattice of sentences as text or drawing",
     "redraw": "plots and tables of result files drawn anew from their JSON",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
@@ -66,13 +68,6 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
         return module.main()
 
     return refusals.run(command, tool, sys.argv[1:] if arguments is None else arguments)
-
-
-def run_script(name: str) -> None:
-    """What ``scripts/NAME.py`` does: as :func:`run_tool`, and the process ends with its status where it is not 0."""
-    status = run_tool(name)
-    if status:
-        sys.exit(status)
 
 
 if __name__ == "__main__":

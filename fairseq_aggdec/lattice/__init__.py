@@ -1,6 +1,6 @@
 """Sequence-to-lattice translation (Deng and Rush 2023): the parts that need no network.
 
-From training pairs to tables, once (``scripts/lattice_tables.py``):
+From training pairs to tables, once (``aggdec lattice-tables``):
 
     corpus           sentence pairs of a binarised data folder, many at a time
     word_alignment   which source token each target token comes from (fast_align); a tool by itself

@@ -111,7 +111,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         header: dict[str, Any] = json.loads((folder / HEADER).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{folder} holds no lattice tables; scripts/lattice_tables.py makes them"
+            f"{folder} holds no lattice tables; aggdec lattice-tables makes them"
         ) from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{folder / HEADER} is damaged ({error}); make the tables anew") from error

@@ -188,7 +188,7 @@ class DecodingConfig(FairseqDataclass):
     lattice: Optional[str] = field(
         default=None,
         metadata={
-            "help": "lattice, --shortlist: folder of tables that scripts/lattice_tables.py made (default: "
+            "help": "lattice, --shortlist: folder of tables that aggdec lattice-tables made (default: "
             "lattice.SOURCE-TARGET in the data folder)"
         },
     )

@@ -36,7 +36,7 @@ def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
         if not folder.exists():
             raise FileNotFoundError(
-                f"{wanted_by} needs tables of candidates: make {folder} with scripts/lattice_tables.py, or name "
+                f"{wanted_by} needs tables of candidates: make {folder} with aggdec lattice-tables, or name "
                 "others with --lattice"
             )
     return Path(folder)

@@ -39,7 +39,7 @@ ABLATIONS = {
     "middle_to_side": "every direction begins in the middle and ends at the side",
     "independent_directions": "no attention from one direction to another",
     "one_by_one": "one word per step in the order of the directions: the autoregressive model that "
-    "scripts/pmi.py compares with",
+    "scripts/recipes/interleaved/pmi.py compares with",
 }
 
 

@@ -65,15 +65,15 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def command(script: str, arguments: Sequence[str]) -> str:
-    """The command line of ``scripts/SCRIPT.py``, to be given in the checkout; paths in it are relative.
+def command(tool: str, arguments: Sequence[str]) -> str:
+    """The command line that was given; paths in it are relative to the checkout.
 
-    Outside a checkout: that of ``aggdec SCRIPT``.
+    Args:
+        tool: name of a tool of ``aggdec``, or of a module of the checkout's ``scripts``, with dots.
+        arguments: what the tool was given.
     """
     checkout = Path(__file__).resolve().parents[2]
-    start = ["python", f"scripts/{script}.py"]
-    if not (checkout / start[1]).exists():
-        start = ["aggdec", script.replace("_", "-")]
+    start = ["python", "-m", tool] if "." in tool else ["aggdec", tool.replace("_", "-")]
     return shlex.join([*start, *arguments]).replace(f"{checkout}/", "")
 
 

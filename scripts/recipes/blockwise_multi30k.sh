@@ -85,7 +85,7 @@ done
 # shellcheck disable=SC2206  # the flags are lists
 TEST=("$DATA" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
 # shellcheck disable=SC2086
-"$PYTHON" "$ROOT/scripts/blockwise_table.py" "${TEST[@]}" --models "${MODELS[@]}" --batch-size 32 \
+"$PYTHON" -m scripts.recipes.blockwise.table "${TEST[@]}" --models "${MODELS[@]}" --batch-size 32 \
     --post-process sentencepiece $TABLE_FLAGS --output "$OUTPUT"
 
 # once RESULT SCRIPT OPTIONS...: runs a script, unless its result is there.

@@ -96,7 +96,7 @@ train_heads() {
 # The validation set is Table 1's.
 table() {
     # shellcheck disable=SC2086
-    "$PYTHON" "$ROOT/scripts/blockwise_table.py" "$DATA" --models "${MODELS[@]}" --gen-subset "$1" --bleu "$BLEU" \
+    "$PYTHON" -m scripts.recipes.blockwise.table "$DATA" --models "${MODELS[@]}" --gen-subset "$1" --bleu "$BLEU" \
         $DECODE_FLAGS $DEVICE_FLAGS $TABLE_FLAGS --output "$OUTPUT-$1"
 }
 

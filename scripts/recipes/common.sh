@@ -11,6 +11,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON="${PYTHON:-$ROOT/.venv/bin/python}"
 BIN=$(dirname "$PYTHON")
 USER_DIR="$ROOT/fairseq_aggdec"
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" # python -m scripts.recipes...
 
 say() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 2; }
@@ -132,7 +133,7 @@ average() {
     [ "${#checkpoints[@]}" -gt 0 ] || mapfile -t checkpoints < <(find "$1" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$2")
     # The last of several may be younger than the last that has a number.
     [ "${#checkpoints[@]}" -gt 1 ] || checkpoints=("$1/checkpoint_last.pt")
-    "$PYTHON" "$ROOT/scripts/average_checkpoints.py" --output "$OUT/model.pt" "${checkpoints[@]}"
+    "$BIN/aggdec" average-checkpoints --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 
 # generate FLAG...: fairseq-generate, with its command, output and log in $OUT.

@@ -14,7 +14,7 @@
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
 # START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
 # ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
-# (sentences; all), TABLE_FLAGS (more for scripts/compare.py), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
+# (sentences; all), TABLE_FLAGS (more for aggdec compare), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
 # (docs/results/interleaved-multi30k, of START=scratch with -scratch behind it).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -67,7 +67,7 @@ choices() {
         )
     done
     # shellcheck disable=SC2086
-    "$PYTHON" "$ROOT/scripts/compare.py" "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
+    "$BIN/aggdec" compare "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
         --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
         --baselines 1x1 $TABLE_FLAGS --output "$OUTPUT-choices"
 }
@@ -75,7 +75,7 @@ choices() {
 information() {
     local left twin ends ends_twin
     left=$(model 1x2) twin=$(model 1x1) ends=$(model 2x1) ends_twin=$(model one-by-one-2x1)
-    "$PYTHON" "$ROOT/scripts/pmi.py" "${DATA[@]}" --pair "left to right=$left,$twin" \
+    "$PYTHON" -m scripts.recipes.interleaved.pmi "${DATA[@]}" --pair "left to right=$left,$twin" \
         --pair "from both ends=$ends,$ends_twin" --output "$OUTPUT-information"
 }
 
@@ -83,7 +83,7 @@ figures() {
     local systems=() geometry
     for geometry in $GEOMETRIES; do systems+=(--model "$geometry=$(model "$geometry")"); done
     # shellcheck disable=SC2086
-    "$PYTHON" "$ROOT/scripts/interleaved_figures.py" "${DATA[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
+    "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
         --batch-sizes $BATCH_SIZES --beams $BEAMS --output "$OUTPUT-figures"
 }
 

@@ -22,7 +22,7 @@ MARKOV_ORDER=${MARKOV_ORDER:-mixed}
 PAPER=${PAPER-}
 
 tables() {
-    "$PYTHON" "$ROOT/scripts/lattice_tables.py" "$(data_of "$1")" --output "$OUT"
+    "$BIN/aggdec" lattice-tables "$(data_of "$1")" --output "$OUT"
 }
 
 # train SETTING FLAG...

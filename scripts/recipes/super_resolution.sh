@@ -88,7 +88,7 @@ sheet() {
         done
     done
     # shellcheck disable=SC2086
-    "$PYTHON" "$ROOT/scripts/super_resolution_sheet.py" "$WORK/data" --output "$OUT/sheet" --limit "$IMAGES" \
+    "$PYTHON" -m scripts.recipes.images.sheet "$WORK/data" --output "$OUT/sheet" --limit "$IMAGES" \
         $DEVICE_FLAGS "${systems[@]}" $SYSTEMS
     cat "$OUT/sheet.md"
 }

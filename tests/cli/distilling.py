@@ -13,10 +13,9 @@ from fairseq.data import Dictionary
 from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
-from tests.cli.commands import ROOT
 from tests.support import WORDS, make_dictionary
 
-SCRIPT = ROOT / "scripts" / "distill.py"
+COMMAND = ["-m", "fairseq_aggdec.cli.main", "distill"]
 SENTENCES = {"train": 200, "valid": 8, "test": 5}
 LONGEST = 12  # --max-source-positions, </s> included
 LANGUAGES = (replay.SOURCE, replay.TARGET)

@@ -30,8 +30,8 @@ ARCHITECTURES = {
 
 
 def script(name: str) -> ModuleType:
-    """The tool that ``scripts/NAME.py`` runs."""
-    return importlib.import_module(f"fairseq_aggdec.cli.{name}")
+    """A tool of ``aggdec``, or a module of the recipes."""
+    return importlib.import_module(name if "." in name else f"fairseq_aggdec.cli.{name}")
 
 
 def write_model(path: Path, data: Path, arch: str, seed: int = 1) -> None:
@@ -99,7 +99,7 @@ class Table:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder = folder
-        self.script = script("blockwise_table")
+        self.script = script("scripts.recipes.blockwise.table")
         self.decoded: Counter[str] = Counter()
         self.stop_at = ""
         real_decode, real_measure = self.script.decode, self.script.measure
@@ -296,7 +296,7 @@ def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
     threads = torch.get_num_threads()
     try:
-        script("blockwise_cost").main([*hidden, *options])
+        script("scripts.recipes.blockwise.cost").main([*hidden, *options])
     finally:
         torch.set_num_threads(threads)
     record = json.loads(output.with_suffix(".json").read_text())
@@ -318,8 +318,12 @@ def test_costs_of_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_cost_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        script("blockwise_cost").main(["--block-size", "1", "--output", str(tmp_path / "cost")])
+        script("scripts.recipes.blockwise.cost").main(
+            ["--block-size", "1", "--output", str(tmp_path / "cost")]
+        )
     assert "--block-size: too small" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        script("blockwise_cost").main(["--cpu-time", "--output", str(tmp_path / "cost")])
+        script("scripts.recipes.blockwise.cost").main(
+            ["--cpu-time", "--output", str(tmp_path / "cost")]
+        )
     assert "--cpu-time needs --cpu and --threads 1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""scripts/compare.py as a user calls it: several methods of one model, beside each other."""
+"""aggdec compare as a user calls it: several methods of one model, beside each other."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_validation_is_timed_with_both(
     arguments = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu", *CUT]
     more = ["--beam", "3", "--batch-size", "20", "--cpu-time", "--output", str(tmp_path / "speed")]
     monkeypatch.setattr("sys.argv", ["validation_speed.py", *arguments, *more])
-    script("validation_speed").main()
+    script("scripts.recipes.beam.validation_speed").main()
     found = json.loads((tmp_path / "speed.json").read_text())["results"]
     assert list(found) == ["stock", "beam"]
     assert {line["sentences"] for line in found.values()} == {53}

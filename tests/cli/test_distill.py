@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from fairseq_cli import generate, train
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import replay
+from fairseq_aggdec.bulk.relevant import relevant_options
+from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
 from fairseq_aggdec.jobs.claims import Claims
@@ -30,7 +31,6 @@ from tests.cli.distilling import (
     LONGEST,
     OPTIONS,
     PAIR,
-    SCRIPT,
     arguments,
     contents,
     distill,
@@ -173,13 +173,12 @@ def test_refusals(more: list[str], named: str | None, folder: Path, undisturbed:
 
 def test_tables_of_a_lattice_count_by_what_is_in_them(folder: Path, tmp_path: Path) -> None:
     """Made anew between two starts, they would give other outputs under the same name."""
-    script = runpy.run_path(str(SCRIPT))
     more = ["--decoding", "lattice", "--lattice", str(tmp_path)]
-    session = Session(script["build_parser"](), arguments(folder, tmp_path / "output", *more))
+    session = Session(tool.build_parser(), arguments(folder, tmp_path / "output", *more))
     found = []
     for text in ("one", "two", "one"):
         (tmp_path / "header.json").write_text(text)
-        found.append(script["relevant_options"](session)["lattice"])
+        found.append(relevant_options(session)["lattice"])
     assert found[0] == found[2] != found[1]
 
 

@@ -21,9 +21,9 @@ import pytest
 from fairseq_aggdec.bench import replay
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
+    COMMAND,
     COUNT,
     PAIR,
-    SCRIPT,
     arguments,
     contents,
     distill,
@@ -53,8 +53,8 @@ def undisturbed(folder: Path) -> Path:
 
 def start(folder: Path, output: Path, *more: str) -> BaseProcess:
     """Starts distill.py in a process of its own."""
-    process = context.Process(target=runpy.run_path, args=(str(SCRIPT), None, "__main__"))
-    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, output, *more)]):
+    process = context.Process(target=runpy.run_module, args=(COMMAND[1], None, "__main__"))
+    with mock.patch.object(sys, "argv", ["aggdec", "distill", *arguments(folder, output, *more)]):
         process.start()
     return process
 
@@ -67,7 +67,7 @@ def run_until(made: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    runpy.run_module(COMMAND[1], run_name="__main__")
 
 
 def kill_when(process: BaseProcess, reached: Callable[[], bool]) -> None:
@@ -193,7 +193,7 @@ def test_two_processes_killed_then_one_fails_then_all_is_well(
 
 def test_torchrun(folder: Path, undisturbed: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node", "2", str(SCRIPT), *arguments(folder, tmp_path)],
+        [*TORCHRUN, "--nproc-per-node", "2", *COMMAND, *arguments(folder, tmp_path)],
         capture_output=True,
         text=True,
         timeout=1200,

@@ -155,7 +155,7 @@ def test_what_trees_bring(
     options += ["--decoding", "gad", "--drafter-path", str(drafter), "--limit", "9"]
     options += ["--nodes", "8", "64", "auto", "--relaxed", "5,3.0", "--batches", "1", "4"]
     options += ["--timed", "6", "--output", str(output)]
-    script("tree_drafts").main(options)
+    script("scripts.recipes.gad.tree_drafts").main(options)
     found = json.loads(output.with_suffix(".json").read_text())["results"]
     exact = {row["nodes"]: row for row in found["systems"] if row["acceptance"] == "exact"}
     assert list(exact) == ["greedy", "chain", "8", "64", "auto"]
@@ -184,7 +184,7 @@ def test_whole_runs(
     options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --block-size auto"]
     options += ["--system", "copies=--decoding iad --draft-nodes 9"]
     options += ["--batch-sizes", "1", "4", "--passes", "2", "--limit", "9"]
-    script("whole_runs").main([*options, "--output", str(tmp_path / "runs")])
+    script("scripts.recipes.gad.whole_runs").main([*options, "--output", str(tmp_path / "runs")])
     rows = json.loads((tmp_path / "runs.json").read_text())["results"]
     named = [(row["system"], row["batch"]) for row in rows]
     assert named == [(name, batch) for batch in (1, 4) for name in ("greedy", "auto", "copies")]
@@ -198,7 +198,9 @@ def test_whole_runs(
     assert (tmp_path / "runs.md").read_text().count("| copies |") == 2
     assert capsys.readouterr().out.count("| auto |") == 2
     with pytest.raises(SystemExit, match="--passes 0"):
-        script("whole_runs").main([*options, "--passes", "0", "--output", str(tmp_path / "none")])
+        script("scripts.recipes.gad.whole_runs").main(
+            [*options, "--passes", "0", "--output", str(tmp_path / "none")]
+        )
 
 
 def test_a_method_without_drafts_cannot_be_traced(trained: Trained) -> None:

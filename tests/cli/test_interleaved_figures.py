@@ -1,4 +1,4 @@
-"""scripts/interleaved_figures.py as a user calls it, on random models."""
+"""scripts/recipes/interleaved/figures.py as a user calls it, on random models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writers(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 def run(trained: Trained, *more: str) -> None:
     arguments = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu", *CUT]
-    script("interleaved_figures").main([*arguments, *more])
+    script("scripts.recipes.interleaved.figures").main([*arguments, *more])
 
 
 def test_tables_and_plots(trained: Trained, writers: dict[str, Path], tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ def test_refusals(
 
 
 def test_bins_are_of_like_size_and_sorted() -> None:
-    bins = script("interleaved_figures").source_bins([5, 1, 4, 2, 3, 9, 7], 3)
+    bins = script("scripts.recipes.interleaved.figures").source_bins([5, 1, 4, 2, 3, 9, 7], 3)
     assert bins == [[1, 3], [4, 2], [0, 6, 5]]
-    assert script("interleaved_figures").source_bins([2, 1], 5) == [[1], [0]]
+    assert script("scripts.recipes.interleaved.figures").source_bins([2, 1], 5) == [[1], [0]]

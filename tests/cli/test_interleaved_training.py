@@ -1,4 +1,4 @@
-"""scripts/interleaved_training.py as a user calls it."""
+"""scripts/recipes/interleaved/training.py as a user calls it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINING = shlex.split(
 
 def run(trained: Trained, output: Path, *more: str) -> None:
     arguments = [str(trained.data), *PLUGIN[:2], *SIZES, *TRAINING, "--output", str(output)]
-    script("interleaved_training").main([*arguments, *more])
+    script("scripts.recipes.interleaved.training").main([*arguments, *more])
 
 
 def test_models_are_trained_in_turn(trained: Trained, tmp_path: Path) -> None:
@@ -57,4 +57,7 @@ def test_refusals(trained: Trained, tmp_path: Path, options: list[str], message:
 
 
 def test_ratios_are_taken_batch_by_batch() -> None:
-    assert script("interleaved_training").ratio([2.0, 9.0, 30.0], [1.0, 3.0, 20.0]) == 2.0
+    assert (
+        script("scripts.recipes.interleaved.training").ratio([2.0, 9.0, 30.0], [1.0, 3.0, 20.0])
+        == 2.0
+    )

@@ -1,10 +1,8 @@
-"""scripts/lattice_figures.py: ranks against a loop over single paths, times by length, and the whole from a model."""
+"""The figures of lattices: ranks against a loop over single paths, times by length, and the whole from a model."""
 
 from __future__ import annotations
 
 import json
-import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,11 @@ import torch
 from fairseq_cli import train
 from torch import Tensor
 
+from fairseq_aggdec.cli import lattice_tables
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
 from scripts.recipes.lattice import figures as lattice_figures
-from tests.cli.commands import CUT, PLUGIN, ROOT, TRAINING, Trained, run
+from tests.cli.commands import CUT, PLUGIN, TRAINING, Trained, run
 
 SCRIPT: dict[str, Any] = vars(lattice_figures)
 WAYS = {"best edge to the word", "edge", "candidate model"}
@@ -113,11 +112,8 @@ def scorer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for source, target in zip(*pairs, strict=True):
             shorter = min(len(source.split()), len(target.split()))
             file.write(" ".join(f"{t}-{t}" for t in range(shorter)) + "\n")
-    make: Callable[[list[str]], None] = runpy.run_path(str(ROOT / "scripts" / "lattice_tables.py"))[
-        "main"
-    ]
     options = ["--links", links, "--held-out", "10", "--output", folder / "lattice"]
-    make([str(option) for option in (trained.data, *options)])
+    lattice_tables.main([str(option) for option in (trained.data, *options)])
     return folder
 
 

@@ -1,4 +1,4 @@
-"""scripts/lattice_tables_cost.py at a size that takes seconds."""
+"""scripts/recipes/lattice/tables_cost.py at a size that takes seconds."""
 
 import json
 import subprocess

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import runpy
 import shlex
 import shutil
 import sys
@@ -18,14 +17,16 @@ import torch
 from fairseq.data import Dictionary
 from fairseq_cli import preprocess
 
+from fairseq_aggdec.cli import lattice_tables
 from fairseq_aggdec.lattice.alignment import word_alignment
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
 from fairseq_aggdec.lattice.candidates import CandidateModel
+from scripts.recipes.lattice import recall_table
 from tests.support import random_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-ALIGN = ["-m", "fairseq_aggdec.lattice.alignment.word_alignment"]
-TABLES, RECALL = ["scripts/lattice_tables.py"], ["scripts/lattice_recall.py"]
+Main = Callable[[Sequence[str]], None]
+ALIGN, TABLES, RECALL = word_alignment.main, lattice_tables.main, recall_table.main
 # A program with the options of fast_align: word t comes from word t.
 DIAGONAL = """
 import sys
@@ -34,30 +35,22 @@ for line in open(sys.argv[sys.argv.index("-i") + 1]):
 """
 
 
-def run(command: Sequence[str], *arguments: str | Path) -> str:
+def run(main: Main, *arguments: str | Path) -> str:
     """What a command that succeeds prints; in this process, which is quicker."""
     printed = io.StringIO()
     with redirect_stdout(printed):
-        main_of(command)([str(argument) for argument in arguments])
+        main([str(argument) for argument in arguments])
     return printed.getvalue()
 
 
-def refused(command: Sequence[str], *arguments: str | Path) -> str:
+def refused(main: Main, *arguments: str | Path) -> str:
     """The last line of what a command that fails says."""
     errors = io.StringIO()
     with redirect_stderr(errors), pytest.raises(SystemExit) as stopped:
-        main_of(command)([str(argument) for argument in arguments])
+        main([str(argument) for argument in arguments])
     said = stopped.value.code
     assert said, "it ended well"
     return said if isinstance(said, str) else errors.getvalue().strip().splitlines()[-1]
-
-
-def main_of(command: Sequence[str]) -> Callable[[Sequence[str]], None]:
-    if command is ALIGN:
-        return word_alignment.main
-    found = runpy.run_path(str(ROOT / command[0]))["main"]
-    assert callable(found)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +112,7 @@ def test_tables_hold_the_translations(data: Path, tables: str) -> None:
     best = lattice.read(lattice.search().choices)[0].tolist()
     assert [target[token] for token in best[:3]] == ["t7", "t20", "t11"]
     header = json.loads((pairs.folder / "header.json").read_text())
-    assert header["command"].startswith("python scripts/lattice_tables.py")
+    assert header["command"].startswith("aggdec lattice-tables")
     assert header["pairs"] == 302
     assert header["held_out"]["pairs"] == 10
     assert header["length"]["slope"] == pytest.approx(1, abs=0.01)
@@ -145,7 +138,7 @@ def test_recall_is_written_with_what_it_was_measured_on(
     assert record["recall"]["interpolated"]["40"] > 0.95
     assert record["recall"]["interpolated"]["1"] > record["recall"]["shared vocabulary"]["1"]
     assert record["tables"]["held_out"]["pairs"] == 10
-    assert record["command"].startswith("python scripts/lattice_recall.py")
+    assert record["command"].startswith("python -m scripts.recipes.lattice.recall_table")
     assert printed.strip() in output.with_suffix(".md").read_text()
     assert "<svg" in output.with_suffix(".svg").read_text()
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import shlex
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fairseq_cli import train
 
+from fairseq_aggdec.cli import lattice_dump, lattice_tables
 from fairseq_aggdec.compat import CheckpointError
-from tests.cli.commands import CUT, PLUGIN, ROOT, TRAINING, Result, Trained, run
+from tests.cli.commands import CUT, PLUGIN, TRAINING, Result, Trained, run
 
 
 def train_scorer(trained: Trained, folder: Path, *options: str | Path, updates: int) -> Result:
@@ -35,7 +34,7 @@ def scorer(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(" ".join(f"{words.index(w)}-{t}" for t, w in enumerate(target) if w in words))
     links = folder / "links"
     links.write_text("\n".join(lines) + "\n")
-    tables = runpy.run_path(str(ROOT / "scripts" / "lattice_tables.py"))["main"]
+    tables = lattice_tables.main
     tables([str(trained.data), "--links", str(links)])
     return folder / "checkpoint_last.pt"
 
@@ -65,11 +64,8 @@ def test_it_drafts_for_the_transformer(trained: Trained, stock: Result, scorer: 
 
 
 def dump(trained: Trained, scorer: Path, *options: str | Path) -> None:
-    main: Callable[[list[str]], None] = runpy.run_path(str(ROOT / "scripts" / "lattice_dump.py"))[
-        "main"
-    ]
     common = [trained.data, *PLUGIN, "--path", scorer, "--cpu", "--gen-subset", "test", *CUT]
-    main([str(option) for option in [*common, *options]])
+    lattice_dump.main([str(option) for option in [*common, *options]])
 
 
 def test_a_sentence_is_dumped(

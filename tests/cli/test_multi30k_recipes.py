@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 import torch
 
 from fairseq_aggdec.compat import load_checkpoint
-from tests.cli.wmt_files import PAIRS, ROOT, recipe, write_multi30k
+from scripts.recipes.lattice import recall_table
+from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
 
 SETTINGS = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -232,7 +232,7 @@ def test_lattice(made: Path, tmp_path: Path) -> None:
     assert rows["distilled data, 2 layers, N = 64"]["steps"] == 1
     assert "NAT, nat-distilled-1" in rows
     work, output = tmp_path / "work", tmp_path / "recall"
-    recall = runpy.run_path(str(ROOT / "scripts" / "lattice_recall.py"))["main"]
+    recall = recall_table.main
     tables = ["--tables", str(work / "lattice-distilled-de-en"), "--output", str(output), "--cpu"]
     nat = work / "nat-distilled-1-de-en" / "checkpoint_last.pt"
     recall([str(work / "data-de-en"), "--nat", str(nat), *tables])

@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def script(name: str) -> ModuleType:
-    """The tool that ``scripts/NAME.py`` runs."""
-    return importlib.import_module(f"fairseq_aggdec.cli.{name}")
+    """A tool of ``aggdec``, or a module of the recipes."""
+    return importlib.import_module(name if "." in name else f"fairseq_aggdec.cli.{name}")
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +379,7 @@ def test_a_wrong_size_is_named(tmp_path: Path) -> None:
 def test_validation_needs_references(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["validation_speed.py", *arguments])
     with pytest.raises(SystemExit, match="--gen-subset test has no references"):
-        script("validation_speed").main()
+        script("scripts.recipes.beam.validation_speed").main()
 
 
 def test_beam_search_is_replayed_at_another_size(
@@ -388,7 +388,7 @@ def test_beam_search_is_replayed_at_another_size(
     output = tmp_path / "replay"
     more = ["--beam", "3", "--size", "tiny", "--limit", "3", "--output", str(output)]
     monkeypatch.setattr("sys.argv", ["beam_base_speed.py", *arguments, *more])
-    script("beam_base_speed").main()
+    script("scripts.recipes.beam.base_speed").main()
     record = json.loads((tmp_path / "replay.json").read_text())
     assert [row["system"] for row in record["results"]] == ["beam3", "search3"]
     assert record["nodes"] > 3

@@ -91,7 +91,7 @@ def mean_accepted(printed: str) -> float:
 
 
 def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
-    """What ``scripts/blockwise_table.py`` finds, by rule."""
+    """What ``scripts/recipes/blockwise/table.py`` finds, by rule."""
     output = data.parent / "table"
     options = ["--gen-subset", "test", "--cpu", "--output", str(output)]
     script("blockwise_table").main([str(data), "--models", f"both/4={model}", *options])

@@ -10,13 +10,19 @@ from fairseq_aggdec.records import machine
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_commands_are_those_of_the_checkout() -> None:
+def test_commands_can_be_given_again() -> None:
     line = machine.command("audit", [f"{ROOT}/data-bin", "--title", "two words", "--output", "x"])
     assert shlex.split(line) == [
-        *("python", "scripts/audit.py", "data-bin"),
-        *("--title", "two words", "--output", "x"),
+        "aggdec",
+        "audit",
+        "data-bin",
+        "--title",
+        "two words",
+        "--output",
+        "x",
     ]
-    assert (ROOT / "scripts" / "audit.py").exists()
+    assert machine.command("lattice_dump", []) == "aggdec lattice-dump"
+    assert machine.command("scripts.mutants", ["-h"]) == "python -m scripts.mutants -h"
 
 
 def test_the_description_says_what_was_used() -> None:

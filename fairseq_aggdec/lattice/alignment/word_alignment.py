@@ -11,7 +11,7 @@ words, BPE or sentencepiece units.
 ``--aligner systran`` estimates with the package systran-align, which is fast_align as a library; ``--aligner
 fast_align`` runs the programs ``fast_align`` and ``atools``. ``forward`` gives each target token at most one source
 token, ``reverse`` the other way round, and the other symmetrisations combine the two. The default, ``union``, has
-kept the most reference tokens in lattices (``scripts/lattice_recall.py``).
+kept the most reference tokens in lattices (``scripts/recipes/lattice/recall_table.py``).
 """
 
 from __future__ import annotations

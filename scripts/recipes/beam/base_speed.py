@@ -1,6 +1,7 @@
 """Speed of beam search at another size: recorded searches of a small model replayed on random weights.
 
-    python scripts/beam_base_speed.py DATA --path model.pt --gen-subset test --cpu --size base --limit 24 --output FILE
+    python -m scripts.recipes.beam.base_speed DATA --path model.pt --gen-subset test --cpu --size base \\
+        --limit 24 --output FILE
 
 takes every flag of fairseq-generate. Stock takes as many steps as each recorded search; ours evaluates the prefixes
 that the recorded one did, one sentence at a time. The replayed search must write what was recorded.
@@ -52,7 +53,7 @@ def main() -> None:
     print(table)
     if args.output:
         title = f"Beam search replayed: Transformer-{args.size} with random weights"
-        command = machine.command("beam_base_speed", sys.argv[1:])
+        command = machine.command("scripts.recipes.beam.base_speed", sys.argv[1:])
         extra = {"nodes": sum(len(item.rows) for item in records) / len(records)}
         benchmark.write_table(
             args.output, title, command, table, [vars(row) for row in rows], extra

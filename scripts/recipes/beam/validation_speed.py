@@ -1,6 +1,6 @@
 """How long does a validation with --eval-bleu take, with stock fairseq's beam search and with ours?
 
-    python scripts/validation_speed.py DATA --path model.pt --gen-subset valid --cpu --beam 5 --output FILE
+    python -m scripts.recipes.beam.validation_speed DATA --path model.pt --gen-subset valid --cpu --beam 5 --output FILE
 
 takes every flag of fairseq-generate; --max-tokens and --batch-size make the batches. Each is validated as fairseq-train
 does it (loss, decoding, BLEU of the batch), by both in turn; what packs the new weights is in the time of the first.
@@ -45,7 +45,7 @@ def main() -> None:
     print(table)
     if args.output:
         title = f"Validation with --eval-bleu, beam {args.beam}, {Path(args.data).name}"
-        command = machine.command("validation_speed", sys.argv[1:])
+        command = machine.command("scripts.recipes.beam.validation_speed", sys.argv[1:])
         benchmark.write_table(args.output, title, command, table, found)
 
 

@@ -1,6 +1,6 @@
 """What block heads cost: parameters, and time that they add to a call of the decoder (random weights, no data).
 
-    python scripts/blockwise_cost.py --sizes small base big --threads 1 --output docs/results/blockwise-cost
+    python -m scripts.recipes.blockwise.cost --sizes small base big --threads 1 --output docs/results/blockwise-cost
 
 A call verifies a window of k tokens per row; the heads then propose the next block at one position per row. That is
 two parts: the heads' own layer, which the layout and --head-hidden-dim decide, and one more pass of k - 1 rows
@@ -362,7 +362,7 @@ def main(arguments: Sequence[str]) -> None:
         for rows in args.batch_sizes:
             hidden = args.head_hidden_dim or [units, units // 4, units // 16]
             costs += measure(name, rows, hidden, args, model)
-    command = machine.command("blockwise_cost", arguments)
+    command = machine.command("scripts.recipes.blockwise.cost", arguments)
     results = [asdict(cost) | {"added": cost.added} for cost in costs]
     benchmark.write_table(args.output, TITLE, command, markdown(costs), results)
     print(markdown(costs))

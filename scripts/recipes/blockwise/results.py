@@ -1,4 +1,4 @@
-"""Rows of ``scripts/blockwise_table.py``, kept over a kill, and the tables of them (Stern et al., Table 1)."""
+"""Rows of ``scripts/recipes/blockwise/table.py``, kept over a kill, and the tables of them (Stern et al., Table 1)."""
 
 from __future__ import annotations
 

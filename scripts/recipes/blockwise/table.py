@@ -1,6 +1,6 @@
 """BLEU, mean accepted block size and speed of blockwise models (Stern et al., Table 1, section 7.1, Figure 4).
 
-    python scripts/blockwise_table.py DATA --models regular/1=base.pt regular/8=a.pt both/8=b.pt \\
+    python -m scripts.recipes.blockwise.table DATA --models regular/1=base.pt regular/8=a.pt both/8=b.pt \\
         --gen-subset test --output docs/results/blockwise-multi30k
 
 takes every flag of fairseq-generate. Each model decodes the set with stock fairseq --beam 1 (its head 1) and with
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit("error: --time-sentences must be at least 0 and --repeats at least 1")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    results = Results(args.output, machine.command("blockwise_table", arguments))
+    results = Results(args.output, machine.command("scripts.recipes.blockwise.table", arguments))
     results.read()
     for name, path in models.items():
         session = Session(build_parser(), [*arguments, "--path", path])

@@ -1,6 +1,7 @@
 """What trees of drafted tokens bring: tokens per iteration, by their number of nodes, and what they cost.
 
-    python scripts/tree_drafts.py DATA --path verifier.pt --drafter-path drafter.pt --decoding gad --gen-subset test \\
+    python -m scripts.recipes.gad.tree_drafts DATA --path verifier.pt --drafter-path drafter.pt \\
+        --decoding gad --gen-subset test \\
         --cpu --max-len-a 1.2 --max-len-b 10 --post-process sentencepiece --nodes 8 16 32 64 auto \\
         --limit 300 --output docs/results/tree-drafts
 
@@ -306,7 +307,7 @@ def main(given: Sequence[str] | None = None) -> None:
         table = markdown(lines, in_parts, found)
         print(table)
         reliability = {name: asdict(one) | {"error": one.error} for name, one in found.items()}
-        command = machine.command("tree_drafts", arguments)
+        command = machine.command("scripts.recipes.gad.tree_drafts", arguments)
         measured = {
             "systems": [asdict(line) for line in lines],
             "parts": [asdict(line) for line in in_parts],

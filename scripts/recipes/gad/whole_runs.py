@@ -1,6 +1,7 @@
 """Speed of whole runs: what a method that learns while it decodes costs and brings, its tries and mistakes included.
 
-    python scripts/whole_runs.py DATA --path model.pt --gen-subset test --cpu --system "greedy=--decoding greedy" \\
+    python -m scripts.recipes.gad.whole_runs DATA --path model.pt --gen-subset test --cpu \\
+        --system "greedy=--decoding greedy" \\
         --system "auto=--decoding blockwise --block-size auto" --batch-sizes 1 8 32 --passes 5 --output OUTPUT
 
 takes every flag of fairseq-generate for all systems; a system adds its own, --path included. The first system is the
@@ -162,7 +163,7 @@ def main(given: Sequence[str] | None = None) -> None:
             table += [line.row() for line in found]
             print("\n".join(table[-len(found) :]), flush=True)
             lines += found
-        command = machine.command("whole_runs", arguments)
+        command = machine.command("scripts.recipes.gad.whole_runs", arguments)
         measured = [asdict(line) for line in lines]
         benchmark.write_table(args.output, args.title, command, "\n".join(table), measured)
 

@@ -1,7 +1,7 @@
 """What every method asks of a GPU per iteration, counted without one: kernels, views, copies, and host waits.
 
-    python scripts/device_counts.py --output docs/results/device-counts
-    python scripts/device_counts.py greedy "gad, chain" --places
+    python -m scripts.recipes.gpu.counts_table --output docs/results/device-counts
+    python -m scripts.recipes.gpu.counts_table greedy "gad, chain" --places
 
 decodes a small batch with random models of 6+6 layers on a device that lives in CPU memory and refuses what CUDA would
 refuse. A method is chosen by the beginning of its name. --places lists every line that asks for something, not only
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(text)
     if args.output:
         given = sys.argv[1:] if arguments is None else arguments
-        command = machine.command("device_counts", given)
+        command = machine.command("scripts.recipes.gpu.counts_table", given)
         title = "What decoding asks of a GPU, counted on the strict device"
         results = {name: counts.record() for name, counts in counted.items()}
         benchmark.write_table(args.output, title, command, text, results)

@@ -1,6 +1,6 @@
 """Decodes images by several systems: a picture of the results side by side, their quality, and Table 2 of Stern et al.
 
-    python scripts/super_resolution_sheet.py DATA --output docs/results/super_resolution \\
+    python -m scripts.recipes.images.sheet DATA --output docs/results/super_resolution \\
         --system greedy model.pt decoding=greedy
         --system both/8 tuned.pt decoding=blockwise acceptance=distance epsilon=2
 
@@ -240,7 +240,7 @@ def write_tables(
 ) -> None:
     """OUTPUT.json and OUTPUT.md."""
     first, described = results[0], machine.describe()
-    command = machine.command("super_resolution_sheet", sys.argv[1:])
+    command = machine.command("scripts.recipes.images.sheet", sys.argv[1:])
     table = table_two(args.systems, results)
     described["scikit-image"] = version("scikit-image")
     record = {

@@ -1,6 +1,6 @@
 """Figures 2 to 4 of Zhang et al. (2020): speed-up by batch size and beam, by source length, by words per direction.
 
-    python scripts/interleaved_figures.py DATA --path transformer.pt --gen-subset test --cpu --dedup 2 \\
+    python -m scripts.recipes.interleaved.figures DATA --path transformer.pt --gen-subset test --cpu --dedup 2 \\
         --model "IBDecoder=ib.pt" --model "IBDecoder + SA=sa.pt" --post-process sentencepiece \\
         --output docs/results/interleaved-figures-multi30k
 
@@ -305,7 +305,7 @@ def main(arguments: Sequence[str]) -> None:
     cells.sort(key=lambda cell: (cell.beam, cell.batch_size))
     bins, points = by_length(models, found, args.bins, limit), by_words(everybody, found)
     text = markdown(cells, bins, points)
-    command = machine.command("interleaved_figures", arguments)
+    command = machine.command("scripts.recipes.interleaved.figures", arguments)
     results = {
         name: [asdict(row) for row in rows]
         for name, rows in (("batch", cells), ("length", bins), ("words", points))

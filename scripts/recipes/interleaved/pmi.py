@@ -1,6 +1,6 @@
 """How much words that are written at once depend on each other: Table 3 of Zhang et al. (2020), by Eq. 13.
 
-    python scripts/pmi.py DATA --gen-subset test --cpu \\
+    python -m scripts.recipes.interleaved.pmi DATA --gen-subset test --cpu \\
         --pair "left to right=semi-autoregressive.pt,transformer.pt" \\
         --pair "from both ends=ibdecoder.pt,one-by-one.pt" --output docs/results/pmi-multi30k
 
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> None:
     table = markdown(pairs)
     print(table)
     results = [asdict(pair) | {"information": pair.information} for pair in pairs]
-    command = machine.command("pmi", arguments)
+    command = machine.command("scripts.recipes.interleaved.pmi", arguments)
     title = "Mutual information of words that are written at once"
     benchmark.write_table(args.output, title, command, table, results)
 

@@ -1,6 +1,6 @@
 """What an update of interleaved training takes, beside one of the stock Transformer: "Train" in Zhang et al.'s Table 1.
 
-    python scripts/interleaved_training.py DATA --geometries 1x1 2x1 2x2 4x1 --updates 40 --cpu --cpu-time \\
+    python -m scripts.recipes.interleaved.training DATA --geometries 1x1 2x1 2x2 4x1 --updates 40 --cpu --cpu-time \\
         --max-tokens 4000 --encoder-layers 3 --decoder-layers 3 --criterion label_smoothed_cross_entropy \\
         --label-smoothing 0.1 --optimizer adam --lr 0.001 --output docs/results/interleaved-training
 
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
     clock = time.process_time if args.cpu_time else time.perf_counter
     with metrics.aggregate(new_root=True):
         costs = measure(learners, samples, args.warm_up, clock)
-    command = machine.command("interleaved_training", arguments)
+    command = machine.command("scripts.recipes.interleaved.training", arguments)
     extra = {"clock": "processor" if args.cpu_time else "wall", "threads": args.threads}
     table = (
         f"time: {extra['clock']}, threads: {args.threads}, updates: {args.updates}\n\n"

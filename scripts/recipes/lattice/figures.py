@@ -1,6 +1,7 @@
 """Where a lattice's time goes and what its search changes (Deng and Rush 2023, figures 4 and 2), from a trained model.
 
-    python scripts/lattice_figures.py data-bin --path scorer.pt --gen-subset test --lattice-least-probability 0 \\
+    python -m scripts.recipes.lattice.figures data-bin --path scorer.pt --gen-subset test \\
+        --lattice-least-probability 0 \\
         --output docs/results/lattice-figures-multi30k
 
 takes every flag of fairseq-generate, and decodes with --decoding lattice, one sentence at a time. Written are
@@ -267,7 +268,7 @@ def main(arguments: Sequence[str]) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     about = {
-        "command": machine.command("lattice_figures", arguments),
+        "command": machine.command("scripts.recipes.lattice.figures", arguments),
         "candidates": session.task.cfg.lattice_candidates,
         "least_probability": session.task.cfg.lattice_least_probability,
         "length_window": session.task.cfg.lattice_length_window,

@@ -1,8 +1,8 @@
 """How many reference tokens are in the lattice, against the number of candidates N (Deng and Rush 2023, figure 1)?
 
-    python scripts/lattice_recall.py data-bin --nat nat.pt --output docs/results/lattice-recall-multi30k
+    python -m scripts.recipes.lattice.recall_table data-bin --nat nat.pt --output docs/results/lattice-recall-multi30k
 
-DATA has tables made by scripts/lattice_tables.py. Compared at equal N are the paper's counts, interpolated counts, one
+DATA has tables made by aggdec lattice-tables. Compared at equal N are the paper's counts, interpolated counts, one
 vocabulary per sentence shared by all its positions, and what a non-autoregressive Transformer finds likely. Written are
 OUTPUT.json, OUTPUT.md and OUTPUT.svg. The lattice has as many positions as the reference has words; ``</s>``, which is
 always there, is not counted.
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse_arguments(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        run(args, machine.command("lattice_recall", given))
+        run(args, machine.command("scripts.recipes.lattice.recall_table", given))
     except (CheckpointError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -1,8 +1,8 @@
 """What tables of candidates cost to make and to use on a large set, with synthetic data of its size.
 
-    python scripts/lattice_tables_cost.py --pairs 1000000 --output docs/results/lattice-tables-1m
+    python -m scripts.recipes.lattice.tables_cost --pairs 1000000 --output docs/results/lattice-tables-1m
 
-draws sentence pairs, aligns them (both directions), makes tables with scripts/lattice_tables.py, each in a process of
+draws sentence pairs, aligns them (both directions), makes tables with aggdec lattice-tables, each in a process of
 its own, opens what it wrote and makes the candidates of some sentences. Source words follow Zipf's law, every one
 has a few translations, some are dropped, words move a little, and words of no source are put in between.
 """
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = "\n".join(["| | |", "|---|---|", *rows])
     title = f"Tables of candidates from {args.pairs:,} synthetic sentence pairs"
     given = sys.argv[1:] if arguments is None else arguments
-    command = machine.command("lattice_tables_cost", given)
+    command = machine.command("scripts.recipes.lattice.tables_cost", given)
     benchmark.write_table(args.output, title, command, table, found)
     print(table)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import resource
-import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -19,10 +18,11 @@ from fairseq.data import Dictionary
 from fairseq_cli import generate, interactive, train
 
 from fairseq_aggdec.bench import replay
-from fairseq_aggdec.cli import fairseq_commands
+from fairseq_aggdec.cli import fairseq_commands, main
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.evaluation.random_models import random_tables as tables
-from tests.cli.commands import PLUGIN, ROOT, log_lines
+from scripts.recipes.lattice import recall_table
+from tests.cli.commands import PLUGIN, log_lines
 from tests.support import make_dictionary, random_sources
 
 REFUSED, WARNED, WORKS = "refused", "warned", "works"
@@ -136,8 +136,8 @@ class Ended:
         return {line[0]: line[2] for line in lines}
 
 
-def script_main(name: str) -> Callable[[], Any]:
-    return lambda: runpy.run_path(str(ROOT / "scripts" / f"{name}.py"), run_name="__main__")
+def tool(name: str) -> Callable[[], Any]:
+    return lambda: sys.exit(main.run_tool(name))
 
 
 COMMANDS: dict[str, Callable[[], Any]] = {
@@ -145,29 +145,29 @@ COMMANDS: dict[str, Callable[[], Any]] = {
     "fairseq-interactive": interactive.cli_main,
     "fairseq-train": train.cli_main,
     "aggdec-generate": lambda: sys.exit(fairseq_commands.generate()),
+    "scripts.recipes.lattice.recall_table": recall_table.main,
 } | {
-    f"scripts/{name}.py": script_main(name)
+    f"aggdec {name}": tool(name)
     for name in (
         "distill",
         "audit",
         "benchmark",
         "compare",
         "trace",
-        "lattice_tables",
-        "lattice_recall",
-        "average_checkpoints",
+        "lattice-tables",
+        "average-checkpoints",
         "grow",
     )
 }
 GENERATING = ("fairseq-generate", "fairseq-interactive")
 OF_GENERATE = (
     *GENERATING,
-    *(f"scripts/{n}.py" for n in ("audit", "benchmark", "compare", "trace")),
+    *(f"aggdec {n}" for n in ("audit", "benchmark", "compare", "trace")),
 )
 OPTIONS = {name: [*COMMON, *PLUGIN[2:]] for name in GENERATING}
 OPTIONS |= {name: COMMON for name in OF_GENERATE if name not in GENERATING}
 OPTIONS["fairseq-interactive"] = [*OPTIONS["fairseq-interactive"], "--buffer-size", "2"]
-OPTIONS["scripts/distill.py"] = ["--cpu", "--batch-size", "4", "--beam", "1", *CUT]
+OPTIONS["aggdec distill"] = ["--cpu", "--batch-size", "4", "--beam", "1", *CUT]
 OPTIONS["aggdec-generate"] = [*COMMON, "--source-lang", LANGUAGES[0], "--target-lang", LANGUAGES[1]]
 OPTIONS["fairseq-train"] = [*PLUGIN, "--cpu", "--lr", "0.001", "--optimizer", "adam"]
 OPTIONS["fairseq-train"] += ["--max-update", "1", "--batch-size", "4", "--num-workers", "0"]

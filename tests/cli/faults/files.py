@@ -152,10 +152,10 @@ def hostile_cases() -> list[Case]:
             )
     evil = hostile("eval", False)
     for command, options in (
-        ("scripts/average_checkpoints.py", "DATA= --output {tmp}/new.pt {tmp}/evil.pt"),
-        ("scripts/distill.py", "--path {tmp}/evil.pt --output {tmp}/out"),
-        ("scripts/audit.py", "--path {tmp}/evil.pt --decoding greedy"),
-        ("scripts/audit.py", "--path {model} --reference {tmp}/evil.pt --decoding greedy"),
+        ("aggdec average-checkpoints", "DATA= --output {tmp}/new.pt {tmp}/evil.pt"),
+        ("aggdec distill", "--path {tmp}/evil.pt --output {tmp}/out"),
+        ("aggdec audit", "--path {tmp}/evil.pt --decoding greedy"),
+        ("aggdec audit", "--path {model} --reference {tmp}/evil.pt --decoding greedy"),
         ("fairseq-train", "--arch blockwise_transformer --base-checkpoint {tmp}/evil.pt"),
     ):
         option = " ".join(w for w in options.split() if w.startswith("--") and w != "--output")

@@ -14,7 +14,7 @@ from tests.cli.faults.files import with_data
 from tests.cli.faults.options import GENERATE, method
 from tests.unit.test_distillation import change
 
-DISTILL, GENERATE_TEXT = "scripts/distill.py", "aggdec-generate"
+DISTILL, GENERATE_TEXT = "aggdec distill", "aggdec-generate"
 TEACHER = "--path {model} --output {tmp}/out"
 
 
@@ -191,7 +191,9 @@ def tool_cases() -> list[Case]:
     def tool(name: str, options: str, says: str, make: Any = None) -> Case:
         shown = options.replace("{tmp}/", "").replace("{model}", "MODEL")
         title = f"{name} {shown}" + (f", {says}" if says.startswith("li") else "")
-        return Case("tools", title, f"scripts/{name}.py", options, REFUSED, says, make)
+        return Case(
+            "tools", title, name if "." in name else f"aggdec {name}", options, REFUSED, says, make
+        )
 
     audit = "--path {model} --decoding greedy "
     compare = "--path {model} --output {tmp}/new/result --system a=--beam\0001 "
@@ -228,34 +230,40 @@ def tool_cases() -> list[Case]:
         tool("benchmark", "--path {model} --threads 0", "--threads 0"),
         tool("benchmark", "--path {model} --output {model}/x", "--output"),
         tool("benchmark", "--systems iad", "--path"),
-        tool("lattice_tables", "--links {tmp}/links", "links", work.file_of("links", "a-b\n")),
+        tool("lattice-tables", "--links {tmp}/links", "links", work.file_of("links", "a-b\n")),
         tool(
-            "lattice_tables",
+            "lattice-tables",
             "--links {tmp}/links --output {tmp}/new",
             "lines 1 to 1",
             work.file_of("links", "0-99999999999999999999\n"),
         ),
         tool(
-            "lattice_tables",
+            "lattice-tables",
             "--links {tmp}/links --output {tmp}/new",
             "the link 0-77",
             work.file_of("links", "0-77\n" * 12),
         ),
-        tool("lattice_tables", "--links {tmp}/none --output {tmp}/new", "none"),
-        tool("lattice_tables", "--max-offset 1000000000000", "--max-offset"),
-        tool("lattice_tables", "--max-offset -1", "--max-offset"),
-        tool("lattice_tables", "--top 0", "--top"),
-        tool("lattice_tables", "--split none", "none"),
-        tool("lattice_tables", "--output {model}/x", "--output"),
+        tool("lattice-tables", "--links {tmp}/none --output {tmp}/new", "none"),
+        tool("lattice-tables", "--max-offset 1000000000000", "--max-offset"),
+        tool("lattice-tables", "--max-offset -1", "--max-offset"),
+        tool("lattice-tables", "--top 0", "--top"),
+        tool("lattice-tables", "--split none", "none"),
+        tool("lattice-tables", "--output {model}/x", "--output"),
         tool(
-            "lattice_tables",
+            "lattice-tables",
             "DATA={tmp}/data --split test --links {tmp}/none --output {tmp}/new",
             "test",
             empty,
         ),
-        tool("lattice_recall", "--output {tmp}/x --tables {tmp}/none", "none"),
-        tool("lattice_recall", "--output {model}/x --tables {tables}", "--output"),
-        tool("average_checkpoints", "DATA= --output {tmp}/new.pt {tmp}/none.pt", "none.pt"),
+        tool(
+            "scripts.recipes.lattice.recall_table", "--output {tmp}/x --tables {tmp}/none", "none"
+        ),
+        tool(
+            "scripts.recipes.lattice.recall_table",
+            "--output {model}/x --tables {tables}",
+            "--output",
+        ),
+        tool("average-checkpoints", "DATA= --output {tmp}/new.pt {tmp}/none.pt", "none.pt"),
         tool("grow", "DATA= {tmp}/none.pt {tmp}/new.pt", "none.pt"),
     ]
 
@@ -337,18 +345,18 @@ def input_cases() -> list[Case]:
 def full_cases() -> list[Case]:
     """A disk that is full after some thousand bytes: what was there stays, and no half of a result is left."""
     table = [
-        ("scripts/audit.py", "--path {model} --decoding greedy --output {tmp}/old", "/old."),
+        ("aggdec audit", "--path {model} --decoding greedy --output {tmp}/old", "/old."),
         (
-            "scripts/trace.py",
+            "aggdec trace",
             "--path {model} --decoding iad --overwrite --report {tmp}/old.html",
             "old.html",
         ),
         (
-            "scripts/compare.py",
+            "aggdec compare",
             "--path {model} --output {tmp}/old --threads 1 --system a=--beam\0001",
             "old.json",
         ),
-        ("scripts/distill.py", TEACHER, "the same command goes on"),
+        ("aggdec distill", TEACHER, "the same command goes on"),
     ]
 
     def make(bench: Bench, tmp: Path) -> None:

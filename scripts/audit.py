@@ -1,7 +1,0 @@
-"""``aggdec audit``, by the name that recipes and results call it: see fairseq_aggdec/cli/audit.py."""
-
-from fairseq_aggdec.cli.audit import *  # noqa: F403
-from fairseq_aggdec.cli.main import run_script
-
-if __name__ == "__main__":
-    run_script("audit")

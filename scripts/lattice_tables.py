@@ -1,7 +1,0 @@
-"""``aggdec lattice-tables``, by the name that recipes and results call it: see fairseq_aggdec/cli/lattice_tables.py."""
-
-from fairseq_aggdec.cli.lattice_tables import *  # noqa: F403
-from fairseq_aggdec.cli.main import run_script
-
-if __name__ == "__main__":
-    run_script("lattice-tables")
