@@ -99,8 +99,8 @@ def write_checkpoint(path: Path, data: Path, arch: str, *flags: str, seed: int =
         parser,
         input_args=[
             str(data),
-            *("--arch", arch, *flags),
             *("--source-lang", SOURCE, "--target-lang", TARGET),
+            *("--arch", arch, *flags),
         ],
     )
     config = convert_namespace_to_omegaconf(args)

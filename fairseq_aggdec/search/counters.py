@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.windows.draft import Verification
 
 PARTS = ("encoder", "draft", "verify", "other")
@@ -75,16 +74,6 @@ class Counters:
         for tokens, stood in zip(verification.emitted, verification.accepted, strict=True):
             self.emitted[len(tokens)] += 1
             self.stood[stood] += 1
-
-    def add_search(self, search: SentenceSearch) -> None:
-        """Counts the beam search of a sentence; the calls of a batch are counted apart."""
-        self.sentences += 1
-        self.iterations += search.calls
-        self.nodes += search.tree.places
-        self.nodes_used += len(search.tree.used)
-        self.drafted += len(search.ahead)
-        self.accepted += sum(used for _, used in search.outcome())
-        self.emitted.update(search.gains)
 
     @property
     def tokens(self) -> int:

@@ -34,3 +34,60 @@ def test_no_file_is_too_long(folder: str) -> None:
     }
     assert lines
     assert [f"{path}: {number} lines" for path, number in lines.items() if number > 400] == []
+
+
+# Lower rooms first. A module imports from its own room and from rooms before it, never from one behind it.
+ROOMS = """
+    kernels windows data models engine/graphs engine budget search search/beam search/interleaved lattice/alignment lattice
+    drafters/copy drafters methods criterions tasks images registration api jobs bulk records distill audit bench report cli
+""".split()
+GROUND = "version", "compat", "checkpoints", "hub", "after_fairseq"  # modules beside the rooms
+DOORS = "__init__", "__main__"  # what a user imports or runs; they open any room
+
+
+def room_of(module: str) -> str:
+    """``search/beam`` for ``fairseq_aggdec.search.beam.rules``; the module's own name for one beside the rooms."""
+    parts = module.split(".")[1:]
+    rooms = ["/".join(parts[:depth]) for depth in (2, 1)]
+    return next((room for room in rooms if room in ROOMS), parts[0] if parts else "__init__")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of the package that a file names in its imports, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def test_imports_only_go_down() -> None:
+    """The sentence of CONTRIBUTING.md about the direction of imports."""
+    floors = {room: floor for floor, room in enumerate([*GROUND, *ROOMS])}
+    wrong = []
+    for path in MODULES:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        own = room_of(module)
+        if own in DOORS:
+            continue
+        for name in imported(path):
+            other = room_of(name) if name.startswith("fairseq_aggdec.") else own
+            # The top of the package gives its version and the Python interface, to the highest rooms only.
+            if other not in DOORS and floors.get(other, -1) > floors[own]:
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_every_room_is_in_the_order() -> None:
+    found = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in MODULES}
+    assert found - {*DOORS} == {*GROUND, *ROOMS}
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "registration"])
+def test_no_room_is_crowded(room: str) -> None:
+    files = [
+        path
+        for path in (ROOT / "fairseq_aggdec" / room).iterdir()
+        if path.suffix in (".py", ".h", ".cpp")
+    ]
+    assert len(files) <= 14, f"{room} has {len(files)} files"

@@ -98,7 +98,7 @@ class BeamGenerator(CachedGenerator):
                 self.verifier.start(net_input, self.beam_size * capacity)
             self._search(list(searches), self.budget, device)
         for search in searches:
-            self.counters.add_search(search)
+            search.count(self.counters)
             for guess, used in search.outcome():
                 self.budget.observe(guess, used)
         self.budget.gained([gain for search in searches for gain in search.gains[1:]])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fairseq_aggdec.search.beam.budget import ALIKE, TEXT, Guess, Plan
 from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Table, step
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.finite import NonFiniteError
 
 
@@ -138,6 +139,16 @@ class SentenceSearch:
     def outcome(self) -> list[tuple[Guess, bool]]:
         """Of every prefix that was evaluated ahead: why, and whether it was needed."""
         return [(guess, node in self.tree.used) for node, guess in self.ahead.items()]
+
+    def count(self, counters: Counters) -> None:
+        """Adds this sentence to the statistics; the calls of a batch are counted apart."""
+        counters.sentences += 1
+        counters.iterations += self.calls
+        counters.nodes += self.tree.places
+        counters.nodes_used += len(self.tree.used)
+        counters.drafted += len(self.ahead)
+        counters.accepted += sum(used for _, used in self.outcome())
+        counters.emitted.update(self.gains)
 
     def receive(self, nodes: Sequence[int], tables: Sequence[Table]) -> None:
         """Takes up the tables of the prefixes that were requested."""

@@ -53,9 +53,9 @@ class SearchRecord:
 
 def record_searches(session: Session, beam: int, limit: int | None) -> list[SearchRecord]:
     """Decodes sentences of a session one by one, and keeps what the searches saw."""
-    generator, counters = session.generator("beam", beam)
+    generator, _ = session.generator("beam", beam)
     assert isinstance(generator, BeamGenerator)
-    tables, add_search, texts = generator._tables, counters.add_search, generator.texts
+    tables, texts = generator._tables, generator.texts
     assert texts is not None
     generator.budget = SteadyBudget("cpu", beam)
     found: list[SearchRecord] = []
@@ -71,16 +71,13 @@ def record_searches(session: Session, beam: int, limit: int | None) -> list[Sear
             found[-1].rows[tuple(tree.words(node))] = row
         return tables(searches, requests, table)
 
-    def keep_steps(search: SentenceSearch) -> None:
-        found[-1].steps, found[-1].limit = search.depth, search.rules.limit
-        add_search(search)
-
     generator.texts, generator._tables = keep_texts, keep_rows  # type: ignore[method-assign]
-    counters.add_search = keep_steps  # type: ignore[method-assign]
     for sample in session.batches(1, limit):
         source = sample["net_input"]["src_tokens"][0].tolist()
         found.append(SearchRecord(Record(sample["id"].item(), source)))
         found[-1].output = session.decode(generator, sample)[0]["tokens"].tolist()
+        (search,) = generator.searches
+        found[-1].steps, found[-1].limit = search.depth, search.rules.limit
     return found
 
 

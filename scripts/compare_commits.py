@@ -1,0 +1,218 @@
+"""Is a commit as fast as another, with the same outputs? Sixteen cells, in turn, each commit in a process of its own.
+
+    python -m scripts.compare_commits 0ea0f14                   that commit against the working tree, seven minutes
+    python -m scripts.compare_commits main~3 main --rounds 5 --output work/commits
+
+The cells are greedy, IAD, GAD and beam 5 with the shipped model, in fp32 and 8 bits, batches of 1 and 32. Both
+processes stay loaded and decode one after the other, so a busy machine disturbs both alike. A ratio is OLD / NEW, the
+median of the rounds: above 1 the new commit is faster. Exit status 1 if an output differs or a ratio is below
+``--least``.
+
+The drafter of GAD is random: it is timed, not what it drafts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "checkpoints" / "ua_gec"
+WORK = ROOT / "work" / "commits"
+WORKING_TREE = "."
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {"decoding": "greedy"},
+    "iad": {"decoding": "iad"},
+    "gad": {"decoding": "gad", "drafter_path": str(WORK / "drafter.pt"), "block_size": 5},
+    "beam 5": {"decoding": "beam", "beam": 5},
+}
+SENTENCES = {1: 24, 32: 96}  # batch size -> sentences of a round
+
+
+@dataclass(frozen=True)
+class Cell:
+    method: str
+    int8: bool
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, {'8 bits' if self.int8 else 'fp32'}, batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell: processor seconds of each round, by commit, and whether all outputs were equal."""
+
+    cell: Cell
+    old: list[float]
+    new: list[float]
+    equal: bool
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(a / b for a, b in zip(self.old, self.new, strict=True))
+
+
+CELLS = [Cell(m, int8, batch) for m in METHODS for int8 in (False, True) for batch in SENTENCES]
+
+
+def serve() -> None:
+    """A worker: reads cells from stdin, answers each with the seconds that it took and the outputs, as JSON lines."""
+    import torch
+
+    import fairseq_aggdec
+
+    torch.set_num_threads(1)
+    sentences = (MODEL / "sample.src").read_text(encoding="utf-8").splitlines()
+    translators: dict[str, Any] = {}
+    print(json.dumps(fairseq_aggdec.__path__[0]), flush=True)
+    for line in sys.stdin:
+        cell = Cell(**json.loads(line))
+        key = f"{cell.method} {cell.int8}"
+        if key not in translators:
+            translators[key] = fairseq_aggdec.from_pretrained(
+                MODEL / "checkpoint.pt", MODEL, device="cpu", spm=str(MODEL / "spm.model"),
+                max_len_b=100, **({"int8": True} if cell.int8 else {}), **METHODS[cell.method],
+            )  # fmt: skip
+            translators[key].translate(sentences[-8:], batch_size=4)  # warms up
+        given = sentences[: SENTENCES[cell.batch]]
+        before = time.process_time()
+        outputs = translators[key].translate(given, batch_size=cell.batch)
+        print(json.dumps([time.process_time() - before, outputs]), flush=True)
+
+
+class Worker:
+    """The process of one commit."""
+
+    def __init__(self, tree: Path):
+        environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+        code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['serve']()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tree, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(WORK / "log").open("a"),
+        )  # fmt: skip
+        used = Path(self._answer()).parent
+        if used != tree:
+            raise RuntimeError(f"the process of {tree} took the package of {used}")
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended: see {WORK / 'log'}")
+        return json.loads(line)
+
+    def decode(self, cell: Cell) -> tuple[float, list[str]]:
+        assert self.process.stdin is not None
+        print(json.dumps(asdict(cell)), file=self.process.stdin, flush=True)
+        seconds, outputs = self._answer()
+        return seconds, outputs
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@contextmanager
+def tree_of(revision: str) -> Iterator[Path]:
+    """A folder with a commit and its compiled kernels; the checkout itself for the working tree."""
+    if revision == WORKING_TREE:
+        yield ROOT
+        return
+    tree = WORK / git("rev-parse", "--short", f"{revision}^{{commit}}")
+    git("worktree", "add", "--force", "--detach", str(tree), revision)
+    try:
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        subprocess.run(build, cwd=tree, check=True, capture_output=True)
+        yield tree
+    finally:
+        git("worktree", "remove", "--force", str(tree))
+
+
+def make_drafter() -> None:
+    """A random drafter, with which GAD is timed."""
+    from fairseq_aggdec.bench import replay
+
+    flags = ["--decoder-layers=1", "--source-lang=src", "--target-lang=tgt"]
+    replay.write_checkpoint(WORK / "drafter.pt", MODEL, "nar_drafter", *flags)
+
+
+def compared(cell: Cell, old: Worker, new: Worker, rounds: int) -> Row:
+    """Decodes a cell with both in turn; who is first changes from round to round."""
+    seconds: dict[Worker, list[float]] = {old: [], new: []}
+    outputs = []
+    for turn in range(rounds):
+        for worker in (old, new) if turn % 2 == 0 else (new, old):
+            taken, texts = worker.decode(cell)
+            seconds[worker].append(taken)
+            outputs.append(texts)
+    return Row(cell, seconds[old], seconds[new], all(texts == outputs[0] for texts in outputs))
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = ["| cell | OLD, ms a sentence | NEW | OLD / NEW | outputs |", "|---|---|---|---|---|"]
+    for row in rows:
+        count = SENTENCES[row.cell.batch]
+        times = [f"{1000 * statistics.median(side) / count:.2f}" for side in (row.old, row.new)]
+        equal = "equal" if row.equal else "DIFFERENT"
+        lines.append(f"| {row.cell.name} | {times[0]} | {times[1]} | {row.ratio:.3f} | {equal} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", metavar="OLD", help="a commit")
+    parser.add_argument(
+        "new", metavar="NEW", nargs="?", default=WORKING_TREE, help="another; the working tree"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="of each cell")
+    parser.add_argument(
+        "--least", type=float, default=0.97, help="ratio that no cell may stay below"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="files of the result: OUTPUT.json and OUTPUT.md"
+    )
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: it must be at least 1")
+    from fairseq_aggdec.records import machine, results
+
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+    make_drafter()
+    with tree_of(args.old) as old, tree_of(args.new) as new:
+        workers = Worker(old), Worker(new)
+        rows = [compared(cell, *workers, args.rounds) for cell in CELLS]
+    text = table(rows)
+    print(text)
+    if args.output is not None:
+        header = {
+            "command": machine.command("scripts.compare_commits", sys.argv[1:]),
+            **machine.describe(),
+        }
+        found = [asdict(row) | {"ratio": row.ratio} for row in rows]
+        results.write_text(results.named(args.output, ".md"), f"{text}\n\n{header['command']}\n")
+        results.write_text(
+            results.named(args.output, ".json"),
+            json.dumps(header | {"cells": found}, indent=1) + "\n",
+        )
+    return int(any(not row.equal or row.ratio < args.least for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
