@@ -18,7 +18,6 @@ TOOLS = {
     "distill": "replace the targets of a data folder by what a teacher writes",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
     "average-checkpoints": "one checkpoint of the mean of several",
-    "grow": "a small checkpoint as a larger model of equal outputs, to time it",
     "lattice-dump": "the lattice of sentences as text or drawing",
     "redraw": "plots and tables of result files drawn anew from their JSON",
     "doctor": "what this machine and a checkpoint will use, and which method to take",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.cli import grow
+from scripts.recipes import grow
 from fairseq_aggdec.compat import load_checkpoint
 from tests.cli.commands import Result, Trained
 

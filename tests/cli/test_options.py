@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from unittest import mock
 
-from fairseq_aggdec.cli import options_page
 from fairseq_aggdec.methods.config import DecodingConfig
+from scripts import options_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,9 +57,7 @@ def test_arguments_are_refused() -> None:
 
 def test_the_page_of_options_is_up_to_date() -> None:
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert written == options_page.page(), (
-        "python -m fairseq_aggdec.cli.options_page > docs/options.md"
-    )
+    assert written == options_page.page(), "python -m scripts.options_page > docs/options.md"
     for field in fields(DecodingConfig):
         if "help" in field.metadata:
             assert f"\n| `--{field.name.replace('_', '-')}" in written

@@ -10,7 +10,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor
 
-from fairseq_aggdec.cli.grow import enlarged, grow
+from scripts.recipes.grow import enlarged, grow
 from tests.support import SIZES, make_batch, make_model, make_task, random_sources
 
 PRE = {"encoder_normalize_before": True, "decoder_normalize_before": True}

@@ -71,9 +71,8 @@ def known(words: list[str]) -> frozenset[str]:
         return frozenset(OWN)
     assert words[1] in TOOLS, words
     module = importlib.import_module(f"fairseq_aggdec.cli.{words[1].replace('-', '_')}")
-    if (
-        words[1] == "lattice-tables"
-    ):  # not a relative of fairseq-generate; the pages name its data only
+    # No relatives of fairseq-generate; the pages name their files only.
+    if words[1] in ("average-checkpoints", "lattice-tables"):
         return frozenset()
     return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
 

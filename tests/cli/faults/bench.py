@@ -21,6 +21,7 @@ from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import fairseq_commands, main
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.evaluation.random_models import random_tables as tables
+from scripts.recipes import grow
 from scripts.recipes.lattice import recall_table
 from tests.cli.commands import PLUGIN, log_lines
 from tests.support import make_dictionary, random_sources
@@ -146,6 +147,7 @@ COMMANDS: dict[str, Callable[[], Any]] = {
     "fairseq-train": train.cli_main,
     "aggdec-generate": lambda: sys.exit(fairseq_commands.generate()),
     "scripts.recipes.lattice.recall_table": recall_table.main,
+    "scripts.recipes.grow": grow.main,
 } | {
     f"aggdec {name}": tool(name)
     for name in (
@@ -156,7 +158,6 @@ COMMANDS: dict[str, Callable[[], Any]] = {
         "trace",
         "lattice-tables",
         "average-checkpoints",
-        "grow",
     )
 }
 GENERATING = ("fairseq-generate", "fairseq-interactive")

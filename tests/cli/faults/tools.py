@@ -264,7 +264,7 @@ def tool_cases() -> list[Case]:
             "--output",
         ),
         tool("average-checkpoints", "DATA= --output {tmp}/new.pt {tmp}/none.pt", "none.pt"),
-        tool("grow", "DATA= {tmp}/none.pt {tmp}/new.pt", "none.pt"),
+        tool("scripts.recipes.grow", "DATA= {tmp}/none.pt {tmp}/new.pt", "none.pt"),
     ]
 
 

@@ -1,6 +1,6 @@
 """Grow a trained Transformer to twice its width, hidden units, heads and layers: where to begin training a larger one.
 
-    aggdec grow small.pt large.pt
+    python -m scripts.recipes.grow small.pt large.pt
 
 Every unit is there twice, and what read it reads half of each copy, in uneven halves so that the copies part in
 training; behind every layer stands one that adds nothing yet (Net2Net: Chen et al. 2016, sections 2.2 and 2.3). With
