@@ -9,8 +9,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from scripts.recipes import grow
 from fairseq_aggdec.compat import load_checkpoint
+from scripts.recipes import grow
 from tests.cli.commands import Result, Trained
 
 
