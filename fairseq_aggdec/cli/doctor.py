@@ -22,11 +22,11 @@ from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.decoding import huge_pages
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
-from fairseq_aggdec.decoding.encoder import FastEncoder, encoder_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder
 from fairseq_aggdec.decoding.int8 import int8_available
 from fairseq_aggdec.decoding.linear import against_bfloat16, packing_available
 from fairseq_aggdec.decoding.options import beam_gap
-from fairseq_aggdec.decoding.support import decoder_gap, parts_gap
+from fairseq_aggdec.decoding.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.evaluation import machine
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder

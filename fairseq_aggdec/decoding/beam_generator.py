@@ -17,6 +17,7 @@ from fairseq_aggdec.decoding.generator import (
     CachedGenerator,
     Hypothesis,
     WithAttention,
+    or_stock,
     send_hypotheses,
 )
 from fairseq_aggdec.decoding.rules import repeats
@@ -62,12 +63,14 @@ class BeamGenerator(CachedGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
+        self.verifier.cached_only = True  # trees of prefixes
         self.budget: Budget | None = None
         self.searches: list[SentenceSearch] = []
 
     def forget(self) -> None:
         self.budget = None
 
+    @or_stock
     def _generate(
         self,
         sample: dict[str, Any],

@@ -3,12 +3,23 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq.models.transformer import TransformerDecoderBase
-from fairseq.modules import LearnedPositionalEmbedding, MultiheadAttention
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules import LearnedPositionalEmbedding
 from torch import nn
 
+from fairseq_aggdec.decoding import plain
+from fairseq_aggdec.decoding.plain import DECODER, DECODER_LAYER, ENCODER, ENCODER_LAYER, LINEAR
+from fairseq_aggdec.models.block_heads import BlockHeads
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+
+HEADS = (
+    plain.Kind(
+        BlockHeads,
+        leaf=False,
+        parts={"expand": LINEAR, "contract": LINEAR},
+        values=lambda heads: "dropout that is on" if heads.training and heads.dropout else None,
+    ),
+)
 
 
 def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | None:
@@ -27,25 +38,12 @@ def can_read(encoder: Any, length: int) -> bool:
     )
 
 
-def attention_gap(attention: Any) -> str | None:
-    """What keeps a fairseq attention module from being computed as plain softmax(QK/sqrt(d))V, None if nothing."""
-    if not isinstance(attention, MultiheadAttention):
-        return f"attention of type {type(attention).__name__}"
-    if gap := overridden(attention, MultiheadAttention, ("forward",)):
-        return gap
-    if attention.bias_k is not None or attention.add_zero_attn:
-        return "attention with extra key positions (add_bias_kv, add_zero_attn)"
-    if getattr(attention, "use_xformers", False):
-        return "xformers attention"
-    for projection in (
-        attention.q_proj,
-        attention.k_proj,
-        attention.v_proj,
-        attention.out_proj,
-    ):
-        if type(projection) is not nn.Linear:
-            return f"attention projections of type {type(projection).__name__}"
-    return None
+def encoder_gap(encoder: Any) -> str | None:
+    """What keeps :class:`~fairseq_aggdec.decoding.encoder.FastEncoder` from representing ``encoder``, None if
+    nothing."""
+    if not isinstance(encoder, TransformerEncoderBase):
+        return f"{type(encoder).__name__} is not a Transformer encoder"
+    return _stack_gap(encoder, ENCODER, ENCODER_LAYER)
 
 
 def decoder_gap(decoder: Any) -> str | None:
@@ -60,26 +58,25 @@ def decoder_gap(decoder: Any) -> str | None:
 
 def parts_gap(decoder: TransformerDecoderBase) -> str | None:
     """The same about the modules that ``decoder`` consists of, whatever it does with them."""
-    if decoder.adaptive_softmax is not None or type(decoder.embed_tokens) is not nn.Embedding:
+    if decoder.adaptive_softmax is not None or decoder.output_projection is None:
         return "adaptive input or softmax"
-    if type(decoder.output_projection) is not nn.Linear:
-        return f"an output projection of type {type(decoder.output_projection).__name__}"
-    if decoder.cross_self_attention or decoder.quant_noise is not None:
-        return "cross+self attention or quantisation noise"
-    for layer in decoder.layers:
-        if gap := _layer_gap(layer):
-            return gap
+    if gap := _stack_gap(decoder, DECODER, DECODER_LAYER):
+        return gap
+    if isinstance(decoder, HeadedDecoder):
+        return plain.gap(decoder.heads, HEADS, "heads")
     return None
 
 
-def _layer_gap(layer: Any) -> str | None:
-    if not isinstance(layer, TransformerDecoderLayerBase):
-        return f"layers of type {type(layer).__name__}"
-    if gap := overridden(layer, TransformerDecoderLayerBase, ("forward", "residual_connection")):
+def model_gap(model: Any) -> str | None:
+    """The same of a whole model whose next words are likely as a softmax over its decoder's output says."""
+    return plain.probabilities_gap(model) or decoder_gap(model.decoder)
+
+
+def _stack_gap(part: Any, kind: plain.Kind, layers: plain.Kinds) -> str | None:
+    """Of an encoder or decoder, which stock decoding calls past its hooks, and of its layers."""
+    if gap := plain.global_gap() or plain.gap(part, (kind,), type(part).__name__, called=False):
         return gap
-    if layer.encoder_attn is None:
-        return "layers without encoder attention"
-    for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
-        if getattr(layer, name, None) is not None:
-            return f"layers with {name}"
-    return attention_gap(layer.self_attn) or attention_gap(layer.encoder_attn)
+    for layer in part.layers:
+        if gap := plain.gap(layer, layers, "a layer"):
+            return gap
+    return None

@@ -4,18 +4,18 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
 from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.encoder import FastEncoder, StockEncoder
 from fairseq_aggdec.decoding.grid import Grid
-from fairseq_aggdec.decoding.linear import ParameterWatch
+from fairseq_aggdec.decoding.plain import probabilities_gap
 from fairseq_aggdec.decoding.prefix_decoder import PrefixDecoder
-from fairseq_aggdec.decoding.support import decoder_gap
+from fairseq_aggdec.decoding.support import decoder_gap, encoder_gap
+from fairseq_aggdec.decoding.watch import ModelWatch
 from fairseq_aggdec.decoding.window import Window
 
 logger = logging.getLogger(__name__)
@@ -23,39 +23,69 @@ logger = logging.getLogger(__name__)
 WARM_UP = 24  # tokens of the sentence that is read before the first
 
 
+class LeftToStock(Exception):
+    """Says why only stock fairseq decodes with a model as the model says."""
+
+
 class Member:
     """One model of the ensemble: its encoder and decoder in the fastest form that represents them.
 
-    The fast forms are made when first used and made anew when the parameters have changed since.
+    The fast forms are made when first used, and made anew when the model has changed since.
+
+    Attributes:
+        encoder_gap, decoder_gap: why a part runs through its own layers; None: it has its fast form.
+        left: why only stock fairseq decodes with the model; None: this does.
     """
 
     def __init__(self, model: Any, pack: bool, int8: bool = False, graphs: bool = False):
         self.model, self.pack, self.int8, self.graphs = model, pack, int8, graphs
-        self.watch: ParameterWatch | None = None
-        self._announce()
-
-    def _announce(self) -> None:
-        for part, gap in (
-            ("encoder", encoder_gap(self.model.encoder)),
-            ("decoder", self._decoder_gap()),
-        ):
-            if gap is not None:
-                if self.int8:
-                    raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
-                how = "as it is" if part == "encoder" else "by recomputing the whole prefix"
-                logger.info("%s runs %s: %s", part, how, gap)
+        self.watch: ModelWatch | None = None
+        self.said: set[str] = set()
+        self._look()
 
     def _decoder_gap(self) -> str | None:
         return decoder_gap(self.model.decoder)
 
+    def _look(self) -> None:
+        """Finds out which forms represent the model as it is now, and says what runs otherwise, once.
+
+        Raises:
+            ValueError: ``--int8`` was asked for, which has a fast form only.
+        """
+        self.encoder_gap, self.decoder_gap = encoder_gap(self.model.encoder), self._decoder_gap()
+        self.left = probabilities_gap(self.model)
+        self.unsure = self.decoder_gap is not None  # until its prefixes were compared
+        for part, gap in (
+            ("encoder", self.encoder_gap),
+            ("decoder", self.decoder_gap or self.left),
+        ):
+            if gap is not None and self.int8:
+                raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
+        if self.encoder_gap is not None:
+            self.say(f"encoder runs as it is: {self.encoder_gap}")
+        if self.decoder_gap is not None and self.left is None:
+            self.say(f"decoder runs by recomputing the whole prefix: {self.decoder_gap}")
+
+    def say(self, line: str) -> None:
+        if line not in self.said:
+            self.said.add(line)
+            logger.info(line)
+
     def refresh(self) -> None:
-        if self.watch is not None and not self.watch.changed():
-            return
+        if self.watch is not None:
+            if not self.watch.changed():
+                return
+            self._look()
         model, pack, int8 = self.model, self.pack, self.int8
         if int8:
             _check_int8(model)
-        fast_encoder = encoder_gap(model.encoder) is None
-        fast_decoder = self._decoder_gap() is None
+        packed: list[nn.Module] = []
+        others: list[nn.Module] = [model]
+        fast_encoder, fast_decoder = self.encoder_gap is None, self.decoder_gap is None
+        (packed if fast_encoder else others).append(model.encoder)
+        (packed if fast_decoder else others).append(model.decoder)
+        # Before anything is read: what is written meanwhile is seen.
+        watch = ModelWatch(packed, others)
         self.encoder = (
             FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
         )
@@ -64,14 +94,31 @@ class Member:
             if fast_decoder
             else PrefixDecoder(model)
         )
-        self.watch = ParameterWatch(model)
+        self.watch = watch
+
+    def forget(self) -> None:
+        """Has the fast forms made anew before the next batch, whatever has changed."""
+        if self.watch is not None:
+            self.watch.answer(True)
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         self.refresh()
+        self.begin(net_input, capacity)
+
+    def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
+        """Takes up a batch with the forms that there are."""
         rows = net_input["src_tokens"].size(0)
         encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
         self.encoder_out = self.encoder(encoder_input)
         self.decoder.start(self.encoder_out, rows, capacity)
+
+    def check_prefixes(self) -> None:
+        """Compares, once for every state of the model, what recomputing a prefix gives with what stock decoding does,
+        which goes on from a state of the layers; sets :attr:`left` where these differ."""
+        if self.unsure and isinstance(self.decoder, PrefixDecoder):
+            self.unsure = False
+            if self.decoder.differs():
+                self.left = f"{self.decoder_gap}, which computes a prefix otherwise than its words one by one"
 
 
 def _check_int8(model: nn.Module) -> None:
@@ -88,18 +135,15 @@ def follow(drafter: nn.Module, verifier: "Verifier") -> None:
     """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
     own, wanted = map(_first_parameter, (drafter, verifier.members[0].model))
     if own.device != wanted.device or own.dtype is not wanted.dtype:
-        with torch.inference_mode(False):  # parameters with versions, which ParameterWatch reads
+        with torch.inference_mode(False):  # parameters with versions, which a watch reads
             drafter.to(wanted)
 
 
-# Looking for it takes longer than decoding a token does; parameters are moved, not replaced.
-_FIRST: WeakKeyDictionary[nn.Module, nn.Parameter] = WeakKeyDictionary()
-
-
-def _first_parameter(model: nn.Module) -> nn.Parameter:
-    if model not in _FIRST:
-        _FIRST[model] = next(model.parameters())
-    return _FIRST[model]
+def _first_parameter(model: Any) -> Tensor:
+    """A parameter of the model, which tells its device and precision."""
+    weight = getattr(getattr(model.decoder, "embed_tokens", None), "weight", None)
+    # To look for the first of all takes longer than to decode a token does.
+    return weight if isinstance(weight, Tensor) else next(model.parameters())
 
 
 class Verifier:
@@ -113,8 +157,10 @@ class Verifier:
         strict: lay all windows of a batch out to so many slots per row, see :mod:`fairseq_aggdec.decoding.grid`;
             0: windows are as large as what they hold.
         graphs: on a GPU, replay windows as captured graphs.
+        leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
 
     Attributes:
+        cached_only: without a cached decoder stock fairseq has to.
         features: (N, C) of the last window, one per model.
     """
 
@@ -126,27 +172,61 @@ class Verifier:
         int8: bool = False,
         strict: int = 0,
         graphs: bool = False,
+        leaves: bool = False,
     ):
-        self.strict = strict
+        self.strict, self.leaves, self.cached_only = strict, leaves, False
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
         graphs = graphs and not strict
         self.members = [Member(model, pack, int8, graphs) for model in models]
-        for member in self.members if strict else ():
-            if gap := member._decoder_gap():
-                raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
+        if strict:
+            self._check_strict()
         self.temperature = temperature
         self.features: list[Tensor] = []
+
+    def _check_strict(self) -> None:
+        for member in self.members:
+            if gap := member.decoder_gap or member.left:
+                raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row.
 
         With ``strict`` there will never be room for more.
+
+        Raises:
+            LeftToStock: a model with which only stock fairseq decodes as it says, where ``leaves`` is true.
+            ValueError: ``strict``, and a model that was altered.
         """
-        if self.strict:
-            self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         for member in self.members:
-            member.start(net_input, capacity)
+            member.refresh()
+        if self.strict:
+            self._check_strict()
+            self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
+        self._leave(self.cached_only)
+        for member in self.members:
+            member.begin(net_input, capacity)
+            if self.leaves:
+                member.check_prefixes()
+        self._leave(False)
+
+    def _leave(self, cached_only: bool) -> None:
+        for member in self.members if self.leaves else ():
+            reason = member.left or (member.decoder_gap if cached_only else None)
+            if reason is not None:
+                member.say(f"left to stock fairseq: {reason}")
+                raise LeftToStock(reason)
+
+    def refuse_probabilities(self, decoding: str) -> None:
+        """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""
+        for member in self.members:
+            if member.left is not None:
+                raise ValueError(f"--decoding {decoding} cannot run this model: {member.left}")
+
+    def forget_forms(self) -> None:
+        """Has everything packed anew before the next batch."""
+        for member in self.members:
+            member.forget()
 
     def prepare(self) -> None:
         """Makes the fast forms (packs the weights) now, so that the first batch does not wait for it."""
@@ -175,7 +255,7 @@ class Verifier:
         return net_input
 
     @property
-    def watches(self) -> list[ParameterWatch]:
+    def watches(self) -> list[ModelWatch]:
         """What :func:`~fairseq_aggdec.decoding.transfer.begin` asks the device for the models."""
         return [member.watch for member in self.members if member.watch is not None]
 

@@ -28,15 +28,15 @@ from fairseq_aggdec.decoding.draft import (
     Proposing,
     Verification,
 )
-from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.decoding.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.decoding.finite import Doubt, broken_weight
 from fairseq_aggdec.decoding.largest import first_largest
-from fairseq_aggdec.decoding.linear import ParameterWatch
 from fairseq_aggdec.decoding.state import DecodeState, Row
-from fairseq_aggdec.decoding.support import can_read, decoder_gap
+from fairseq_aggdec.decoding.support import can_read, decoder_gap, encoder_gap
 from fairseq_aggdec.decoding.times import IterationClock
 from fairseq_aggdec.decoding.transfer import Told, Watch, to_device
 from fairseq_aggdec.decoding.verifier import Verifier, follow
+from fairseq_aggdec.decoding.watch import ModelWatch
 from fairseq_aggdec.decoding.window_graphs import Memory
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
@@ -79,7 +79,7 @@ class NarDrafter(Warmed):
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
         self.model, self.pack, self.proposing, self.graphs = model, pack, proposing, graphs
         self.longest = model.decoder.max_positions()
-        self.watch: ParameterWatch | None = None
+        self.watch: ModelWatch | None = None
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
         self.broken, self.doubt = False, Doubt()
@@ -325,6 +325,9 @@ class NarDrafter(Warmed):
         if self.watch is not None and not self.watch.changed():
             return
         model = self.model
+        # A frozen encoder does not change but with the decoder, when the model is moved.
+        parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
+        watch = ModelWatch(parts, [model])
         self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
         fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
@@ -340,8 +343,7 @@ class NarDrafter(Warmed):
         self.broken = False
         if weight := broken_weight(model):
             self._stop(f"NaN or infinity in its weight {weight}")
-        # A frozen encoder does not change but with the decoder, when the model is moved.
-        self.watch = ParameterWatch(model.decoder if model.shares_encoder else model)
+        self.watch = watch
 
     def _fast_encoder(self) -> FastEncoder | StockEncoder:
         encoder = self.model.encoder

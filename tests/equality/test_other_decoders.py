@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_aggdec.decoding.draft import Draft, Verification
-from fairseq_aggdec.decoding.encoder import encoder_gap
 from fairseq_aggdec.decoding.state import DecodeState
-from fairseq_aggdec.decoding.support import decoder_gap
+from fairseq_aggdec.decoding.support import decoder_gap, encoder_gap
 from fairseq_aggdec.decoding.verifier import Verifier
 from tests.support import (
     assert_same,
