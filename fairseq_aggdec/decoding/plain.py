@@ -115,6 +115,8 @@ def _decoder_layer_gap(layer: Any) -> str | None:
     for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
         if getattr(layer, name, None) is not None:
             return f"layers with {name}"
+    if layer.self_attn.num_heads != layer.encoder_attn.num_heads:
+        return "layers whose attentions have different numbers of heads"
     return _activation_gap(layer)
 
 

@@ -62,9 +62,18 @@ def parts_gap(decoder: TransformerDecoderBase) -> str | None:
         return "adaptive input or softmax"
     if gap := _stack_gap(decoder, DECODER, DECODER_LAYER):
         return gap
+    if gap := _shared_state(decoder):
+        return gap
     if isinstance(decoder, HeadedDecoder):
         return plain.gap(decoder.heads, HEADS, "heads")
     return None
+
+
+def _shared_state(decoder: Any) -> str | None:
+    """Whether two layers keep their keys under one name, as copies of a layer do: stock decoding then mixes these."""
+    parts = [part for layer in decoder.layers for part in (layer.self_attn, layer.encoder_attn)]
+    names = {part._incremental_state_id for part in parts}
+    return None if len(names) == len(parts) else "layers that share their incremental state"
 
 
 def model_gap(model: Any) -> str | None:

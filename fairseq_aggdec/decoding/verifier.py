@@ -240,7 +240,8 @@ class Verifier:
         Returns:
             the batch of one sentence that is then taken up; None where there are no fast forms.
         """
-        if not all(isinstance(member.decoder, CachedDecoder) for member in self.members):
+        fast = [isinstance(m.decoder, CachedDecoder) and m.left is None for m in self.members]
+        if not all(fast):
             return None
         model = self.members[0].model
         most = min(min(model.max_positions()), self.strict or WARM_UP)

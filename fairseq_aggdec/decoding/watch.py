@@ -147,7 +147,7 @@ def _flat(tensor: Tensor) -> Tensor | None:
 
 
 def _words(tensor: Tensor) -> Tensor | None:
-    """(N,) int32 view of a tensor's memory, without an odd byte at its end; None where it has no such words."""
+    """(N,) int32 view of a tensor's memory, without half a word at its end; None where it has no such words."""
     flat = _flat(tensor)
     if flat is None or flat.data_ptr() % 4 or flat.storage_offset() * flat.itemsize % 4:
         return None
