@@ -17,11 +17,11 @@ from fairseq_aggdec.decoding.generator import (
     CachedGenerator,
     Hypothesis,
     WithAttention,
-    or_stock,
     send_hypotheses,
 )
 from fairseq_aggdec.decoding.rules import repeats
 from fairseq_aggdec.decoding.state import remaining
+from fairseq_aggdec.decoding.stock import or_stock
 from fairseq_aggdec.decoding.transfer import begin, to_device
 from fairseq_aggdec.decoding.tree_window import TreeWindow
 from fairseq_aggdec.decoding.verifier import Verifier

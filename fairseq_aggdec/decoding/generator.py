@@ -3,7 +3,6 @@
 Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stock option; only ``_generate`` is ours.
 """
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -11,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding
-from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
@@ -19,13 +17,14 @@ from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.device_loop import DeviceLoop
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter, Follows, can_follow
-from fairseq_aggdec.decoding.finite import NonFiniteError, check_best, check_scores
+from fairseq_aggdec.decoding.finite import NonFiniteError, check_scores
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
 from fairseq_aggdec.decoding.state import DecodeState, Row
+from fairseq_aggdec.decoding.stock import or_stock
 from fairseq_aggdec.decoding.streams import Beside
 from fairseq_aggdec.decoding.transfer import begin, sent
-from fairseq_aggdec.decoding.verifier import LeftToStock, Verifier
+from fairseq_aggdec.decoding.verifier import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +34,6 @@ Hypothesis = dict[str, Any]
 SPARE_POSITIONS = 16
 # What a drafter whose times are learned from decodes before its first batch.
 WARM_UP_TOKENS = 12
-
-
-Generate = Callable[..., list[list[Hypothesis]]]
-
-
-def or_stock(generate: Generate) -> Generate:
-    """Has stock fairseq decode a batch where a model cannot be decoded with otherwise."""
-
-    @functools.wraps(generate)
-    def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return generate(self, sample, *args, **kwargs)
-        except LeftToStock:  # the reason was logged
-            return self.as_stock(sample, *args, **kwargs)
-
-    return found
 
 
 def no_more(sample: dict[str, Any]) -> list[Tensor]:
@@ -103,14 +86,6 @@ class CachedGenerator(SequenceGenerator):
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
-
-    def as_stock(self, sample: dict[str, Any], *args: Any, **kwargs: Any) -> list[list[Hypothesis]]:
-        """What stock fairseq finds with the same options; arguments as for ``SequenceGenerator._generate``."""
-        size = self.no_repeat_ngram_size
-        self.repeat_ngram_blocker: Any = NGramRepeatBlock(size) if size > 0 else None
-        found: list[list[Hypothesis]] = SequenceGenerator._generate(self, sample, *args, **kwargs)
-        check_best(found)
-        return found
 
     def _length_limit(self, net_input: dict[str, Tensor]) -> tuple[int, list[int] | None]:
         """Output index at which stock forces ``</s>``, and the lengths of the sources where outputs must match them.

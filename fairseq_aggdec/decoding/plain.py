@@ -7,7 +7,6 @@ parameters and attributes that the formula assumes. :func:`gap` names the first 
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ from fairseq.modules import (
     LearnedPositionalEmbedding,
     MultiheadAttention,
     SinusoidalPositionalEmbedding,
-    layer_norm,
 )
 from fairseq.modules.checkpoint_activations import _checkpointed_forward
 from fairseq.modules.transformer_layer import (
@@ -37,11 +35,8 @@ from fairseq.modules.transformer_layer import (
     TransformerEncoderLayer,
     TransformerEncoderLayerBase,
 )
-from fairseq.utils import get_activation_fn, get_available_activation_fns
 from torch import nn
 from torch.nn.modules import module as torch_module
-
-from fairseq_aggdec.models.interleaved_transformer import SlotPositions
 
 # Methods that say nothing of what is computed when a batch is decoded; so do all with these beginnings.
 HARMLESS = frozenset(
@@ -69,7 +64,8 @@ class Kind:
 
     Args:
         base: its class. A subclass counts where it defines no method of ``base`` anew, or is known here.
-        leaf: no subclass counts, and there is nothing in it but ``parameters``.
+        exact: no subclass counts.
+        leaf: neither, and there is nothing in it but ``parameters``.
         parameters: of a leaf; those that are None count as there.
         parts: modules in it that are read, by name.
         optional: parts that may be None.
@@ -77,6 +73,7 @@ class Kind:
     """
 
     base: type[nn.Module]
+    exact: bool = True
     leaf: bool = True
     parameters: tuple[str, ...] = ()
     parts: Mapping[str, "Kinds"] = field(default_factory=dict)
@@ -86,177 +83,6 @@ class Kind:
 
 Kinds = tuple[Kind, ...]
 
-
-def _activations() -> tuple[set[Any], set[Any]]:
-    """fairseq's activations; of those that are made anew for every layer the code."""
-    names = {*get_available_activation_fns(), "relu_squared"} - {"gelu_fast"}  # gelu_accurate now
-    known: list[Any] = [get_activation_fn(name) for name in names]
-    known += [torch.relu, torch.tanh, nn.functional.relu, nn.functional.gelu, nn.functional.silu]
-    return {f for f in known if inspect.isroutine(f)}, {getattr(f, "__code__", f) for f in known}
-
-
-ACTIVATIONS, ACTIVATION_CODES = _activations()
-
-
-def _activation_gap(layer: Any) -> str | None:
-    activation = layer.activation_fn
-    code = getattr(activation, "__code__", None)
-    if not isinstance(activation, nn.Module) and (
-        activation in ACTIVATIONS or (code is not None and code in ACTIVATION_CODES)
-    ):
-        return None
-    name = getattr(activation, "__name__", type(activation).__name__)
-    return f"an activation that is not fairseq's ({name})"
-
-
-def _decoder_layer_gap(layer: Any) -> str | None:
-    if layer.encoder_attn is None:
-        return "layers without encoder attention"
-    for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
-        if getattr(layer, name, None) is not None:
-            return f"layers with {name}"
-    if layer.self_attn.num_heads != layer.encoder_attn.num_heads:
-        return "layers whose attentions have different numbers of heads"
-    return _activation_gap(layer)
-
-
-def _encoder_layer_gap(layer: Any) -> str | None:
-    if getattr(layer, "return_fc", False):
-        return "layers that return their feed-forward results"
-    return _activation_gap(layer)
-
-
-def _attention_gap(attention: Any) -> str | None:
-    if attention.bias_k is not None or attention.add_zero_attn:
-        return "attention with extra key positions (add_bias_kv, add_zero_attn)"
-    if getattr(attention, "use_xformers", False):
-        return "xformers attention"
-    heads, width = attention.num_heads, attention.head_dim
-    if heads * width != attention.embed_dim or attention.q_proj.weight.size(0) != heads * width:
-        return "attention whose heads do not make up its width"
-    if not math.isclose(attention.scaling, width**-0.5):
-        return "attention with a scale of its own"
-    if attention.training and getattr(attention.dropout_module, "p", 0) > 0:
-        return "dropout that is on"
-    return None
-
-
-def _dropout_gap(dropout: Any) -> str | None:
-    on = dropout.p > 0 and (dropout.training or dropout.apply_during_inference)
-    return "dropout that is on" if on else None
-
-
-def _decoder_values(decoder: Any) -> str | None:
-    if decoder.cross_self_attention or decoder.quant_noise is not None:
-        return "cross+self attention or quantisation noise"
-    return _scale_gap(decoder)
-
-
-def _scale_gap(part: Any) -> str | None:
-    """An encoder or decoder whose embeddings are not multiplied by a fixed number."""
-    if isinstance(part.embed_scale, (int, float)):
-        return None
-    return f"an embedding scale of type {type(part.embed_scale).__name__}"
-
-
-def _linear_gap(linear: Any) -> str | None:
-    weight, bias = linear.weight, linear.bias
-    right = weight.dim() == 2 and weight.is_floating_point()
-    if right and (bias is None or bias.shape == weight.shape[:1]):
-        return None
-    return f"a linear layer with a weight of shape {tuple(weight.shape)}"
-
-
-def _norm_gap(norm: Any) -> str | None:
-    for parameter in (norm.weight, norm.bias):
-        if parameter is not None and parameter.shape != tuple(norm.normalized_shape):
-            return f"a layer norm with a parameter of shape {tuple(parameter.shape)}"
-    return "a layer norm over several dimensions" if len(norm.normalized_shape) != 1 else None
-
-
-def _embedding_gap(embedding: Any) -> str | None:
-    return None if embedding.max_norm is None else "embeddings whose norm is limited"
-
-
-def _list_gap(layers: Any) -> str | None:
-    on = layers.training and getattr(layers, "p", 0) > 0
-    return "layers that are left out at random" if on else None
-
-
-LINEAR = (Kind(nn.Linear, parameters=("weight", "bias"), values=_linear_gap),)
-NORM: Kinds = (Kind(nn.LayerNorm, parameters=("weight", "bias"), values=_norm_gap),)
-if layer_norm.has_fused_layernorm:
-    NORM += (Kind(layer_norm.FusedLayerNorm, parameters=("weight", "bias"), values=_norm_gap),)
-DROPOUT = (Kind(FairseqDropout, values=_dropout_gap),)
-EMBEDDING = (Kind(nn.Embedding, parameters=("weight",), values=_embedding_gap),)
-POSITIONS = (
-    Kind(SinusoidalPositionalEmbedding),
-    Kind(SlotPositions, leaf=False),
-    Kind(LearnedPositionalEmbedding, parameters=("weight",), values=_embedding_gap),
-)
-ATTENTION = (
-    Kind(
-        MultiheadAttention,
-        leaf=False,
-        parts=dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), LINEAR)
-        | {"dropout_module": DROPOUT},
-        values=_attention_gap,
-    ),
-)
-_LAYER: dict[str, Kinds] = {
-    "self_attn": ATTENTION,
-    "self_attn_layer_norm": NORM,
-    "fc1": LINEAR,
-    "fc2": LINEAR,
-    "final_layer_norm": NORM,
-    "dropout_module": DROPOUT,
-    "activation_dropout_module": DROPOUT,
-}
-ENCODER_LAYER = (
-    Kind(TransformerEncoderLayerBase, leaf=False, parts=_LAYER, values=_encoder_layer_gap),
-)
-DECODER_LAYER = (
-    Kind(
-        TransformerDecoderLayerBase,
-        leaf=False,
-        parts=_LAYER | {"encoder_attn": ATTENTION, "encoder_attn_layer_norm": NORM},
-        values=_decoder_layer_gap,
-    ),
-)
-LISTS = (
-    Kind(nn.ModuleList, leaf=False, values=_list_gap),
-    Kind(LayerDropModuleList, leaf=False, values=_list_gap),
-)
-_STACK: dict[str, Kinds] = {
-    "layernorm_embedding": NORM,
-    "dropout_module": DROPOUT,
-    "layers": LISTS,
-    "layer_norm": NORM,
-}
-ENCODER = Kind(
-    TransformerEncoderBase,
-    leaf=False,
-    parts=_STACK | {"embed_positions": POSITIONS},
-    optional=("layernorm_embedding", "layer_norm", "embed_positions"),
-    values=_scale_gap,
-)
-DECODER = Kind(
-    TransformerDecoderBase,
-    leaf=False,
-    parts=_STACK
-    | {
-        "embed_tokens": EMBEDDING,
-        "embed_positions": POSITIONS,
-        "project_in_dim": LINEAR,
-        "project_out_dim": LINEAR,
-        "output_projection": LINEAR,
-    },
-    optional=(
-        *("layernorm_embedding", "layer_norm", "embed_positions"),
-        *("project_in_dim", "project_out_dim"),
-    ),
-    values=_decoder_values,
-)
 # Classes of fairseq whose own methods are known here.
 KNOWN: tuple[type, ...] = (
     *(TransformerDecoder, TransformerDecoderBase, TransformerEncoder, TransformerEncoderBase),
@@ -381,7 +207,7 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
 
 
 def _of_class(module: Any, kind: Kind) -> bool:
-    if kind.leaf or kind in LISTS:
+    if kind.exact:
         return type(module) is kind.base
     return isinstance(module, kind.base)
 

@@ -8,18 +8,8 @@ from fairseq.modules import LearnedPositionalEmbedding
 from torch import nn
 
 from fairseq_aggdec.decoding import plain
-from fairseq_aggdec.decoding.plain import DECODER, DECODER_LAYER, ENCODER, ENCODER_LAYER, LINEAR
-from fairseq_aggdec.models.block_heads import BlockHeads
+from fairseq_aggdec.decoding.kinds import DECODER, DECODER_LAYER, ENCODER, ENCODER_LAYER, HEADS
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-
-HEADS = (
-    plain.Kind(
-        BlockHeads,
-        leaf=False,
-        parts={"expand": LINEAR, "contract": LINEAR},
-        values=lambda heads: "dropout that is on" if heads.training and heads.dropout else None,
-    ),
-)
 
 
 def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | None:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.cached_decoder import CachedDecoder
+from fairseq_aggdec.decoding.member import Member
 from fairseq_aggdec.decoding.plain import probabilities_gap
 from fairseq_aggdec.decoding.support import parts_gap
-from fairseq_aggdec.decoding.verifier import Member
 from fairseq_aggdec.decoding.window import NodeWindow
 from fairseq_aggdec.lattice.lattice import Lattice
 
