@@ -63,7 +63,7 @@ class PrefixDecoder:
         if isinstance(encoder_out, dict):  # some encoders write to it
             encoder_out = {name: copy.copy(part) for name, part in encoder_out.items()}
         order = torch.arange(rows, device=device)
-        encoder_out = self.model.encoder.reorder_encoder_out(encoder_out, order)
+        encoder_out = self._reordered(encoder_out, order)
         dictionary = self.model.decoder.dictionary
         # One row ends early, so that there is padding behind it.
         tokens = torch.arange(rows * COMPARED[1], device=device).view(rows, -1)
@@ -96,6 +96,15 @@ class PrefixDecoder:
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
 
+    def _reordered(self, encoder_out: EncoderOut, order: Tensor) -> EncoderOut:
+        encoder = self.model.encoder
+        if getattr(encoder.reorder_encoder_out, "__name__", "") == "_reorder_encoder_out":
+            # BART's for beam search, which leaves rows as they are.
+            encoder_out = type(encoder).reorder_encoder_out(encoder, encoder_out, order)
+        else:
+            encoder_out = encoder.reorder_encoder_out(encoder_out, order)
+        return encoder_out
+
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         raise ValueError("a decoder that recomputes its prefix reads no trees")
 
@@ -105,7 +114,7 @@ class PrefixDecoder:
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = to_device(rows, self.tokens.device)
         self.tokens = self.tokens.index_select(0, order)
-        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+        self.encoder_out = self._reordered(self.encoder_out, order)
 
 
 def _copied(decoder: Any) -> Any:

@@ -107,6 +107,22 @@ def test_a_plain_model_has_its_fast_forms_and_keeps_them() -> None:
     assert isinstance(member.encoder, FastEncoder) and isinstance(member.decoder, CachedDecoder)
 
 
+@pytest.mark.parametrize("altered", [False, True])
+def test_what_bart_does_for_beam_search(altered: bool) -> None:
+    """It replaces a method of its encoder when a generator is made."""
+    models = [make_model(make_task(), 3, "bart_base", max_positions=None)]
+    if altered:
+        ALTERED["hook on linear"](models[0])
+    for method, beam in sorted(METHODS.items(), reverse=True):  # stock is greedy before it searches
+        generator = generator_of(method, models, beam)
+        assert_equal(nbest(generator, models), by_stock(models, beam))
+        if not altered:
+            (member,) = generator.verifier.members
+            assert isinstance(member.encoder, FastEncoder)
+            assert isinstance(member.decoder, CachedDecoder)
+    assert "reorder_encoder_out" in vars(models[0].encoder)
+
+
 def test_what_is_taken_back_is_fast_again() -> None:
     models = [lively()]
     generator = generator_of("beam", models, 5)
