@@ -82,6 +82,16 @@ class Translator:
         counters: Counters = self.task.counters
         return counters
 
+    def refresh(self) -> None:
+        """Reads the models anew before the next batch, whatever has changed in them.
+
+        Changes are noticed without it, but for a few numbers that are written past PyTorch, through ``.data[...]`` or a
+        view of NumPy: these may be seen some hundreds of batches later.
+        """
+        refresh = getattr(self.generator, "refresh", None)  # stock fairseq keeps nothing
+        if refresh is not None:
+            refresh()
+
     def summary(self) -> str:
         """Sentences, tokens, iterations, acceptance and seconds so far, in one line; all 0 with ``stock``."""
         return self.counters.summary()

@@ -19,8 +19,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.utils import convert_padding_direction
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.encoder import encoder_gap
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.records.results import write_text
 
 INSTALL = "pip install 'fairseq_aggdec[rivals]'"

@@ -21,10 +21,10 @@ from torch import nn
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, encoder_gap
+from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
-from fairseq_aggdec.engine.support import decoder_gap, parts_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.options import beam_gap

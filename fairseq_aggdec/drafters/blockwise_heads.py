@@ -48,6 +48,7 @@ class BlockwiseHeadsDrafter(Warmed):
     """
 
     reads_features, ragged = True, False
+    reads_heads = True  # which are those of a cached decoder
     layered = False  # heads have layers, which the device alone does not run
 
     def __init__(

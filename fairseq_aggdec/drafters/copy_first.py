@@ -31,6 +31,7 @@ class CopyFirst:
         self.copy, self.other = copy, other
         self.reads: Any = getattr(copy, "reads", lambda sample: [])
         self.prepare = getattr(other, "prepare", lambda verifier: None)
+        self.reads_heads = getattr(other, "reads_heads", False)
         self.stood = Decayed()  # tokens of the other's drafts
 
     @property

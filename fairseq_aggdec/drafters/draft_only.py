@@ -79,7 +79,8 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         begin([sample["net_input"]["src_tokens"]], [*self.verifier.watches, *self.drafter.watches])
         with self.counters.clock("encoder"):
             if self.drafter.model.shares_encoder:
-                self.verifier.start(sample["net_input"], capacity)
+                for member in self.verifier.members:  # their encoders: nothing is verified
+                    member.start(sample["net_input"], capacity)
         with self.counters.clock("draft"):
             self.drafter.start(sample, self.verifier, state)
         if not self.drafter.readable:

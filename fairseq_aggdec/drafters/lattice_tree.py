@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget, lasted, learn
 from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower
-from fairseq_aggdec.engine.support import can_read
+from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.lattice.lattice import Lattice

@@ -25,11 +25,11 @@ from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.largest import first_largest
-from fairseq_aggdec.engine.linear import ParameterWatch
-from fairseq_aggdec.engine.support import can_read, decoder_gap
+from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
+from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
@@ -79,7 +79,7 @@ class NarDrafter(Warmed):
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
         self.model, self.pack, self.proposing, self.graphs = model, pack, proposing, graphs
         self.longest = model.decoder.max_positions()
-        self.watch: ParameterWatch | None = None
+        self.watch: ModelWatch | None = None
         self.verifier_model: Any = None
         self.encoder_seconds = 0.0
         self.broken, self.doubt = False, Doubt()
@@ -325,6 +325,9 @@ class NarDrafter(Warmed):
         if self.watch is not None and not self.watch.changed():
             return
         model = self.model
+        # A frozen encoder does not change but with the decoder, when the model is moved.
+        parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
+        watch = ModelWatch(parts, [model])
         self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
         fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
@@ -340,8 +343,7 @@ class NarDrafter(Warmed):
         self.broken = False
         if weight := broken_weight(model):
             self._stop(f"NaN or infinity in its weight {weight}")
-        # A frozen encoder does not change but with the decoder, when the model is moved.
-        self.watch = ParameterWatch(model.decoder if model.shares_encoder else model)
+        self.watch = watch
 
     def _fast_encoder(self) -> FastEncoder | StockEncoder:
         encoder = self.model.encoder

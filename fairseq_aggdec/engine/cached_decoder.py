@@ -43,8 +43,8 @@ class CachedDecoder:
     """A stock Transformer decoder with its own key/value cache, ragged rows and packed weights.
 
     Args:
-        decoder: one for which :func:`~fairseq_aggdec.engine.support.decoder_gap` is None; its weights are read, never
-            changed.
+        decoder: one for which :func:`~fairseq_aggdec.engine.plain.support.decoder_gap` is None; its weights are read,
+            never changed.
         pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
         int8: compute products in 8 bits, such that a position's result does not depend on what stands beside it.
         graphs: on a GPU, replay the step as captured graphs.

@@ -18,6 +18,7 @@ from fairseq_aggdec.kernels.library import (
     ShapeStruct,
     StepStruct,
     kernels,
+    reads,
 )
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
@@ -207,10 +208,20 @@ class Embedding:
     norm: FastNorm | None
     slot: Tensor | None = None
 
+    @property
+    def reads(self) -> bool:
+        """Whether the library reads it as it lies in memory."""
+        norm = self.norm is None or _reads_norm(self.norm)
+        return norm and reads(self.weight) and (self.slot is None or reads(self.slot))
+
 
 def _norm(module: FastNorm) -> NormStruct:
     assert module.bias is not None
     return NormStruct(module.weight.data_ptr(), module.bias.data_ptr(), module.eps)
+
+
+def _reads_norm(module: FastNorm) -> bool:
+    return all(part is not None and reads(part) for part in (module.weight, module.bias))
 
 
 def _parts(layer: Any) -> list[tuple[str, Any]]:
@@ -228,11 +239,17 @@ def compile_layers(
     activations = {layer.feed_forward.activation for layer in layers}
     if len(activations) != 1 or not activations.issubset(ACTIVATIONS):
         return None
+    if len({(layer.heads, layer.pre_norm, layer.feed_forward.pre_norm) for layer in layers}) != 1:
+        return None  # the library takes all layers for like the first
+    if end_norm is not None and not _reads_norm(end_norm):
+        return None
     for layer in layers:
         for _, module in _parts(layer):
             if isinstance(module, FastNorm):
-                if module.weight is None or module.weight.dtype is not torch.float32:
+                if not _reads_norm(module):
                     return None
             elif module.kernel is None:
                 return None
+    if embedding is not None and not embedding.reads:
+        embedding = None
     return CompiledLayers(layers, end_norm, embedding)

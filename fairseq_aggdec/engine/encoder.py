@@ -6,37 +6,16 @@ from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerEncoderBase
-from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.attention import with_kernels
 from fairseq_aggdec.engine.compiled import compile_layers
 from fairseq_aggdec.engine.int8 import attend_alone, linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
-from fairseq_aggdec.engine.support import attention_gap, overridden
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
 EncoderOut = dict[str, Any]
-
-
-def encoder_gap(encoder: Any) -> str | None:
-    """What keeps :class:`FastEncoder` from representing ``encoder``, or None when nothing does."""
-    if not isinstance(encoder, TransformerEncoderBase):
-        return f"{type(encoder).__name__} is not a Transformer encoder"
-    methods = ("forward", "forward_torchscript", "forward_scriptable", "forward_embedding")
-    if gap := overridden(encoder, TransformerEncoderBase, methods):
-        return gap
-    for layer in encoder.layers:
-        if not isinstance(layer, TransformerEncoderLayerBase):
-            return f"layers of type {type(layer).__name__}"
-        if gap := overridden(layer, TransformerEncoderLayerBase, ("forward",)):
-            return gap
-        if gap := attention_gap(layer.self_attn):
-            return gap
-        if getattr(layer, "return_fc", False):
-            return "layers that return their feed-forward results"
-    return None
 
 
 class _Layer:

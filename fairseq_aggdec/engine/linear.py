@@ -5,13 +5,11 @@ The compiled kernels (:mod:`fairseq_aggdec.kernels`) have it laid out once; with
 operators are private to torch, so they are probed first and everything falls back to what ``F.linear`` does.
 """
 
-import ctypes
 import functools
 import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
 from fairseq_aggdec.kernels.huge_pages import use_huge_pages
-from fairseq_aggdec.kernels.library import Product, kernels, reads
+from fairseq_aggdec.kernels.library import Product, kernels
 
 logger = logging.getLogger(__name__)
 
@@ -292,54 +290,3 @@ class FastFeedForward:
             hidden = self.activation(hidden)
         x = self.contract.add_to(x, hidden)
         return x if self.pre_norm else self.norm(x)
-
-
-_VERSION: Callable[[Tensor], int] = attrgetter("_version")
-
-
-class ParameterWatch:
-    """Tells whether the parameters of a module changed since it was made, so that packed copies can be renewed.
-
-    fairseq's optimisers write through ``parameter.data``, which leaves ``_version`` alone; so beside address and
-    version one element of every parameter is compared.
-    """
-
-    def __init__(self, module: nn.Module):
-        self.parameters = list(module.parameters())
-        self.probes = [
-            parameter.detach().view(-1)[:1] for parameter in self.parameters if parameter.numel()
-        ]
-        self.identity = self._identity()
-        self.values = self._values()
-        self.told: bool | None = None
-        self.library = kernels() if all(map(reads, self.probes)) else None
-        self.places = (ctypes.c_void_p * len(self.probes))(*map(Tensor.data_ptr, self.probes))
-
-    def _identity(self) -> list[int]:
-        # For every batch: map() takes a fraction of the time of a loop.
-        return [*map(Tensor.data_ptr, self.parameters), *map(_VERSION, self.parameters)]
-
-    def _values(self) -> Tensor:
-        return torch.cat(self.probes)
-
-    def question(self) -> Tensor | None:
-        """Whether values differ, () bool on the device; None where the host knows, or finds out without waiting."""
-        if self._identity() != self.identity or self.values.device.type == "cpu":
-            return None
-        return (self._values() != self.values).any()
-
-    def answer(self, changed: bool) -> None:
-        """What came of :meth:`question`; the next :meth:`changed` need not ask the device then."""
-        self.told = changed
-
-    def changed(self) -> bool:
-        if self._identity() != self.identity:
-            return True
-        told, self.told = self.told, None
-        if told is not None:
-            return told
-        if self.library is not None:
-            return not self.library.aggdec_same(
-                self.places, self.values.data_ptr(), len(self.places)
-            )
-        return not torch.equal(self._values(), self.values)

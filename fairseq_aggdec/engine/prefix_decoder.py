@@ -1,15 +1,23 @@
 """Decoders whose layers :class:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder` cannot represent."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor
 
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
+
+# Sentences and positions in which prefixes are compared, and how far numbers may be apart by their largest: half
+# precision rounds, and sums in another order do.
+COMPARED = (2, 6)
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
+TOLERANCE_OF_OTHERS = 0.05
 
 
 class PrefixDecoder:
@@ -38,15 +46,64 @@ class PrefixDecoder:
         self.tokens[window.row_of, window.positions] = window.tokens
         # A stock decoder keeps its causal mask, which training needs again: it must not be an inference tensor.
         with torch.inference_mode(False), torch.no_grad():
-            output: Any = self.model.decoder(
+            # As stock decoding calls it: past the hooks of the decoder itself.
+            output: Any = self.model.decoder.forward(
                 self.tokens[:, : window.end], encoder_out=self.encoder_out
             )
         return output[0][window.row_of, window.positions]
+
+    def differs(self) -> bool:
+        """Whether, for the batch that was taken up, recomputing made-up prefixes gives other numbers than decoding them
+        one by one, as stock does: layers may have a state of their own, or see how many positions there are."""
+        if not isinstance(self.model.decoder, FairseqIncrementalDecoder):
+            return False  # stock recomputes, too
+        rows = min(COMPARED[0], len(self.tokens))
+        device = self.tokens.device
+        encoder_out: Any = self.encoder_out
+        if isinstance(encoder_out, dict):  # some encoders write to it
+            encoder_out = {name: copy.copy(part) for name, part in encoder_out.items()}
+        order = torch.arange(rows, device=device)
+        encoder_out = self._reordered(encoder_out, order)
+        dictionary = self.model.decoder.dictionary
+        # One row ends early, so that there is padding behind it.
+        tokens = torch.arange(rows * COMPARED[1], device=device).view(rows, -1)
+        tokens = dictionary.nspecial + tokens % max(1, len(dictionary) - dictionary.nspecial)
+        tokens[:, 0] = dictionary.eos()
+        whole, padded = tokens.clone(), COMPARED[1] // 2
+        whole[-1, padded:] = self.pad
+        with torch.inference_mode(False), torch.no_grad():
+            decoder = _copied(self.model.decoder)
+            recomputed = decoder.forward(whole, encoder_out=encoder_out)[0]
+            state: dict[Any, Any] = {}
+            steps = [
+                decoder.forward(tokens[:, :end], encoder_out=encoder_out, incremental_state=state)[
+                    0
+                ][:, -1]
+                for end in range(1, COMPARED[1] + 1)
+            ]
+        found = torch.stack(steps, 1)
+        tolerance = TOLERANCE.get(found.dtype, TOLERANCE_OF_OTHERS)
+        pairs = [(recomputed[-1, :padded], found[-1, :padded])]
+        if rows > 1:
+            pairs.append((recomputed[0], found[0]))
+        return not all(
+            torch.allclose(ours, theirs, tolerance, tolerance * float(theirs.abs().max()), True)
+            for ours, theirs in pairs
+        )
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
         """(N, ...) -> (N, V) log-probabilities; the temperature divides the decoder's output, as in stock."""
         output = ((features / temperature).unsqueeze(0), None)
         return self.model.get_normalized_probs(output, log_probs=True, sample=None)[0]
+
+    def _reordered(self, encoder_out: EncoderOut, order: Tensor) -> EncoderOut:
+        encoder = self.model.encoder
+        if getattr(encoder.reorder_encoder_out, "__name__", "") == "_reorder_encoder_out":
+            # BART's for beam search, which leaves rows as they are.
+            encoder_out = type(encoder).reorder_encoder_out(encoder, encoder_out, order)
+        else:
+            encoder_out = encoder.reorder_encoder_out(encoder_out, order)
+        return encoder_out
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         raise ValueError("a decoder that recomputes its prefix reads no trees")
@@ -57,4 +114,14 @@ class PrefixDecoder:
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = to_device(rows, self.tokens.device)
         self.tokens = self.tokens.index_select(0, order)
-        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
+        self.encoder_out = self._reordered(self.encoder_out, order)
+
+
+def _copied(decoder: Any) -> Any:
+    """A decoder with a state of its own and the same parameters; the decoder itself where it cannot be copied."""
+    shared = *decoder.parameters(), decoder.dictionary
+    known: dict[int, Any] = {id(part): part for part in shared}
+    try:
+        return copy.deepcopy(decoder, known)
+    except Exception:
+        return decoder

@@ -4,16 +4,13 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_gap
-from fairseq_aggdec.engine.linear import ParameterWatch
-from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.member import LeftToStock, Member
+from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.windows.draft import Draft, Verification
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import Window
@@ -23,83 +20,19 @@ logger = logging.getLogger(__name__)
 WARM_UP = 24  # tokens of the sentence that is read before the first
 
 
-class Member:
-    """One model of the ensemble: its encoder and decoder in the fastest form that represents them.
-
-    The fast forms are made when first used and made anew when the parameters have changed since.
-    """
-
-    def __init__(self, model: Any, pack: bool, int8: bool = False, graphs: bool = False):
-        self.model, self.pack, self.int8, self.graphs = model, pack, int8, graphs
-        self.watch: ParameterWatch | None = None
-        self._announce()
-
-    def _announce(self) -> None:
-        for part, gap in (
-            ("encoder", encoder_gap(self.model.encoder)),
-            ("decoder", self._decoder_gap()),
-        ):
-            if gap is not None:
-                if self.int8:
-                    raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
-                how = "as it is" if part == "encoder" else "by recomputing the whole prefix"
-                logger.info("%s runs %s: %s", part, how, gap)
-
-    def _decoder_gap(self) -> str | None:
-        return decoder_gap(self.model.decoder)
-
-    def refresh(self) -> None:
-        if self.watch is not None and not self.watch.changed():
-            return
-        model, pack, int8 = self.model, self.pack, self.int8
-        if int8:
-            _check_int8(model)
-        fast_encoder = encoder_gap(model.encoder) is None
-        fast_decoder = self._decoder_gap() is None
-        self.encoder = (
-            FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
-        )
-        self.decoder = (
-            CachedDecoder(model.decoder, pack, int8, self.graphs)
-            if fast_decoder
-            else PrefixDecoder(model)
-        )
-        self.watch = ParameterWatch(model)
-
-    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
-        self.refresh()
-        rows = net_input["src_tokens"].size(0)
-        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
-        self.encoder_out = self.encoder(encoder_input)
-        self.decoder.start(self.encoder_out, rows, capacity)
-
-
-def _check_int8(model: nn.Module) -> None:
-    """Raises ``ValueError`` where ``--int8`` has no products for a model's parameters."""
-    for parameter in model.parameters():
-        if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
-            kind = str(parameter.dtype).removeprefix("torch.")
-            raise ValueError(
-                f"--int8 needs models in fp32 on CPU, not {kind} on {parameter.device.type}"
-            )
-
-
 def follow(drafter: nn.Module, verifier: "Verifier") -> None:
     """Moves a drafter to the device and the precision of the verifier, which training moves after it was built."""
     own, wanted = map(_first_parameter, (drafter, verifier.members[0].model))
     if own.device != wanted.device or own.dtype is not wanted.dtype:
-        with torch.inference_mode(False):  # parameters with versions, which ParameterWatch reads
+        with torch.inference_mode(False):  # parameters with versions, which a watch reads
             drafter.to(wanted)
 
 
-# Looking for it takes longer than decoding a token does; parameters are moved, not replaced.
-_FIRST: WeakKeyDictionary[nn.Module, nn.Parameter] = WeakKeyDictionary()
-
-
-def _first_parameter(model: nn.Module) -> nn.Parameter:
-    if model not in _FIRST:
-        _FIRST[model] = next(model.parameters())
-    return _FIRST[model]
+def _first_parameter(model: Any) -> Tensor:
+    """A parameter of the model, which tells its device and precision."""
+    weight = getattr(getattr(model.decoder, "embed_tokens", None), "weight", None)
+    # To look for the first of all takes longer than to decode a token does.
+    return weight if isinstance(weight, Tensor) else next(model.parameters())
 
 
 class Verifier:
@@ -113,8 +46,10 @@ class Verifier:
         strict: lay all windows of a batch out to so many slots per row, see :mod:`fairseq_aggdec.windows.grid`;
             0: windows are as large as what they hold.
         graphs: on a GPU, replay windows as captured graphs.
+        leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
 
     Attributes:
+        cached_only: without a cached decoder stock fairseq has to.
         features: (N, C) of the last window, one per model.
     """
 
@@ -126,27 +61,61 @@ class Verifier:
         int8: bool = False,
         strict: int = 0,
         graphs: bool = False,
+        leaves: bool = False,
     ):
-        self.strict = strict
+        self.strict, self.leaves, self.cached_only = strict, leaves, False
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
         graphs = graphs and not strict
         self.members = [Member(model, pack, int8, graphs) for model in models]
-        for member in self.members if strict else ():
-            if gap := member._decoder_gap():
-                raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
+        if strict:
+            self._check_strict()
         self.temperature = temperature
         self.features: list[Tensor] = []
+
+    def _check_strict(self) -> None:
+        for member in self.members:
+            if gap := member.decoder_gap or member.left:
+                raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row.
 
         With ``strict`` there will never be room for more.
+
+        Raises:
+            LeftToStock: a model with which only stock fairseq decodes as it says, where ``leaves`` is true.
+            ValueError: ``strict``, and a model that was altered.
         """
-        if self.strict:
-            self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         for member in self.members:
-            member.start(net_input, capacity)
+            member.refresh()
+        if self.strict:
+            self._check_strict()
+            self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
+        self._leave(self.cached_only)
+        for member in self.members:
+            member.begin(net_input, capacity)
+            if self.leaves:
+                member.check_prefixes()
+        self._leave(False)
+
+    def _leave(self, cached_only: bool) -> None:
+        for member in self.members if self.leaves else ():
+            reason = member.left or (member.decoder_gap if cached_only else None)
+            if reason is not None:
+                member.say(f"left to stock fairseq: {reason}")
+                raise LeftToStock(reason)
+
+    def refuse_probabilities(self, decoding: str) -> None:
+        """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""
+        for member in self.members:
+            if member.left is not None:
+                raise ValueError(f"--decoding {decoding} cannot run this model: {member.left}")
+
+    def forget_forms(self) -> None:
+        """Has everything packed anew before the next batch."""
+        for member in self.members:
+            member.forget()
 
     def prepare(self) -> None:
         """Makes the fast forms (packs the weights) now, so that the first batch does not wait for it."""
@@ -160,7 +129,8 @@ class Verifier:
         Returns:
             the batch of one sentence that is then taken up; None where there are no fast forms.
         """
-        if not all(isinstance(member.decoder, CachedDecoder) for member in self.members):
+        fast = [isinstance(m.decoder, CachedDecoder) and m.left is None for m in self.members]
+        if not all(fast):
             return None
         model = self.members[0].model
         most = min(min(model.max_positions()), self.strict or WARM_UP)
@@ -175,7 +145,7 @@ class Verifier:
         return net_input
 
     @property
-    def watches(self) -> list[ParameterWatch]:
+    def watches(self) -> list[ModelWatch]:
         """What :func:`~fairseq_aggdec.windows.transfer.begin` asks the device for the models."""
         return [member.watch for member in self.members if member.watch is not None]
 

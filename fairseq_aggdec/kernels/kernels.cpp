@@ -290,6 +290,13 @@ int64_t aggdec_same(const uint32_t* const* places, const uint32_t* numbers, int6
                       [](uint32_t number, const uint32_t* place) { return number == *place; });
 }
 
+// A sum over `count` words in which no two places count alike: a word that changes always shows.
+int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
+    uint64_t sum = 0;
+    for (int64_t n = 0; n < count; ++n) sum += uint64_t(words[n]) * uint64_t(uint32_t(2 * n + 1));
+    return int64_t(sum);
+}
+
 // Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
 void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
                               const int64_t* places, const int64_t* tokens, float* out) {

@@ -177,6 +177,7 @@ def _declare(library: Any) -> None:
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
     library.aggdec_same.argtypes, library.aggdec_same.restype = (_pointer, _pointer, _int), _int
+    library.aggdec_checksum.argtypes, library.aggdec_checksum.restype = (_pointer, _int), _int
 
 
 @functools.cache

@@ -92,6 +92,11 @@ class LatticeGenerator(SequenceGenerator):
         """Packs the weights now: the first sentence does not wait for it."""
         self.scorer.prepare()
 
+    def refresh(self) -> None:
+        """Reads the models anew before the next batch, whatever has changed in them."""
+        for member in self.scorer.members:
+            member.forget()
+
     def _generate(
         self,
         sample: dict[str, Any],

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.support import parts_gap
-from fairseq_aggdec.engine.verifier import Member
+from fairseq_aggdec.engine.member import Member
+from fairseq_aggdec.engine.plain.support import parts_gap
+from fairseq_aggdec.engine.plain.walk import probabilities_gap
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.windows.window import NodeWindow
 
@@ -26,6 +27,11 @@ class ScorerMember(Member):
 
     def _decoder_gap(self) -> str | None:
         return parts_gap(self.model.decoder)
+
+
+def _refuse(gap: str | None) -> None:
+    if gap is not None:
+        raise ValueError(f"--decoding lattice cannot run this model: {gap}")
 
 
 class EdgeScorer:
@@ -50,15 +56,16 @@ class EdgeScorer:
         temperature: float = 1.0,
     ):
         for model in models:
-            if gap := parts_gap(model.decoder):
-                raise ValueError(f"--decoding lattice cannot run this model: {gap}")
+            _refuse(parts_gap(model.decoder) or probabilities_gap(model))
         self.members = [ScorerMember(model, pack) for model in models]
         self.normalise, self.temperature = normalise, temperature
 
     def start(self, net_input: Mapping[str, Tensor]) -> None:
         """Encodes ``src_tokens`` (B, S)."""
         for member in self.members:
-            member.start(net_input, capacity=1)
+            member.refresh()
+            _refuse(member.decoder_gap or member.left)
+            member.begin(net_input, capacity=1)
 
     def prepare(self) -> None:
         """Packs the weights now, as :meth:`fairseq_aggdec.engine.verifier.Verifier.prepare`."""

@@ -15,7 +15,7 @@ from fairseq_aggdec.budget.block_size import (
 )
 from fairseq_aggdec.budget.draft_length import DraftLength, FixedDraftLength
 from fairseq_aggdec.engine.int8 import int8_available
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder

@@ -17,7 +17,7 @@ from fairseq.data import Dictionary
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
-from fairseq_aggdec.engine.support import can_read
+from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.methods.draft_options import choosing, drafted_nodes

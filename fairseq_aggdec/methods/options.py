@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import model_gap
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
@@ -74,7 +74,7 @@ def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str 
             return option
     for model in models:
         decoder = model.decoder
-        if gap := decoder_gap(decoder):
+        if gap := model_gap(model):
             return gap
         if getattr(args, "beam", 5) >= len(decoder.dictionary) - 1:
             # Where </s> may come first, stock then goes on with the hypothesis that it ended.

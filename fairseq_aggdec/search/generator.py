@@ -23,6 +23,7 @@ from fairseq_aggdec.search.finite import NonFiniteError, check_scores
 from fairseq_aggdec.search.loop import draft_and_verify
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.stock import or_stock
 from fairseq_aggdec.windows.transfer import begin, sent
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class CachedGenerator(SequenceGenerator):
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.verifier = Verifier(
-            list(self.model.models), pack, self.temperature, int8, strict, graphs
+            list(self.model.models), pack, self.temperature, int8, strict, graphs, leaves=True
         )
 
     def prepare(self) -> None:
@@ -81,6 +82,10 @@ class CachedGenerator(SequenceGenerator):
 
     def forget(self) -> None:
         """Forgets what was learned about drafts: what follows depends on nothing before it (but measured times)."""
+
+    def refresh(self) -> None:
+        """Reads the models anew before the next batch, whatever has changed in them."""
+        self.verifier.forget_forms()
 
     def _length_limit(self, net_input: dict[str, Tensor]) -> tuple[int, list[int] | None]:
         """Output index at which stock forces ``</s>``, and the lengths of the sources where outputs must match them.
@@ -193,6 +198,12 @@ class DraftAndVerifyGenerator(CachedGenerator):
         if forget is not None:
             forget()
 
+    def refresh(self) -> None:
+        super().refresh()
+        for watch in getattr(self.drafter, "watches", ()):
+            watch.answer(True)
+
+    @or_stock
     def _generate(
         self,
         sample: dict[str, Any],
@@ -235,6 +246,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
                 types = self.shortlist(sample["net_input"]["src_tokens"])
+            self.verifier.cached_only = getattr(self.drafter, "reads_heads", False)
             self.verifier.start(sample["net_input"], capacity)
             if types is not None:
                 self.verifier.restrict(types)
@@ -344,6 +356,8 @@ class WithAttention(CachedGenerator):
     ) -> list[list[Hypothesis]]:
         hypotheses = super()._generate(sample, *args, **kwargs)
         flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
+        if all(hypothesis["attention"].numel() for hypothesis in flat):
+            return hypotheses  # of stock fairseq
         _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
         for hypothesis, weights in zip(flat, self._attention(sample, previous), strict=True):
             length = len(hypothesis["tokens"])

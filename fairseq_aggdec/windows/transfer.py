@@ -78,7 +78,8 @@ class Told:
 
 
 class Watch(Protocol):
-    """What wants to know whether numbers on the device have changed, see :class:`ParameterWatch`."""
+    """What wants to know whether numbers on the device have changed, see
+    :class:`~fairseq_aggdec.engine.plain.watch.ModelWatch`."""
 
     def question(self) -> Tensor | None:
         """() bool on the device; None where the host knows the answer."""

@@ -13,7 +13,7 @@ from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.chain import CANDIDATES
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.heads import FastHeads
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_gap
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
-from fairseq_aggdec.engine.support import decoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.window import Window
 from tests.support import ACTIVATIONS, make_batch, make_model, make_task, random_sources

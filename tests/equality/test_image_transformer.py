@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.images.data import ImageFormat
 from fairseq_aggdec.images.super_resolution import SuperResolutionConfig, SuperResolutionTask
 from fairseq_aggdec.images.transformer import ImageTransformerDecoder, image_places

@@ -11,7 +11,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.interleaved import build_interleaved_generator
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator

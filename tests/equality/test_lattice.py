@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.engine.support import parts_gap
+from fairseq_aggdec.engine.plain.support import parts_gap
 from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice import generator as lattice_decoding
 from fairseq_aggdec.lattice.candidates import CandidateModel

@@ -11,8 +11,7 @@ from fairseq.models.transformer import TransformerEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_aggdec.engine.encoder import encoder_gap
-from fairseq_aggdec.engine.support import decoder_gap
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verification

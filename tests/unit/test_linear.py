@@ -1,4 +1,4 @@
-"""FastLinear, FastNorm, FastFeedForward against the modules they stand for; ParameterWatch sees every change."""
+"""FastLinear, FastNorm, FastFeedForward against the modules they stand for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fairseq_aggdec.engine.linear import (
     FastFeedForward,
     FastLinear,
     FastNorm,
-    ParameterWatch,
     carry,
     multiplies_bfloat16,
 )
@@ -160,62 +159,6 @@ def test_a_carried_bias_changes_nothing(bias: bool) -> None:
     found = product.add_to(begun, reader(begun))
     assert_close(found, expected)
     assert (found is begun) == product.carried == bias
-
-
-def test_watch_sees_nothing_when_nothing_happens() -> None:
-    module = nn.Linear(4, 3)
-    watch = ParameterWatch(module)
-    module(torch.randn(2, 4))
-    assert not watch.changed()
-
-
-def write_in_place(module: nn.Linear) -> None:
-    module.weight.add_(1.0)
-
-
-def write_data(module: nn.Linear) -> None:
-    """As fairseq's optimisers do: autograd's version counter does not move."""
-    module.weight.data.add_(1.0)
-
-
-def replace_data(module: nn.Linear) -> None:
-    module.weight.data = torch.randn(3, 4)
-
-
-def change_type(module: nn.Linear) -> None:
-    module.half()
-
-
-def load_state(module: nn.Linear) -> None:
-    module.load_state_dict(nn.Linear(4, 3).state_dict())
-
-
-@pytest.mark.parametrize(
-    "change", [write_in_place, write_data, replace_data, change_type, load_state]
-)
-def test_watch_sees(change: Any) -> None:
-    module = nn.Linear(4, 3)
-    watch = ParameterWatch(module)
-    change(module)
-    assert watch.changed()
-
-
-def test_watch_sees_an_optimiser_step() -> None:
-    with torch.enable_grad():
-        module = nn.Linear(4, 3)
-        watch = ParameterWatch(module)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        module(torch.ones(2, 4)).sum().backward()
-        assert not watch.changed()
-        optimizer.step()
-        assert watch.changed()
-
-
-def test_watch_takes_a_module_with_an_empty_parameter() -> None:
-    module = nn.Module()
-    module.empty = nn.Parameter(torch.empty(0, 3))
-    module.other = nn.Parameter(torch.ones(2))
-    assert not ParameterWatch(module).changed()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from fairseq_aggdec.search.generator import (
 )
 from fairseq_aggdec.search.rules import repeats
 from fairseq_aggdec.search.state import remaining
+from fairseq_aggdec.search.stock import or_stock
 from fairseq_aggdec.windows.transfer import begin, to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 
@@ -62,12 +63,14 @@ class BeamGenerator(CachedGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
+        self.verifier.cached_only = True  # trees of prefixes
         self.budget: Budget | None = None
         self.searches: list[SentenceSearch] = []
 
     def forget(self) -> None:
         self.budget = None
 
+    @or_stock
     def _generate(
         self,
         sample: dict[str, Any],

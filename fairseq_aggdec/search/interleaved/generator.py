@@ -90,6 +90,10 @@ class InterleavedGenerator(SequenceGenerator):
         """Packs the weights now: the first sentence does not wait for it."""
         self.verifier.prepare()
 
+    def refresh(self) -> None:
+        """Reads the models anew before the next batch, whatever has changed in them."""
+        self.verifier.forget_forms()
+
     def _generate(
         self,
         sample: dict[str, Any],
@@ -121,6 +125,7 @@ class InterleavedGenerator(SequenceGenerator):
         begin([net_input["src_tokens"]], self.verifier.watches)
         with torch.inference_mode(), self.counters.clock("encoder"):
             self.verifier.start(net_input, capacity)
+        self.verifier.refuse_probabilities("interleaved")
         search = InterleavedSearch(
             self.verifier, self.geometry, rules, self.beam_size, self.counters, self.any_ending
         )

@@ -1,0 +1,125 @@
+"""One model of a verifier: its encoder and decoder in the fastest forms that represent it as it is now."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
+from fairseq_aggdec.engine.plain.walk import probabilities_gap
+from fairseq_aggdec.engine.plain.watch import ModelWatch
+from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
+
+logger = logging.getLogger(__name__)
+
+
+class LeftToStock(Exception):
+    """Says why only stock fairseq decodes with a model as the model says."""
+
+
+class Member:
+    """One model of the ensemble: its encoder and decoder in the fastest form that represents them.
+
+    The fast forms are made when first used, and made anew when the model has changed since.
+
+    Attributes:
+        encoder_gap, decoder_gap: why a part runs through its own layers; None: it has its fast form.
+        left: why only stock fairseq decodes with the model; None: this does.
+    """
+
+    def __init__(self, model: Any, pack: bool, int8: bool = False, graphs: bool = False):
+        self.model, self.pack, self.int8, self.graphs = model, pack, int8, graphs
+        self.watch: ModelWatch | None = None
+        self.said: set[str] = set()
+        self._look()
+
+    def _decoder_gap(self) -> str | None:
+        return decoder_gap(self.model.decoder)
+
+    def _look(self) -> None:
+        """Finds out which forms represent the model as it is now, and says what runs otherwise, once.
+
+        Raises:
+            ValueError: ``--int8`` was asked for, which has a fast form only.
+        """
+        self.encoder_gap, self.decoder_gap = encoder_gap(self.model.encoder), self._decoder_gap()
+        self.left = probabilities_gap(self.model)
+        self.unsure = self.decoder_gap is not None  # until its prefixes were compared
+        for part, gap in (
+            ("encoder", self.encoder_gap),
+            ("decoder", self.decoder_gap or self.left),
+        ):
+            if gap is not None and self.int8:
+                raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
+        if self.encoder_gap is not None:
+            self.say(f"encoder runs as it is: {self.encoder_gap}")
+        if self.decoder_gap is not None and self.left is None:
+            self.say(f"decoder runs by recomputing the whole prefix: {self.decoder_gap}")
+
+    def say(self, line: str) -> None:
+        if line not in self.said:
+            self.said.add(line)
+            logger.info(line)
+
+    def refresh(self) -> None:
+        if self.watch is not None:
+            if not self.watch.changed():
+                return
+            self._look()
+        model, pack, int8 = self.model, self.pack, self.int8
+        if int8:
+            _check_int8(model)
+        packed: list[nn.Module] = []
+        others: list[nn.Module] = [model]
+        fast_encoder, fast_decoder = self.encoder_gap is None, self.decoder_gap is None
+        (packed if fast_encoder else others).append(model.encoder)
+        (packed if fast_decoder else others).append(model.decoder)
+        # Before anything is read: what is written meanwhile is seen.
+        watch = ModelWatch(packed, others)
+        self.encoder = (
+            FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
+        )
+        self.decoder = (
+            CachedDecoder(model.decoder, pack, int8, self.graphs)
+            if fast_decoder
+            else PrefixDecoder(model)
+        )
+        self.watch = watch
+
+    def forget(self) -> None:
+        """Has the fast forms made anew before the next batch, whatever has changed."""
+        if self.watch is not None:
+            self.watch.answer(True)
+
+    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
+        self.refresh()
+        self.begin(net_input, capacity)
+
+    def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
+        """Takes up a batch with the forms that there are."""
+        rows = net_input["src_tokens"].size(0)
+        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+        self.encoder_out = self.encoder(encoder_input)
+        self.decoder.start(self.encoder_out, rows, capacity)
+
+    def check_prefixes(self) -> None:
+        """Compares, once for every state of the model, what recomputing a prefix gives with what stock decoding does,
+        which goes on from a state of the layers; sets :attr:`left` where these differ."""
+        if self.unsure and isinstance(self.decoder, PrefixDecoder):
+            self.unsure = False
+            if self.decoder.differs():
+                self.left = f"{self.decoder_gap}, which computes a prefix otherwise than its words one by one"
+
+
+def _check_int8(model: nn.Module) -> None:
+    """Raises ``ValueError`` where ``--int8`` has no products for a model's parameters."""
+    for parameter in model.parameters():
+        if parameter.dtype is not torch.float32 or parameter.device.type != "cpu":
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"--int8 needs models in fp32 on CPU, not {kind} on {parameter.device.type}"
+            )

@@ -1,0 +1,81 @@
+"""What the fast layers can represent: checks that name the first thing they can not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
+from fairseq.modules import LearnedPositionalEmbedding
+from torch import nn
+
+from fairseq_aggdec.engine.plain import walk as plain
+from fairseq_aggdec.engine.plain.kinds import DECODER, DECODER_LAYER, ENCODER, ENCODER_LAYER, HEADS
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+
+
+def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | None:
+    """Names the first of ``methods`` that the class of ``module`` defines anew over ``base``, None if none."""
+    for method in methods:
+        if getattr(type(module), method) is not getattr(base, method):
+            return f"{type(module).__name__} has a {method}() of its own"
+    return None
+
+
+def can_read(encoder: Any, length: int) -> bool:
+    """Whether sources of ``length`` tokens have positions in ``encoder``; sinusoids have no last one."""
+    positions = getattr(encoder, "embed_positions", None)
+    return (
+        not isinstance(positions, LearnedPositionalEmbedding) or length <= encoder.max_positions()
+    )
+
+
+def encoder_gap(encoder: Any) -> str | None:
+    """What keeps :class:`~fairseq_aggdec.engine.encoder.FastEncoder` from representing ``encoder``, None if
+    nothing."""
+    if not isinstance(encoder, TransformerEncoderBase):
+        return f"{type(encoder).__name__} is not a Transformer encoder"
+    return _stack_gap(encoder, ENCODER, ENCODER_LAYER)
+
+
+def decoder_gap(decoder: Any) -> str | None:
+    """What keeps a cached decoder from representing ``decoder``, or None when nothing does."""
+    if not isinstance(decoder, TransformerDecoderBase):
+        return f"{type(decoder).__name__} is not a Transformer decoder"
+    methods = ["forward", "extract_features", "extract_features_scriptable"]
+    if not isinstance(decoder, HeadedDecoder):
+        methods.append("output_layer")
+    return overridden(decoder, TransformerDecoderBase, methods) or parts_gap(decoder)
+
+
+def parts_gap(decoder: TransformerDecoderBase) -> str | None:
+    """The same about the modules that ``decoder`` consists of, whatever it does with them."""
+    if decoder.adaptive_softmax is not None or decoder.output_projection is None:
+        return "adaptive input or softmax"
+    if gap := _stack_gap(decoder, DECODER, DECODER_LAYER):
+        return gap
+    if gap := _shared_state(decoder):
+        return gap
+    if isinstance(decoder, HeadedDecoder):
+        return plain.gap(decoder.heads, HEADS, "heads")
+    return None
+
+
+def _shared_state(decoder: Any) -> str | None:
+    """Whether two layers keep their keys under one name, as copies of a layer do: stock decoding then mixes these."""
+    parts = [part for layer in decoder.layers for part in (layer.self_attn, layer.encoder_attn)]
+    names = {part._incremental_state_id for part in parts}
+    return None if len(names) == len(parts) else "layers that share their incremental state"
+
+
+def model_gap(model: Any) -> str | None:
+    """The same of a whole model whose next words are likely as a softmax over its decoder's output says."""
+    return plain.probabilities_gap(model) or decoder_gap(model.decoder)
+
+
+def _stack_gap(part: Any, kind: plain.Kind, layers: plain.Kinds) -> str | None:
+    """Of an encoder or decoder, which stock decoding calls past its hooks, and of its layers."""
+    if gap := plain.global_gap() or plain.gap(part, (kind,), type(part).__name__, called=False):
+        return gap
+    for layer in part.layers:
+        if gap := plain.gap(layer, layers, "a layer"):
+            return gap
+    return None

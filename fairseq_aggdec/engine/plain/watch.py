@@ -1,0 +1,293 @@
+"""Whether a model changed since its weights were packed: asked before every batch, so answered in microseconds.
+
+What is compared, in the order of its cost: the modules, their classes, hooks and attributes; which tensors are their
+parameters, where these stand and how often PyTorch wrote to them; a sample of their numbers, for writes that PyTorch
+does not count (``.data[...]``, views of NumPy, optimisers of fairseq); and, in turns, a checksum of every number.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, getitem
+from typing import Any
+
+import torch
+from fairseq.modules import (
+    FairseqDropout,
+    LearnedPositionalEmbedding,
+    MultiheadAttention,
+    SinusoidalPositionalEmbedding,
+)
+from torch import Tensor, nn
+
+from fairseq_aggdec.engine.plain.walk import CALLED, METHODS
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.models.interleaved_transformer import SlotPositions
+
+# Numbers of a model that are compared before every batch, spread evenly; at least so many of every tensor.
+SAMPLES, LEAST = 2048, 8
+# Words of 4 bytes whose checksum is compared before every batch, another piece each time: some 10 microseconds.
+PIECE = 2**15
+# On a GPU and without the compiled library: numbers of every tensor that are compared, at so many places in turn.
+RUN, TURNS = 8, 8
+
+# What the packed form has read of modules of these classes, beside their parameters; of others every attribute.
+ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    nn.Linear: (),
+    nn.ModuleList: (),
+    nn.LayerNorm: ("eps", "normalized_shape"),
+    nn.Embedding: ("max_norm",),
+    LearnedPositionalEmbedding: ("max_norm",),
+    SinusoidalPositionalEmbedding: (),
+    FairseqDropout: ("p", "training", "apply_during_inference"),
+    MultiheadAttention: (
+        *("num_heads", "head_dim", "embed_dim", "scaling", "bias_k", "add_zero_attn"),
+        *("use_xformers", "training"),
+    ),
+}
+# Set by whatever decodes with the model, read by nothing that is packed.
+UNREAD = frozenset(("beam_size", "num_updates"))
+# Tables that modules lengthen when a longer sentence comes: (class, name of the buffer).
+GROWING = ((SinusoidalPositionalEmbedding, "weights"), (SlotPositions, "waves"))
+_OF_ANY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+
+_version: Callable[[Tensor], int] = attrgetter("_version")
+
+
+def _attributes(module: nn.Module) -> Iterable[str]:
+    names = ATTRIBUTES.get(type(module))
+    if names is not None:
+        return [name for name in names if name in vars(module)]
+    unread = _OF_ANY_MODULE | UNREAD
+    return [name for name in vars(module) if name not in unread and not name.startswith("_")]
+
+
+class Structure:
+    """Which modules there are, of which classes, with which hooks, tensors and attributes.
+
+    Args:
+        packed: modules of which everything inside was read.
+        others: of these only what tells whether they could be: their modules, classes, hooks and whether they train.
+    """
+
+    def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module]):
+        read = _unique(packed)
+        self.modules = _unique([*packed, *others])
+        places = [(vars(module), name) for module in read for name in _attributes(module)]
+        known = set(map(id, read))
+        places += [(vars(m), "training") for m in self.modules if id(m) not in known]
+        self.owners = [owner for owner, _ in places]
+        self.names = [name for _, name in places]
+        self.growing = [
+            (module._buffers, name, table)
+            for module in read
+            for cls, name in GROWING
+            if isinstance(module, cls) and (table := module._buffers.get(name)) is not None
+        ]
+        grow = {id(buffers) for buffers, *_ in self.growing}
+        # The dictionaries of the modules themselves, and what is in them now.
+        self.tables: list[Any] = [module._modules for module in self.modules]
+        for module in self.modules:
+            self.tables += [module._forward_hooks, module._forward_pre_hooks]
+        for module in read:
+            self.tables.append(module._parameters)
+            self.tables += [] if id(module._buffers) in grow else [module._buffers]
+        hooks = nn.modules.module
+        self.tables += [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
+        self.contents = list(map(dict, self.tables))
+        self.counted = [*map(vars, read), *map(vars, others)]
+        classes = {type(root) for root in (*packed, *others)}
+        called = [(cls, name) for cls in classes for name in METHODS if hasattr(cls, name)]
+        self.classes, self.methods = zip(*CALLED, *called, strict=True)
+        self.before = self._now()
+
+    def _now(self) -> list[Any]:
+        # For every batch: map() takes a fraction of the time of a loop.
+        return [
+            *map(type, self.modules),
+            *map(len, self.counted),
+            *map(getitem, self.owners, self.names),
+            *map(getattr, self.classes, self.methods),
+        ]
+
+    def changed(self) -> bool:
+        try:
+            # What is the same object is not compared; tensors that are not cannot be.
+            if self.tables != self.contents or self._now() != self.before:
+                return True
+        except (KeyError, AttributeError, RuntimeError):
+            return True
+        for place, (buffers, name, table) in enumerate(self.growing):
+            found = buffers.get(name)
+            if found is not table:
+                if not _grown(table, found):
+                    return True
+                self.growing[place] = (buffers, name, found)
+        return False
+
+
+def _unique(roots: Sequence[nn.Module]) -> list[nn.Module]:
+    """All modules inside, each once."""
+    found = {id(module): module for root in roots for module in root.modules()}
+    return list(found.values())
+
+
+def _grown(table: Tensor, found: Any) -> bool:
+    """Whether a table (N, C) begins as before."""
+    if not isinstance(found, Tensor) or len(found) < len(table) or found.dtype != table.dtype:
+        return False
+    return found.device == table.device and torch.equal(found[: len(table)], table)
+
+
+def _flat(tensor: Tensor) -> Tensor | None:
+    """(N,) view of a tensor, in the order of memory; None where its numbers do not stand side by side."""
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
+    return tensor.view(-1) if tensor.is_contiguous() and tensor.numel() else None
+
+
+def _words(tensor: Tensor) -> Tensor | None:
+    """(N,) int32 view of a tensor's memory, without half a word at its end; None where it has no such words."""
+    flat = _flat(tensor)
+    if flat is None or flat.data_ptr() % 4 or flat.storage_offset() * flat.itemsize % 4:
+        return None
+    if flat.itemsize < 4:
+        flat = flat[: flat.numel() * flat.itemsize // 4 * 4 // flat.itemsize]
+    return flat.view(torch.int32) if flat.numel() else None
+
+
+class HostNumbers:
+    """Numbers in memory of the host, read by the compiled library."""
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self.library = kernels()
+        words = [found for tensor in tensors if (found := _words(tensor)) is not None]
+        self.kept = words
+        total = sum(map(len, words))
+        own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
+        places, numbers = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int32)]
+        for of_tensor in words:
+            size = len(of_tensor)
+            count = min(size, max(LEAST, size * SAMPLES // total))
+            begins = torch.arange(count + 1) * size // count
+            # Not at equal distances: these would all be in the same columns.
+            at = begins[:-1] + (torch.rand(count, generator=own) * begins.diff()).long()
+            places.append(of_tensor.data_ptr() + 4 * at)
+            numbers.append(of_tensor[at])
+        self.places, self.numbers = torch.cat(places), torch.cat(numbers)
+        self.call = self.places.data_ptr(), self.numbers.data_ptr(), len(self.places)
+        self.pieces = [
+            (of_tensor.data_ptr() + 4 * begin, min(PIECE, len(of_tensor) - begin))
+            for of_tensor in words
+            for begin in range(0, len(of_tensor), PIECE)
+        ]
+        self.sums = [self.library.aggdec_checksum(*piece) for piece in self.pieces]
+        self.turn = 0
+
+    def same(self) -> bool:
+        if not self.library.aggdec_same(*self.call):
+            return False
+        if not self.pieces:
+            return True
+        turn = self.turn
+        self.turn = (turn + 1) % len(self.pieces)
+        found: int = self.library.aggdec_checksum(*self.pieces[turn])
+        return found == self.sums[turn]
+
+
+class Numbers:
+    """Some numbers of every tensor, by PyTorch's operators, at other places every time."""
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        flats = [flat for tensor in tensors if (flat := _flat(tensor)) is not None]
+        own = torch.Generator().manual_seed(1)
+        self.probes = []
+        for _ in range(TURNS):
+            starts = torch.rand(len(flats), generator=own).tolist()
+            self.probes.append(
+                [
+                    flat[(first := int(start * max(1, len(flat) - RUN))) : first + RUN]
+                    for flat, start in zip(flats, starts, strict=True)
+                ]
+            )
+        self.values = [torch.cat(probes) for probes in self.probes] if flats else []
+        self.turn = 0
+
+    def _next(self) -> tuple[Tensor, Tensor]:
+        """What stands at the next places, and what stood there."""
+        turn = self.turn
+        self.turn = (turn + 1) % TURNS
+        return torch.cat(self.probes[turn]), self.values[turn]
+
+    def question(self) -> Tensor | None:
+        """Whether some differ, () bool on their device."""
+        if not self.values:
+            return None
+        found, before = self._next()
+        return (found != before).any()
+
+    def same(self) -> bool:
+        return not self.values or torch.equal(*self._next())
+
+
+class ModelWatch:
+    """Tells whether what was packed has changed since this was made.
+
+    A write that PyTorch does not count is seen with the next batch where it spans some thousandth of the model; a
+    smaller one on a CPU once its checksum had its turn, on a GPU by chance. All other changes are seen at once.
+
+    Args:
+        packed: modules of which everything inside was read.
+        others: modules that run as they are: whether they have to is looked at anew when they change.
+    """
+
+    def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module] = ()):
+        self.structure = Structure(packed, others)
+        found = {
+            id(tensor): tensor
+            for module in packed
+            for tensor in itertools.chain(module.parameters(), module.buffers())
+        }
+        self.tensors = list(found.values())
+        # A tensor made in inference mode counts no writes.
+        self.counting = [tensor for tensor in self.tensors if not tensor.is_inference()]
+        self.before = self._now()
+        on_host = all(tensor.device.type == "cpu" for tensor in self.tensors)
+        self.numbers: HostNumbers | Numbers
+        if on_host and kernels() is not None:
+            self.numbers = HostNumbers(self.tensors)
+        else:
+            self.numbers = Numbers(self.tensors)
+        self.on_host = on_host
+        self.told: bool | None = None
+
+    def _now(self) -> list[int]:
+        """Where the tensors stand, whether row after row, and how often PyTorch wrote to them."""
+        return [
+            *map(Tensor.data_ptr, self.tensors),
+            *map(Tensor.is_contiguous, self.tensors),
+            *map(_version, self.counting),
+        ]
+
+    def _moved(self) -> bool:
+        return self.structure.changed() or self._now() != self.before
+
+    def question(self) -> Tensor | None:
+        """Whether numbers differ, () bool on the device; None where the host knows, or finds out without waiting."""
+        if self.on_host:
+            return None
+        if self.told or self._moved():
+            self.told = True
+            return None
+        assert isinstance(self.numbers, Numbers)
+        return self.numbers.question()
+
+    def answer(self, changed: bool) -> None:
+        """What came of :meth:`question`; the next :meth:`changed` need not ask the device then."""
+        self.told = changed
+
+    def changed(self) -> bool:
+        told, self.told = self.told, None
+        if told is not None:
+            return told
+        return self._moved() or not self.numbers.same()
