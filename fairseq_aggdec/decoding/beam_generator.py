@@ -101,7 +101,7 @@ class BeamGenerator(CachedGenerator):
             self.counters.add_search(search)
             for guess, used in search.outcome():
                 self.budget.observe(guess, used)
-        self.budget.gained([gain for search in searches for gain in search.gains[1:]])
+        self.budget.gained([worth for search in searches for worth in search.worth()])
         return self._hypotheses(searches, device)
 
     def _searches(
