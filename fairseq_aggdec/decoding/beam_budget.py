@@ -104,13 +104,15 @@ class Budget:
         self.most = MOST.get(device_type, MOST["cuda"])
         self.least_gain = LEAST_GAIN.get(device_type, LEAST_GAIN["cuda"])
         self.prefixes_count = PREFIXES_COUNT.get(device_type, PREFIXES_COUNT["cuda"])
-        self.gain = Decayed(GAIN_FORGET)
-        self.gain.add(GAIN_WEIGHT * GAIN, GAIN_WEIGHT)
+        self.gains: dict[int, Decayed] = {}
         self.beam, self.batches = beam, 0
+        self._batch, self._size = -1, 0
         self.chances = {why: [Chance(p) for p in priors] for why, priors in PRIORS.items()}
 
     def plan(self, rows: int) -> Plan:
         """For a call of so many sentences."""
+        if self._batch != self.batches:  # the first call of a batch, which has all its sentences
+            self._batch, self._size = self.batches, rows.bit_length()
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
         trial = self.batches % TRIAL == 1
         text = self.most if self._farthest(TEXT, least) == 0 else int(trial)
@@ -118,6 +120,17 @@ class Budget:
         alike = self._farthest(ALIKE, least) if self.looks else -1
         prefix_cost = rows / self.call_cost if self.prefixes_count else 0.0
         return Plan(self.most, text, alike, foretold, prefix_cost)
+
+    @property
+    def gain(self) -> Decayed:
+        """What calls with a search ahead saved as a share of their cost, in batches of about this many sentences.
+
+        Small batches draft texts, which tell the search ahead more than it knows in large ones.
+        """
+        if self._size not in self.gains:
+            gain = self.gains[self._size] = Decayed(GAIN_FORGET)
+            gain.add(GAIN_WEIGHT * GAIN, GAIN_WEIGHT)
+        return self.gains[self._size]
 
     @property
     def looks(self) -> bool:

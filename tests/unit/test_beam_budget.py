@@ -183,6 +183,18 @@ def test_a_text_that_changes_is_looked_ahead_in_again(device: str) -> None:
     assert budget.pays
 
 
+def test_batches_of_another_size_are_learned_apart() -> None:
+    """Large batches draft no texts; that they gain nothing says nothing about single sentences."""
+    budget = Budget("cpu", 5)
+    looked_ahead(budget, 1.0, 6.0)
+    assert not budget.pays
+    for rows, pays in ((8, True), (1, False), (9, True)):
+        budget.batches += 1
+        for left in (rows, 1):
+            budget.plan(left)
+            assert budget.pays == pays
+
+
 def test_batches_without_a_search_ahead_teach_nothing() -> None:
     budget = Budget("cpu", 5)
     before = budget.gain.mean
