@@ -13,7 +13,7 @@ from fairseq_aggdec.search.beam.budget import (
     CALL_COST,
     FORETOLD,
     FORGET,
-    LEAST_GAIN,
+    GAIN_WEIGHT,
     LOOK_AGAIN,
     MOST,
     PRIOR_WEIGHT,
@@ -24,6 +24,8 @@ from fairseq_aggdec.search.beam.budget import (
     Chance,
     Guess,
 )
+
+Worth = list[tuple[float, float]]
 
 LAST = len(PRIORS[ALIKE]) - 1
 LAST_FORETOLD = len(PRIORS[FORETOLD]) - 1
@@ -116,30 +118,85 @@ def test_what_is_foretold_is_tried_now_and_then() -> None:
     assert farthest == 2 * [0, *[-1] * (TRIAL - 1)]
 
 
-@pytest.mark.parametrize(("gains", "looks"), [([1, 1, 1, 2], False), ([9, 1, 7, 12], True)])
-def test_on_a_gpu_looking_ahead_must_take_the_search_on(gains: list[int], looks: bool) -> None:
-    """A call that looks ahead takes longer there; on a CPU its prefixes alone are what it costs."""
-    on_gpu, on_cpu, looked = Budget("cuda", 5), Budget("cpu", 5), []
-    for batch in range(1, 2 * LOOK_AGAIN + 1):
-        for budget in (on_gpu, on_cpu):
-            budget.batches = batch
-            budget.gained(gains)
-        looked.append(on_gpu.plan(1).farthest >= 0)
-        assert on_cpu.plan(1).farthest >= 0
-    assert LEAST_GAIN["cpu"] == 0
+def calls(gain: float, prefixes: float, budget: Budget, needed: float = 5.0) -> Worth:
+    """Ten calls with a search ahead for one sentence: the tokens that each gained, and the prefixes that it evaluated.
+
+    Args:
+        needed: prefixes that a plain call evaluates.
+    """
+    cost = budget.plan(1).prefix_cost
+    return [(gain * (1.0 + cost * needed), 1.0 + cost * prefixes)] * 10
+
+
+def looked_ahead(budget: Budget, gain: float, prefixes: float) -> list[int]:
+    """Which of the next batches looked ahead."""
+    looked = []
+    for _ in range(2 * LOOK_AGAIN):
+        budget.batches += 1
+        if budget.plan(1).farthest >= 0:
+            looked.append(budget.batches)
+            budget.gained(calls(gain, prefixes, budget))
+    return looked
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("gain", "prefixes", "looks"),
+    [
+        (1.05, 5.7, False),  # translation
+        (1.25, 60.0, False),  # many prefixes, few tokens
+        (7.4, 40.0, True),  # near copies
+    ],
+)
+def test_looking_ahead_goes_on_while_it_pays(
+    device: str, gain: float, prefixes: float, looks: bool
+) -> None:
+    budget = Budget(device, 5)
+    looked = looked_ahead(budget, gain, prefixes)
     if looks:
-        assert all(looked)
-    else:  # at first, and now and then, which may have changed
-        assert [place for place, ahead in enumerate(looked[3:], 4) if ahead] == [LOOK_AGAIN + 1]
+        assert looked == list(range(1, 2 * LOOK_AGAIN + 1))
+    else:  # at first, and once in so many batches
+        first = [batch for batch in looked if batch < LOOK_AGAIN]
+        assert first == list(range(1, len(first) + 1))
+        assert len(first) < 4
+        assert looked[len(first) :] == [LOOK_AGAIN + 1]
 
 
-def test_a_text_that_changes_is_looked_ahead_in_again() -> None:
-    budget = Budget("cuda", 5)
-    for batch in range(1, 50):
-        budget.batches = batch
-        budget.gained([1] * 15)
-    assert not budget.looks
-    for batch in range(50, 50 + 30 * LOOK_AGAIN):
-        budget.batches = batch
-        budget.gained([8, 9, 7])
-    assert budget.looks
+def test_on_a_cpu_prefixes_count() -> None:
+    """There a call of many prefixes takes longer: two tokens do not pay for 60 prefixes, but they do for 10."""
+    assert not Budget("cuda", 5).plan(4).prefix_cost
+    assert Budget("cpu", 5).plan(4).prefix_cost == 4 / CALL_COST["cpu"]
+    assert len(looked_ahead(Budget("cpu", 5), 2.0, 60.0)) < 6
+    assert len(looked_ahead(Budget("cpu", 5), 2.0, 10.0)) == 2 * LOOK_AGAIN
+    assert len(looked_ahead(Budget("cuda", 5), 2.0, 60.0)) == 2 * LOOK_AGAIN
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_text_that_changes_is_looked_ahead_in_again(device: str) -> None:
+    """Few trials tell, however long the text before was."""
+    budget = Budget(device, 5)
+    for _ in range(20):
+        looked_ahead(budget, 1.0, 6.0)
+    assert not budget.pays
+    for _ in range(2):
+        looked_ahead(budget, 7.4, 40.0)
+    assert budget.pays
+
+
+def test_batches_of_another_size_are_learned_apart() -> None:
+    """Large batches draft no texts; that they gain nothing says nothing about single sentences."""
+    budget = Budget("cpu", 5)
+    looked_ahead(budget, 1.0, 6.0)
+    assert not budget.pays
+    for rows, pays in ((8, True), (1, False), (9, True)):
+        budget.batches += 1
+        for left in (rows, 1):
+            budget.plan(left)
+            assert budget.pays == pays
+
+
+def test_batches_without_a_search_ahead_teach_nothing() -> None:
+    budget = Budget("cpu", 5)
+    before = budget.gain.mean
+    budget.gained([])
+    assert (budget.gain.mean, budget.gain.weight) == (before, GAIN_WEIGHT)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Plan
-from fairseq_aggdec.search.beam.rules import SentenceRules
+from fairseq_aggdec.search.beam import search as beam_search
+from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Budget, Plan
+from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Step, step
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
 from fairseq_aggdec.search.finite import NonFiniteError
@@ -148,6 +150,100 @@ def test_foretold_tables_save_calls() -> None:
     assert not any(used for guess, used in wrong.outcome() if guess[0] == FORETOLD and used)
     assert wrong.calls <= nothing.calls
     assert searched(4, 0, Plan(80, 0, -1, -1)).ahead == {}
+
+
+@pytest.mark.parametrize("farthest", [-1, 0])
+def test_the_search_ahead_ends_where_nothing_more_can_be_requested(
+    farthest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefix can be requested only behind one that was evaluated or requested."""
+    stepped: list[list[int]] = []
+
+    def counted(active: Sequence[Hypothesis], *rest: Any) -> Step:
+        stepped.append([node for _, node in active])
+        return step(active, *rest)
+
+    monkeypatch.setattr(beam_search, "step", counted)
+    rules = SentenceRules(EOS, beam=3, limit=200, floor=60)
+    model, search, ahead = Model(3, 30, rules), SentenceSearch(0, rules, Tree(EOS)), 0
+    tree = search.tree
+    while not search.done:
+        if search.depth:
+            tree.foretold[search.active[0][1]] = [([5, 6, 7], [-0.1, -4.0, -5.0])] * 300
+        stepped.clear()
+        nodes = search.requests(Plan(400, 0, farthest, 1))
+        ahead += len(stepped)
+        for active in stepped:
+            parents = [tree.parents[node] for node in active]
+            assert any(tree.tables[node] is not None or node in nodes for node in parents)
+        evaluate(search, model, nodes)
+    assert ahead > search.calls - 1  # it does look ahead
+
+
+def test_nobody_foretold_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a foreteller no tables are foretold, whatever the plan says of these."""
+    rules = SentenceRules(EOS, beam=3, limit=20, floor=15)
+    model, search = Model(3, 8, rules), SentenceSearch(0, rules, Tree(EOS))
+    monkeypatch.setattr(SentenceSearch, "_look_ahead", lambda *_: pytest.fail("looked ahead"))
+    while not search.done:
+        evaluate(search, model, search.requests(Plan(80, 0, -1, 3)))
+
+
+class Unlike(Model):
+    """Prefixes that end in the same word do not resemble each other."""
+
+    def row(self, words: Sequence[int]) -> Row:
+        key = tuple(words)
+        if key not in self.rows:
+            own = random.Random(f"{self.seed} {key}")
+            self.rows[key] = random_row(own, self.types, self.rules.bonus)
+        return self.rows[key]
+
+
+TEXT_WORDS = [random.Random(4).randint(4, 39) for _ in range(30)]
+
+
+class NearCopy(Model):
+    """What follows is nearly always the next word of a text, whatever stood before."""
+
+    def row(self, words: Sequence[int]) -> Row:
+        row = super().row(words)
+        row[TEXT_WORDS[len(words) % 30]] = -0.02
+        return row
+
+
+@pytest.mark.parametrize(("kind", "pays"), [(NearCopy, True), (Unlike, False)])
+def test_the_budget_rests_where_looking_ahead_gains_nothing(kind: type[Model], pays: bool) -> None:
+    budget, calls, tokens = Budget("cpu", 3), 0, 0
+    for budget.batches in range(1, 31):
+        rules = SentenceRules(EOS, beam=3, limit=30, floor=25)
+        search = SentenceSearch(0, rules, Tree(EOS), TEXT_WORDS)
+        model = kind(budget.batches, 40, rules)
+        while not search.done:
+            evaluate(search, model, search.requests(budget.plan(1)))
+        budget.gained(search.worth())
+        for guess, used in search.outcome():
+            budget.observe(guess, used)
+        if budget.batches > 20:
+            calls, tokens = calls + search.calls, tokens + search.depth
+    assert budget.pays == pays
+    assert (calls < 0.6 * tokens) if pays else (calls == tokens)
+
+
+def test_what_a_call_is_worth() -> None:
+    """The plain calls of as many tokens against the call, each with its prefixes; the first call is none of them."""
+    rules = SentenceRules(EOS, beam=3, limit=20, floor=15)
+    model, search = Model(3, 8, rules), SentenceSearch(0, rules, Tree(EOS))
+    plans = [Plan(80, 0, 9, prefix_cost=0.5), NOTHING_AHEAD]
+    while not search.done:
+        evaluate(search, model, search.requests(plans[search.calls % 2]))
+    needed = len(search.tree.used) / search.depth
+    expected = [
+        pytest.approx((search.gains[call] * (1 + needed / 2), 1 + len(search.asked[call]) / 2))
+        for call in range(2, search.calls, 2)
+    ]
+    assert search.worth() == expected
+    assert max(search.gains[2::2]) > 1
 
 
 def test_outcomes_tell_what_was_needed() -> None:

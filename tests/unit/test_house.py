@@ -42,6 +42,7 @@ ROOMS = [
     "windows",
     "data",
     "models",
+    "engine/plain",
     "engine/graphs",
     "engine",
     "budget",

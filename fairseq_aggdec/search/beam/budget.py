@@ -17,12 +17,18 @@ from fairseq_aggdec.budget.times import Decayed
 CALL_COST = {"cpu": 6.0, "cuda": 40.0}
 # Prefixes per sentence and call at most: what is predicted far ahead is seldom right.
 MOST = {"cpu": 80, "cuda": 256}
-# Tokens by which a call must take the search on, on the mean, to be worth looking ahead over prefixes that are alike.
-# CUDA: a call took 1.5 times as long with what that asks for on an H200, its wider windows and their graphs included.
-LEAST_GAIN = {"cpu": 0.0, "cuda": 1.5}
-# What is believed of that at first, and of how many calls; the weight of what was seen, per batch; where it is not
-# worth it, it is done in one of so many batches.
-GAIN, GAIN_WEIGHT, GAIN_FORGET, LOOK_AGAIN = 2.0, 5.0, 0.95, 32
+# How many times its cost a call with a search ahead over prefixes that are alike must save, on the mean. It saves the
+# plain calls that would take the search on by as many tokens.
+# CPU: the cost includes the prefixes of the call; the rest is the time of the search ahead.
+# CUDA: the cost is 1, so the gain is in tokens. A call took 1.5 times as long with what the search ahead asks for on an
+# H200, its wider windows and their graphs included.
+LEAST_GAIN = {"cpu": 1.15, "cuda": 1.5}
+PREFIXES_COUNT = {"cpu": True, "cuda": False}
+# The gain that is believed at first, and the calls that this belief weighs; the weight of earlier gains, per batch.
+GAIN, GAIN_WEIGHT, GAIN_FORGET = 2.0, 5.0, 0.95
+# Where looking ahead does not pay, it is tried in one of so many batches. What was seen before then fades as over so
+# many batches, to a half: a trial must tell whether the text has changed.
+LOOK_AGAIN, FADE_AGAIN = 32, 14
 # Weight of what is believed at first, in prefixes.
 PRIOR_WEIGHT = 10.0
 # Why a prefix may be needed, and what is believed of it: it is of the text; it is read by the search ahead over tables
@@ -69,12 +75,14 @@ class Plan:
         farthest: nats behind the best hypothesis, as a whole number, up to which a prefix that is like another is worth
             it; -1: none is.
         foretold: the same for prefixes behind foretold tables.
+        prefix_cost: what a prefix of each sentence costs beside a call, as a share of the call; 0 if not counted.
     """
 
     most: int
     text: int
     farthest: int
     foretold: int = -1
+    prefix_cost: float = 0.0
 
 
 NOTHING_AHEAD = Plan(0, 0, -1)
@@ -95,33 +103,56 @@ class Budget:
         self.call_cost = CALL_COST.get(device_type, CALL_COST["cuda"])
         self.most = MOST.get(device_type, MOST["cuda"])
         self.least_gain = LEAST_GAIN.get(device_type, LEAST_GAIN["cuda"])
-        self.gain = Decayed(GAIN_FORGET)
-        self.gain.add(GAIN_WEIGHT * GAIN, GAIN_WEIGHT)
+        self.prefixes_count = PREFIXES_COUNT.get(device_type, PREFIXES_COUNT["cuda"])
+        self.gains: dict[int, Decayed] = {}
         self.beam, self.batches = beam, 0
+        self._batch, self._size = -1, 0
         self.chances = {why: [Chance(p) for p in priors] for why, priors in PRIORS.items()}
 
     def plan(self, rows: int) -> Plan:
         """For a call of so many sentences."""
+        if self._batch != self.batches:  # the first call of a batch, which has all its sentences
+            self._batch, self._size = self.batches, rows.bit_length()
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
         trial = self.batches % TRIAL == 1
         text = self.most if self._farthest(TEXT, least) == 0 else int(trial)
         foretold = max(self._farthest(FORETOLD, least), 0 if trial else -1)
         alike = self._farthest(ALIKE, least) if self.looks else -1
-        return Plan(self.most, text, alike, foretold)
+        prefix_cost = rows / self.call_cost if self.prefixes_count else 0.0
+        return Plan(self.most, text, alike, foretold, prefix_cost)
+
+    @property
+    def gain(self) -> Decayed:
+        """What calls with a search ahead saved as a share of their cost, in batches of about this many sentences.
+
+        Small batches draft texts, which tell the search ahead more than it knows in large ones.
+        """
+        if self._size not in self.gains:
+            gain = self.gains[self._size] = Decayed(GAIN_FORGET)
+            gain.add(GAIN_WEIGHT * GAIN, GAIN_WEIGHT)
+        return self.gains[self._size]
 
     @property
     def looks(self) -> bool:
         """Whether the search looks ahead over prefixes that are alike in this batch."""
-        return self.gain.mean >= self.least_gain or self.batches % LOOK_AGAIN == 1
+        return self.pays or self.batches % LOOK_AGAIN == 1
+
+    @property
+    def pays(self) -> bool:
+        """Whether looking ahead over prefixes that are alike saved more than it cost."""
+        return self.gain.mean >= self.least_gain
 
     def _farthest(self, why: str, least: float) -> int:
         worth = (i for i, chance in enumerate(self.chances[why]) if chance.mean >= least)
         return max(worth, default=-1)
 
-    def gained(self, tokens: Sequence[int]) -> None:
-        """By how many tokens calls took their searches on, of all calls of a batch but the first of each search."""
-        if tokens and self.looks:
-            self.gain.add(sum(tokens), len(tokens))
+    def gained(self, worth: Sequence[tuple[float, float]]) -> None:
+        """What the calls of a batch with a search ahead replaced, and what they cost, in plain calls."""
+        if not worth:
+            return
+        if not self.pays:
+            self.gain.fade(FADE_AGAIN)
+        self.gain.add(sum(saved for saved, _ in worth), sum(cost for _, cost in worth))
 
     def observe(self, guess: Guess, used: bool) -> None:
         """What became of a prefix that was evaluated ahead."""

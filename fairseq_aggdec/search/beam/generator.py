@@ -104,7 +104,7 @@ class BeamGenerator(CachedGenerator):
             search.count(self.counters)
             for guess, used in search.outcome():
                 self.budget.observe(guess, used)
-        self.budget.gained([gain for search in searches for gain in search.gains[1:]])
+        self.budget.gained([worth for search in searches for worth in search.worth()])
         return self._hypotheses(searches, device)
 
     def _searches(
@@ -168,19 +168,23 @@ class BeamGenerator(CachedGenerator):
         """Runs the decoder over the requested prefixes of every row; one copy to the device, one back."""
         starts = [search.tree.places for search in searches]
         seen: list[int] = []
-        inputs: tuple[list[int], list[int], list[int]] = ([], [], [])
+        tokens: list[int] = []
+        depths: list[int] = []
+        needed: list[int] = []
         banned: list[tuple[int, int]] = []
         for search, nodes in zip(searches, requests, strict=True):
             tree, rules = search.tree, search.rules
             if self.no_repeat_ngram_size > 0:
                 banned += self._repeats(tree, nodes, len(seen))
             seen += tree.place(nodes)
-            inputs[0].extend([tree.tokens[node] for node in nodes])
-            inputs[1].extend([tree.depths[node] for node in nodes])
-            inputs[2].extend([rules.wanted(tree.depths[node]) for node in nodes])
+            tokens += [tree.tokens[node] for node in nodes]
+            own = [tree.depths[node] for node in nodes]
+            needed += map(rules.wanted, own)
+            depths += own
         widths = [len(nodes) for nodes in requests]
-        window = TreeWindow(inputs[0], starts, widths, inputs[1], seen, device)
-        window.tokens, window.depths, wanted = to_device(inputs, device).unbind(0)  # at once
+        window = TreeWindow(tokens, starts, widths, depths, seen, device)
+        numbers = to_device([*tokens, *depths, *needed], device)  # at once
+        window.tokens, window.depths, wanted = numbers.view(3, -1).unbind(0)
         logits = self.verifier.logits(window)
         count = min(self.beam_size + 1, logits.size(1))
         table = best_tokens(logits, count, wanted, self.pad, self.unk, self.unk_penalty, banned)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
+from typing import NamedTuple
 
 # The best continuations of a prefix, best first: tokens and their log-probabilities in nats.
 Table = tuple[Sequence[int], Sequence[float]]
@@ -106,8 +107,7 @@ Hypothesis = tuple[float, int]
 Continuation = tuple[float, int, int]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What one step of the search decides, or why it cannot.
 
     Attributes:
@@ -142,7 +142,7 @@ def step(
         rules: generation options.
     """
     pool: list[Continuation] = []
-    least = -math.inf
+    least, ending = -math.inf, False
     read, missing = [], []
     for score, node in active:
         if score + rules.bonus <= least:
@@ -152,29 +152,42 @@ def step(
             missing.append(node)
             continue
         read.append(node)
-        grown = len(pool)
-        for token, log_prob in zip(*known, strict=True):
-            if score + log_prob <= least:
+        grown, (tokens, log_probs) = len(pool), known
+        ending = ending or rules.eos in tokens
+        for token, log_prob in zip(tokens, log_probs, strict=True):
+            total = score + log_prob
+            if total <= least:
                 break
-            pool.append((score + log_prob, node, token))
+            pool.append((total, node, token))
         if len(pool) > grown:
-            least = _cut(pool, rules)
+            least = _cut(pool, rules, ending)
     beam = rules.beam
     if depth < rules.limit and rules.forced(depth) == rules.eos:
         # Where the caller forces </s>, stock ends as many copies of the best hypothesis.
         return Step([], pool[:1] * beam, read, missing)
+    if not ending:
+        return Step(pool, [], read, missing)
     going_on = [item for item in pool if item[2] != rules.eos]
     return Step(going_on, [item for item in pool[:beam] if item[2] == rules.eos], read, missing)
 
 
-def _cut(pool: list[Continuation], rules: SentenceRules) -> float:
+_score = itemgetter(0)
+
+
+def _cut(pool: list[Continuation], rules: SentenceRules, ending: bool) -> float:
     """Sorts continuations, best first, and drops what stands behind ``beam`` that go on; returns the least that counts.
 
     Of equal ones that of the earlier hypothesis comes first.
+
+    Args:
+        ending: whether the pool may hold ``</s>``; if it holds none, counting is not needed.
     """
-    pool.sort(key=itemgetter(0), reverse=True)
+    pool.sort(key=_score, reverse=True)
     if len(pool) < rules.beam:
         return -math.inf
+    if not ending:
+        del pool[rules.beam :]
+        return pool[-1][0]
     going_on = 0
     for index, item in enumerate(pool):
         going_on += item[2] != rules.eos

@@ -43,6 +43,7 @@ class SentenceSearch:
         missing: prefixes that the search waits for.
         calls: how often prefixes were evaluated.
         gains: by how many tokens the hypotheses grew after each call.
+        plans: of each call.
         asked: the prefixes that each call evaluated.
         history: the best unfinished hypothesis before each call, when asked for.
     """
@@ -59,6 +60,7 @@ class SentenceSearch:
     missing: list[int] = field(default_factory=lambda: [ROOT])
     calls: int = 0
     gains: list[int] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
     asked: list[list[int]] = field(default_factory=list)
     history: list[list[int]] | None = None
 
@@ -95,10 +97,11 @@ class SentenceSearch:
         self.calls += 1
         if self.history is not None:
             self.history.append(self.tree.words(self.active[0][1]))
+        self.plans.append(plan)
         wanted = list(self.missing)
         if self.depth == 0:
             self._draft_text(wanted, plan)
-        elif max(plan.farthest, plan.foretold) >= 0:
+        elif plan.farthest >= 0 or (plan.foretold >= 0 and self.tree.foretold):
             self._look_ahead(wanted, plan)
         self.asked.append(wanted)
         return wanted
@@ -113,7 +116,11 @@ class SentenceSearch:
                 self.ahead[node] = (TEXT, 0)
 
     def _look_ahead(self, wanted: list[int], plan: Plan) -> None:
-        """Searches on over predicted tables; appends the prefixes that it needs and that are worth it."""
+        """Searches on over predicted tables; appends the prefixes that it needs and that are worth it.
+
+        A prefix can be requested only if its parent was evaluated or requested. So the search ahead ends when no
+        hypothesis has such a parent: no later one can have it.
+        """
         tree, rules, ahead = self.tree, self.rules, self.ahead
         tree.start_predicting()
         requested = set(wanted)
@@ -132,9 +139,25 @@ class SentenceSearch:
                 wanted.append(node)
                 requested.add(node)
                 ahead[node] = (why, gap)
+            if not any(tree.tables[node] or node in requested for _, node, _ in found.going_on):
+                return
             ended += len(found.ended)
             active = tree.grown(found.going_on)
             depth += 1
+
+    def worth(self) -> list[tuple[float, float]]:
+        """What each call with a search ahead over prefixes that are alike replaced, and what it cost, in plain calls.
+
+        A plain call evaluates what the search waits for and takes it on by one token. A sentence's first call has no
+        search ahead.
+        """
+        needed = len(self.tree.used) / max(1, self.depth)  # prefixes per token
+        calls = list(zip(self.plans, self.gains, self.asked, strict=True))
+        return [
+            (gain * (1.0 + plan.prefix_cost * needed), 1.0 + plan.prefix_cost * len(asked))
+            for plan, gain, asked in calls[1:]
+            if plan.farthest >= 0
+        ]
 
     def outcome(self) -> list[tuple[Guess, bool]]:
         """Of every prefix that was evaluated ahead: why, and whether it was needed."""

@@ -38,7 +38,10 @@ class Tree:
         self.totals: dict[int, float] = {}
         self.places = 0
         self._children: list[dict[int, int]] = [{}]
-        self._by_token: dict[int, list[int]] = {}
+        self._evaluated: list[int] = []
+        self._indexed = 0
+        # token -> depth -> token before -> index in _evaluated of the last such node; behind None, of the last of all
+        self._by_token: dict[int, dict[int, dict[int | None, int]]] = {}
         self._likes: dict[int, int | None] = {}
 
     def child(self, node: int, token: int) -> int:
@@ -90,11 +93,17 @@ class Tree:
     def evaluated(self, node: int, table: Table) -> None:
         """Notes what follows a node."""
         self.tables[node] = table
-        self._by_token.setdefault(self.tokens[node], []).append(node)
+        self._evaluated.append(node)
 
     def start_predicting(self) -> None:
         """Forgets which nodes were thought to be like which; called after tables have come in."""
         self._likes = {}
+        for index in range(self._indexed, len(self._evaluated)):
+            node = self._evaluated[index]
+            depths = self._by_token.setdefault(self.tokens[node], {})
+            lasts = depths.setdefault(self.depths[node], {})
+            lasts[None] = lasts[self.tokens[self.parents[node]]] = index
+        self._indexed = len(self._evaluated)
 
     def predicted(self, node: int) -> Table:
         """The table of a node; where it has none that of one that is like it, else what was foretold; else empty."""
@@ -167,13 +176,19 @@ class Tree:
         return None
 
     def _nearest(self, token: int, before: int, depth: int) -> tuple[int | None, bool]:
-        best, distance, behind = None, 2 * NEAR + 2, False
-        for node in self._by_token.get(token, ()):
-            away = abs(self.depths[node] - depth)
-            if away > NEAR:
+        """The evaluated node with ``token`` that is nearest to ``depth``, and whether it stands behind ``before``.
+
+        Other tokens before it count as ``NEAR / 2`` tokens farther. Of equally near nodes the last evaluated wins.
+        """
+        distance, best, behind = 2 * NEAR + 2, -1, False
+        for at, lasts in self._by_token.get(token, {}).items():
+            away = 2 * abs(at - depth)
+            if away > 2 * NEAR:
                 continue
-            same = self.tokens[self.parents[node]] == before
-            away = 2 * away + (0 if same else NEAR)
-            if away <= distance:
-                best, distance, behind = node, away, same
-        return best, behind
+            index = lasts.get(before, -1)
+            same = index >= 0
+            if not same:
+                index, away = lasts[None], away + NEAR
+            if away < distance or (away == distance and index > best):
+                distance, best, behind = away, index, same
+        return (None if best < 0 else self._evaluated[best]), behind

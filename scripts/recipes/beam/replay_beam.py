@@ -29,6 +29,9 @@ class SteadyBudget(Budget):
     def observe(self, guess: Guess, used: bool) -> None:
         pass
 
+    def gained(self, worth: Sequence[tuple[float, float]]) -> None:
+        pass
+
 
 @dataclass
 class SearchRecord:
