@@ -166,10 +166,11 @@ class BeamGenerator(CachedGenerator):
         starts = [search.tree.places for search in searches]
         seen: list[int] = []
         inputs: tuple[list[int], list[int], list[int]] = ([], [], [])
-        banned: list[tuple[int, int]] = []
+        # Not by what is banned here: a draft may not change how a score is rounded.
+        banned: list[tuple[int, int]] | None = [] if self.no_repeat_ngram_size > 0 else None
         for search, nodes in zip(searches, requests, strict=True):
             tree, rules = search.tree, search.rules
-            if self.no_repeat_ngram_size > 0:
+            if banned is not None:
                 banned += self._repeats(tree, nodes, len(seen))
             seen += tree.place(nodes)
             inputs[0].extend([tree.tokens[node] for node in nodes])
