@@ -40,6 +40,7 @@ from fairseq_aggdec.evaluation.session import Hypothesis, Session, generation_pa
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.equality.test_beam import WorkingBlocker
 from tests.fuzz.cases import Case
+from tests.support import trained_copier
 
 # Scores may differ by so many times what rounding does to stock's own, where that is much.
 ROUNDINGS = 4
@@ -175,6 +176,8 @@ class RandomSession(CaseSession):
 
     def _model(self, seed: int) -> Any:
         case = self.case
+        if case.copier:
+            return copier()
         model = make_model(self.task, seed, case.arch, **case.shape, **case.heads)
         if case.output_bias:
             projection = model.decoder.output_projection
@@ -190,6 +193,12 @@ class RandomSession(CaseSession):
             torch.tensor([*(4 + (token - 4) % words for token in row), dictionary.eos()])
             for row in rows
         ]
+
+
+@functools.cache
+def copier() -> Any:
+    """One for all cases, which change nothing of it."""
+    return trained_copier()[1]
 
 
 @functools.cache

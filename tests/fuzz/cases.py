@@ -32,6 +32,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 # Each option has another value than its default in so many cases.
 CHANGED = 0.25
+# Of cases without heads so many have a trained model.
+COPIERS = 0.2
 # Architectures whose decoder runs by recomputing the prefix, or that is left to stock.
 UNUSUAL: tuple[dict[str, Any], ...] = (
     {"scale_heads": True, "scale_fc": True},
@@ -58,6 +60,7 @@ class Case:
         words: types of source and target besides fairseq's four symbols.
         arch, shape: of the models, as fairseq names them.
         unusual: the decoder is no plain Transformer decoder.
+        copier: the model has learned to copy with edits, so that drafts from the source stand.
         output_bias: the projection to the vocabulary has a bias.
         models: in the ensemble.
         heads: options of block heads; empty where the model has none.
@@ -79,6 +82,7 @@ class Case:
     arch: str = "transformer"
     shape: dict[str, Any] = field(default_factory=dict)
     unusual: bool = False
+    copier: bool = False
     output_bias: bool = False
     models: int = 1
     heads: dict[str, Any] = field(default_factory=dict)
@@ -145,6 +149,8 @@ class Case:
         )
         case = replace(case, **_sizes(chosen, large))
         shape = dict(chosen.choice(UNUSUAL)) if unusual else transformer_shape(chosen, case.words)
+        if chosen.random() < COPIERS and not (headed or unusual):
+            return replace(case, copier=True, models=1, words=(36, 36), output_bias=False)
         if headed:  # with layers of their own they take the decoder's width
             if case.heads["head_layers"]:
                 shape.pop("decoder_output_dim", None)

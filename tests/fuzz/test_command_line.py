@@ -18,6 +18,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return command_line.prepare(tmp_path_factory.mktemp("options"))
 
 
+@pytest.mark.parametrize("decoding", ["beam", "iad"])
+def test_usual_options_are_accepted(decoding: str, models: dict[str, Path]) -> None:
+    """Else everything would be refused, and nothing would be a fault."""
+    paths = {"--path": models["transformer"]}
+    given = Given(decoding, {"--lenpen": 0.5}, {}, paths, models["transformer"].parent)
+    ended = []
+
+    def generate(arguments: list[str]) -> Outcome:
+        ended.append(command_line.generate(arguments))
+        return ended[-1]
+
+    assert fault(given, generate) is None
+    assert [outcome.status for outcome in ended] == [0, 0]
+    assert [len(outcome.hypotheses) for outcome in ended] == [command_line.SENTENCES] * 2
+
+
 def test_random_options(models: dict[str, Path]) -> None:
     folder = models["transformer"].parent
     for seed in budget.seeds():
