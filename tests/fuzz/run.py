@@ -6,8 +6,9 @@
 Every case (models, sentences, options, methods, batch size) is made from its number. With --output a line of JSON is
 appended to OUTPUT.jsonl for each case; a second run with the same options decodes the cases that are missing. At the
 end the table is written to OUTPUT.json and OUTPUT.md. --first and --step split the work, each part with an --output of
-its own; --report makes one table of their joined OUTPUT.jsonl files. Small cases have a few sentences and some of the methods; --large ones have up to 1,000 sentences and all
-methods. With --real every fourth case has a trained model and sentences of its test set. Exit status 1 on a BUG.
+its own; --report makes one table of their joined OUTPUT.jsonl files. Small cases have a few sentences and some of the
+methods; --large ones have up to 1,000 sentences and all methods. With --real every fourth case has a trained model and
+sentences of its test set. Exit status 1 on a BUG.
 """
 
 from __future__ import annotations
