@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_aggdec.bench import replay
-from fairseq_aggdec.evaluation.random_models import WORDS, make_dictionary
 from fairseq_aggdec.records import machine
+from tests.random_models import WORDS, make_dictionary
 
 SMALL_MODEL = "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-layers 1 --decoder-layers 1"
 SMALL_MODEL += " --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 --encoder-attention-heads 2"

@@ -2,7 +2,8 @@
 # Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
 #
 #   scripts/test.sh                      lint unit equality cli system: what a change needs while it is made
-#   scripts/test.sh all                  these and the long ones: strict pages kills faults wheel recipes; what .ci/run calls
+#   scripts/test.sh all                  these and the long ones: strict pages kills faults wheel recipes fuzz; what .ci/run calls
+#   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
 #   scripts/test.sh unit equality        only these
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
 #   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option
@@ -11,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LEVELS=(lint unit equality cli system)
-LONG=(strict pages kills faults wheel recipes)
+LONG=(strict pages kills faults wheel recipes fuzz)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

@@ -36,13 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where tests that use the `device` fixture run their models",
     )
 
-    parser.addoption(
-        "--cases",
-        type=int,
-        default=40,
-        help="random cases of beam search that are compared with stock",
-    )
-
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:

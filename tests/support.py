@@ -14,7 +14,8 @@ from fairseq.utils import get_available_activation_fns
 from torch import Tensor
 
 from fairseq_aggdec.drafters.chain import CANDIDATES
-from fairseq_aggdec.evaluation.random_models import (
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from tests.random_models import (
     SIZES,
     WORDS,
     make_batch,
@@ -23,7 +24,6 @@ from fairseq_aggdec.evaluation.random_models import (
     make_task,
     random_sources,
 )
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 
 __all__ = [
     "SIZES",

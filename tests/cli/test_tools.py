@@ -20,14 +20,13 @@ from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.bench import memory, replay
 from fairseq_aggdec.bench.recording import Record, load
-from fairseq_aggdec.cli import audit_random
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.evaluation import random_audits, random_cases
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verification
 from tests.cli.commands import Trained
+from tests.fuzz import audits, cases, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,14 +68,15 @@ def test_audit_passes(
 def test_many_decodings_of_a_trained_model(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random_cases, "SENTENCES", dict.fromkeys(random_cases.SENTENCES, 6))
-    case = audit_random.case_of(3, [[str(trained.data), str(trained.checkpoint)]])
-    session = random_audits.RealSession(case)
-    assert len(set(session.order)) == 6
-    state = ["--state", str(tmp_path / "cases"), "--first", "3", "--decodings", "1"]
+    monkeypatch.setattr(cases, "SENTENCES", dict.fromkeys(cases.SENTENCES, 6))
     given = ["--real", str(trained.data), str(trained.checkpoint)]
-    assert audit_random.main([*state, *given, "--output", str(tmp_path / "many")]) == 0
-    (record,) = map(json.loads, (tmp_path / "cases").open())
+    case = run.case_of(3, True, [given[1:]])
+    session = audits.RealSession(case)
+    assert len(set(session.order)) == 6
+    output = tmp_path / "many"
+    line = ["--first", "3", "--cases", "1", "--large", *given, "--output", str(output)]
+    assert run.main(line) == 0
+    (record,) = map(json.loads, (tmp_path / "many.jsonl").open())
     assert {"greedy", "iad", "gad tree", "beam, source"} <= set(record["methods"])
     assert "in 1 cases (1 of them of trained models): 0 BUGs" in (tmp_path / "many.md").read_text()
 

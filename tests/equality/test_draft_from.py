@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters.lattice_tree import Table
-from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.methods import from_text
+from tests.random_models import random_tables
 from tests.support import (
     assert_same,
     generate,

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.evaluation.random_models import random_tables as tables
 from fairseq_aggdec.methods import from_text
 from fairseq_aggdec.search.finite import Doubt, NonFiniteError
 from fairseq_aggdec.tasks import decoding_task
@@ -20,6 +19,7 @@ from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.equality.test_interleaved import lively
 from tests.equality.test_lattice import lattice_model
+from tests.random_models import random_tables as tables
 from tests.support import (
     assert_same,
     generate,

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.evaluation.random_models import random_tables
 from fairseq_aggdec.lattice.shortlist import Shortlist
 from tests.equality.test_blockwise import headed
+from tests.random_models import random_tables
 from tests.support import (
     assert_same,
     generate,

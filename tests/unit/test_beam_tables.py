@@ -85,13 +85,22 @@ def test_tables_against_one_number_after_the_other(seed: int, penalty: float) ->
         plain(row, count, wanted[i], penalty, [token for at, token in banned if at == i])
         for i, row in enumerate(logits.tolist())
     ]
-    table = best_tokens(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned)
+    table = best_tokens(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned or None)
     assert table.shape == (rows, 2 * count + 1)
     for row, (tokens, scores, needed) in zip(table.tolist(), expected, strict=True):
         possible = sum(score > -math.inf for score in scores)
         assert [int(token) for token in row[count : count + possible]] == tokens[:possible]
         assert row[:count] == pytest.approx(scores, abs=1e-4)
         assert row[2 * count] == pytest.approx(needed, abs=1e-4)
+
+
+def test_what_is_banned_in_one_row_changes_no_other() -> None:
+    """To the bit: which rows stand together depends on drafts."""
+    logits, wanted = 3 * torch.randn(60, 37), torch.arange(60) % 37
+    alone = best_tokens(logits, 4, wanted, PAD, UNK, banned=[])
+    beside = best_tokens(logits, 4, wanted, PAD, UNK, banned=[(0, 5)])
+    assert torch.equal(alone[1:], beside[1:])
+    assert torch.equal(best_tokens(logits[7:9], 4, wanted[7:9], PAD, UNK, banned=[]), alone[7:9])
 
 
 def test_no_number_stays_none() -> None:

@@ -171,10 +171,11 @@ class BeamGenerator(CachedGenerator):
         tokens: list[int] = []
         depths: list[int] = []
         needed: list[int] = []
-        banned: list[tuple[int, int]] = []
+        # Not by what is banned here: a draft may not change how a score is rounded.
+        banned: list[tuple[int, int]] | None = [] if self.no_repeat_ngram_size > 0 else None
         for search, nodes in zip(searches, requests, strict=True):
             tree, rules = search.tree, search.rules
-            if self.no_repeat_ngram_size > 0:
+            if banned is not None:
                 banned += self._repeats(tree, nodes, len(seen))
             seen += tree.place(nodes)
             tokens += [tree.tokens[node] for node in nodes]

@@ -22,7 +22,7 @@ def best_tokens(
     pad: int,
     unk: int,
     unk_penalty: float = 0.0,
-    banned: Sequence[tuple[int, int]] = (),
+    banned: Sequence[tuple[int, int]] | None = None,
 ) -> Tensor:
     """The ``count`` likeliest tokens of each position and one more token, as stock scores them.
 
@@ -32,13 +32,14 @@ def best_tokens(
         wanted: (N,) int64, the token whose log-probability is needed in any case.
         pad, unk: symbols; padding has no chance.
         unk_penalty: subtracted from the log-probability of ``unk``, in nats.
-        banned: (position, token) pairs that are not among the best; nothing is redistributed to the others.
+        banned: (position, token) pairs that are not among the best; nothing is redistributed to the others. None: there
+            can be none. Two calls round alike only if both have None or both a list, which may be empty.
 
     Returns:
         (N, 2 * ``count`` + 1) fp32, best first: log-probabilities in nats, tokens as numbers, and the log-probability
         of ``wanted``. NaN where the model gave NaN.
     """
-    library = kernels() if reads(logits) and not (unk_penalty or banned) else None
+    library = kernels() if reads(logits) and not unk_penalty and banned is None else None
     if library is not None:
         wanted = wanted.contiguous()
         table = logits.new_empty(logits.size(0), 2 * count + 1)

@@ -20,10 +20,10 @@ from fairseq_cli import generate, interactive, train
 from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import fairseq_commands, main
 from fairseq_aggdec.distill import distilled_folder
-from fairseq_aggdec.evaluation.random_models import random_tables as tables
 from scripts.recipes import grow
 from scripts.recipes.lattice import recall_table
 from tests.cli.commands import PLUGIN, log_lines
+from tests.random_models import random_tables as tables
 from tests.support import make_dictionary, random_sources
 
 REFUSED, WARNED, WORKS = "refused", "warned", "works"

@@ -18,16 +18,16 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.evaluation.random_models import (
+from fairseq_aggdec.lattice.shortlist import Shortlist
+from fairseq_aggdec.methods import from_text
+from fairseq_aggdec.tasks import decoding_task
+from tests.random_models import (
     make_batch,
     make_model,
     make_task,
     random_sources,
     random_tables,
 )
-from fairseq_aggdec.lattice.shortlist import Shortlist
-from fairseq_aggdec.methods import from_text
-from fairseq_aggdec.tasks import decoding_task
 
 Hypotheses = list[list[dict[str, Any]]]
 Options = dict[str, Any]

@@ -1,1 +1,0 @@
-"""Random models and audits of them."""
