@@ -4,10 +4,11 @@ Importing this module registers all of it, once. The package has that done toget
 import of fairseq, so that ``import fairseq_aggdec`` by itself loads neither PyTorch nor fairseq.
 """
 
-from fairseq_aggdec import compat, hub
+from fairseq_aggdec import compat, hub, stored_options
 
 compat.check_fairseq()
 compat.register_safe_globals()
+stored_options.guard_evaluation()
 hub.watch_hub()
 
 from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402, F401
