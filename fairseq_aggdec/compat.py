@@ -148,7 +148,7 @@ def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
     if not os.path.isfile(path):
         return None
     try:
-        state, names = _read(path)
+        state, names = read_stored(path)
     except OSError as error:
         if error.filename is None:  # not the file: what stands in it led nowhere
             raise unreadable(path, error) from None
@@ -251,8 +251,12 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
     return state
 
 
-def _read(path: str) -> tuple[Any, list[str]]:
-    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read."""
+def read_stored(path: str) -> tuple[Any, list[str]]:
+    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read.
+
+    Raises:
+        Exception: nearly any, for a file that is damaged or of another kind.
+    """
     if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
         return _read_old_format(path)
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)

@@ -137,47 +137,45 @@ def _leaves(value: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     if len(name) > 50:  # it contains itself
         yield name, NotImplemented
         return
-    if type(value).__module__ == "omegaconf.nodes":
-        value = vars(value).get("_val")
     items = contained(value)
     if items is None:
-        yield name, value
+        yield name, unwrapped(value)
         return
     for key, one in items:
         yield from _leaves(one, (*name, str(key)))
 
 
 def contained(value: Any) -> list[tuple[Any, Any]] | None:
-    """Names and values in a container of options; None where `value` is no such container.
-
-    A configuration of OmegaConf is looked into as it is stored: asking it would resolve interpolations.
-    """
+    """Names and values in a container of options; None where `value` is no such container."""
+    value = unwrapped(value)
     kind = type(value)
     if kind is argparse.Namespace:
         return list(vars(value).items())
     if isinstance(value, Mapping) and kind.__module__ in ("builtins", "collections"):
         return list(value.items())
-    if kind in (list, tuple):
-        return list(enumerate(value))
-    if kind.__module__.startswith("omegaconf."):
-        return _of_omegaconf(value)
-    return None
+    return list(enumerate(value)) if kind in (list, tuple) else None
 
 
-def _of_omegaconf(value: Any) -> list[tuple[Any, Any]] | None:
+def unwrapped(value: Any) -> Any:
+    """What a part of an OmegaConf configuration holds, as it is stored; anything else as it is.
+
+    Asking the configuration itself would resolve interpolations.
+    """
+    if not type(value).__module__.startswith("omegaconf."):
+        return value
     parts = vars(value)
-    content = parts.get("_content")
-    if not parts.keys() <= OF_A_CONTAINER or not isinstance(content, (*PLAIN, dict, list)):
-        return None
-    if isinstance(content, dict):
-        return list(content.items())
-    return list(enumerate(content if isinstance(content, list) else [content]))
+    if "_val" in parts:
+        return unwrapped(parts["_val"])
+    # An attribute of another name would be found in place of the option of that name.
+    return parts["_content"] if OF_A_CONTAINER >= parts.keys() >= {"_content"} else value
 
 
 def _fault(name: str, value: Any) -> str | None:
     """What is wrong with an option; None where nothing is."""
     if value is NotImplemented:
         return "contains itself"
+    if type(value).__module__.startswith("omegaconf."):
+        return "is a configuration with more in it than options"
     if name == "_target_":
         return f"names code to be called ({shown(value)})"
     if isinstance(value, enum.Enum):
