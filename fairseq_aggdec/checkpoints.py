@@ -11,6 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from omegaconf.errors import OmegaConfBaseException
+
 from fairseq_aggdec.compat import CheckpointError, checked_model
 from fairseq_aggdec.stored_options import check_names, option, shown
 
@@ -70,7 +72,10 @@ def check_files(cfg: Any) -> None:
 
 def _named(cfg: Any, name: str) -> str | None:
     """A text that a task's configuration takes from another section; None where there is no such section."""
-    value = getattr(cfg, name, None)
+    try:
+        value = getattr(cfg, name, None)
+    except OmegaConfBaseException:
+        return None
     return value if isinstance(value, str) and not value.startswith("${") else None
 
 

@@ -210,19 +210,6 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
     )
 
 
-def check_checkpoints(paths: str | None) -> None:
-    """:func:`check_checkpoint` for each file of a ``--path`` value such as ``a.pt:b.pt``.
-
-    A task sees that value through a field ``model_paths: Optional[str] = II("common_eval.path")`` (without help text,
-    so that fairseq makes no flag of it); ``setup_task`` runs before any model is loaded.
-    """
-    if paths:
-        from fairseq.utils import split_paths
-
-        for path in split_paths(paths):
-            check_checkpoint(path)
-
-
 def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> dict[str, Any]:
     """The state of the fairseq checkpoint `path` on the CPU, after :func:`checked_model`.
 

@@ -12,10 +12,8 @@ import torch
 from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
-from fairseq_aggdec.checkpoints import check_built, check_files, check_when_loaded, path_of
 from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.draft_options import (
@@ -63,13 +61,12 @@ from fairseq_aggdec.drafters.loading import load_drafter
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.lattice.decoding import build_lattice_generator
 from fairseq_aggdec.lattice.shortlist import build_shortlist
-from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
-from fairseq_aggdec.stored_options import check_options
+from fairseq_aggdec.tasks.checked_models import CheckedModels
 
 logger = logging.getLogger(__name__)
 
 
-class DecodingTask(FairseqTask):
+class DecodingTask(CheckedModels):
     """Mixed in before a sequence-to-sequence task whose configuration has the fields of ``DecodingConfig``.
 
     Attributes:
@@ -85,13 +82,6 @@ class DecodingTask(FairseqTask):
         self.counters = Counters()
         self.summary_at_exit = False
         self.training = False
-        self.models_built = 0  # from checkpoints
-
-    @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
-        """fairseq's; the checkpoints that the command names are checked before anything else."""
-        check_files(cfg)
-        return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
@@ -108,25 +98,6 @@ class DecodingTask(FairseqTask):
             raise ValueError(
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
             ) from error
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too.
-
-        Raises:
-            CheckpointError: options of a checkpoint that hold code, or that belong to another task.
-        """
-        path = path_of(getattr(self.cfg, "model_paths", None), self.models_built)
-        if from_checkpoint:
-            check_options({"cfg": {"model": cfg}}, path)
-            check_built(cfg, path)
-        args = as_namespace(cfg)
-        model = super().build_model(args, from_checkpoint)
-        keep_options(cfg, args)
-        if from_checkpoint:
-            self.models_built += 1
-            dictionaries = {"source": self.source_dictionary, "target": self.target_dictionary}
-            check_when_loaded(model, dictionaries, self.cfg.data, path)
-        return model
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         self.training = True  # only training and validation ask for a criterion
