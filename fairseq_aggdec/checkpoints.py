@@ -39,7 +39,7 @@ DECIDING = (
     "load_dictionary",
     "setup_task",
 )
-LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok")
+LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
 class DictionaryMismatch(CheckpointError):
@@ -176,7 +176,7 @@ def check_built(cfg: Any, path: str) -> None:
     if tokens:
         raise CheckpointError(
             f"{path} was trained with --{tokens[0].replace('_', '-')}, so with language tokens that this task does "
-            "not add: decode it with --task translation_multi_simple_epoch."
+            "not add: decode it with the task that it was trained with."
         )
 
 

@@ -16,9 +16,9 @@ from unittest import mock
 
 import torch
 from fairseq.data import Dictionary
-from fairseq_cli import generate, interactive, train
+from fairseq_cli import generate, interactive, train, validate
 
-from fairseq_aggdec.cli import fairseq_commands
+from fairseq_aggdec.cli import fairseq_commands, upgrade_checkpoint
 from fairseq_aggdec.data import distilled_folder
 from fairseq_aggdec.evaluation import replay
 from fairseq_aggdec.evaluation.random_models import random_tables as tables
@@ -144,6 +144,8 @@ COMMANDS: dict[str, Callable[[], Any]] = {
     "fairseq-generate": generate.cli_main,
     "fairseq-interactive": interactive.cli_main,
     "fairseq-train": train.cli_main,
+    "fairseq-validate": validate.cli_main,
+    "aggdec upgrade-checkpoint": upgrade_checkpoint.main,
     "aggdec-generate": lambda: sys.exit(fairseq_commands.generate()),
 } | {
     f"scripts/{name}.py": script_main(name)
@@ -172,6 +174,7 @@ OPTIONS["aggdec-generate"] = [*COMMON, "--source-lang", LANGUAGES[0], "--target-
 OPTIONS["fairseq-train"] = [*PLUGIN, "--cpu", "--lr", "0.001", "--optimizer", "adam"]
 OPTIONS["fairseq-train"] += ["--max-update", "1", "--batch-size", "4", "--num-workers", "0"]
 OPTIONS["fairseq-train"] += ["--no-progress-bar"]
+OPTIONS["fairseq-validate"] = [*PLUGIN, "--cpu", "--num-workers", "0", "--batch-size", "2"]
 
 
 def run(bench: Bench, case: Case, tmp: Path) -> Ended:
