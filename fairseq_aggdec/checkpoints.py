@@ -54,8 +54,12 @@ class DictionaryMismatch(CheckpointError):
         self.reason = reason
 
 
-def check_files(cfg: Any) -> None:
+def check_files(cfg: Any, kind: str) -> None:
     """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
+
+    Args:
+        cfg: of the task.
+        kind: the task of the plugin that it is, or is derived from.
 
     Raises:
         CheckpointError: a file that must not be loaded, or is of another task.
@@ -64,7 +68,7 @@ def check_files(cfg: Any) -> None:
     overrides = _named(cfg, "model_overrides")
     if overrides is not None:
         check_overrides(overrides)
-    check_models(_named(cfg, "model_paths"), str(getattr(cfg, "_name", None) or AGGDEC))
+    check_models(_named(cfg, "model_paths"), kind, getattr(cfg, "_name", None))
     language_model = _named(cfg, "lm_path")
     if language_model is not None and (state := checked_model(language_model)) is not None:
         check_names(state, f"--lm-path {language_model}")
@@ -91,12 +95,12 @@ def check_overrides(text: str) -> None:
         )
 
 
-def check_models(paths: str | None, requested: str) -> None:
+def check_models(paths: str | None, kind: str, name: str | None = None) -> None:
     """Raises :class:`CheckpointError` for the first checkpoint that cannot be decoded with the task.
 
     Args:
         paths: ``--path``, several joined by ``:``; a missing file is left to fairseq, which names it well.
-        requested: name of the task.
+        kind, name: of the task, as for :func:`check_task`.
     """
     from fairseq.utils import split_paths
 
@@ -104,7 +108,7 @@ def check_models(paths: str | None, requested: str) -> None:
         state = checked_model(path)
         if state is None:
             continue
-        check_task(state, path, requested)
+        check_task(state, path, kind, name)
         check_names(state, path)
         if not any(name.startswith("encoder.") for name in state["model"]):
             raise CheckpointError(
@@ -112,21 +116,24 @@ def check_models(paths: str | None, requested: str) -> None:
             )
 
 
-def check_task(state: Mapping[str, Any], path: str, requested: str) -> None:
+def check_task(state: Mapping[str, Any], path: str, kind: str, name: str | None = None) -> None:
     """Raises :class:`CheckpointError` if a checkpoint belongs to a task that prepares or starts sentences otherwise.
 
     A task of somebody else's that we cannot judge gets a warning.
 
     Args:
-        requested: name of the task that is to decode it.
+        kind: the task of the plugin that is to decode it.
+        name: of that task, where it is one that somebody derived.
     """
     own = option(state, "task._name", "task") or "translation"
-    if own == requested or {own, requested} <= AS_TRANSLATION:
+    if own in (kind, name) or {own, kind} <= AS_TRANSLATION:
         return
-    difference = _difference(own) if requested in AS_TRANSLATION else "another task"
+    difference = _difference(own) if kind in AS_TRANSLATION else "another task"
     if difference is None:
         return
-    said = f"{path} was trained with --task {own}, which is not --task {requested} ({difference})"
+    said = (
+        f"{path} was trained with --task {own}, which is not --task {name or kind} ({difference})"
+    )
     if difference == UNKNOWN:
         logger.warning("%s: compare its outputs with those of --task %s", said, own)
         return
@@ -145,10 +152,11 @@ def _difference(own: str) -> str | None:
     if found is None:
         return UNKNOWN
     if issubclass(found, TranslationTask):
+        plain = TranslationTask, TASK_REGISTRY[AGGDEC]
         changed = [
             name
             for name in DECIDING
-            if _function(found, name) is not _function(TranslationTask, name)
+            if _function(found, name) not in [_function(one, name) for one in plain]
         ]
         if not changed:
             return None

@@ -152,7 +152,7 @@ def contained(value: Any) -> list[tuple[Any, Any]] | None:
     if kind is argparse.Namespace:
         return list(vars(value).items())
     if isinstance(value, Mapping) and kind.__module__ in ("builtins", "collections"):
-        return list(value.items())
+        return [*value.items(), *getattr(value, "__dict__", {}).items()]  # of an OrderedDict
     return list(enumerate(value)) if kind in (list, tuple) else None
 
 

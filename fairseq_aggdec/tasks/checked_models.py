@@ -1,6 +1,6 @@
 """What the plugin's tasks do with checkpoints: they are checked before fairseq builds anything from them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from fairseq.tasks import FairseqTask
 
@@ -13,15 +13,17 @@ class CheckedModels(FairseqTask):
     """Mixed in before a task whose configuration names checkpoints by ``model_paths``.
 
     Attributes:
+        kind: the name that the task is registered by; tasks derived from it have their own.
         models_built: from checkpoints.
     """
 
+    kind: ClassVar[str]
     models_built = 0
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """fairseq's, after the files that the command names have been checked."""
-        check_files(cfg)
+        check_files(cfg, cls.kind)
         return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:

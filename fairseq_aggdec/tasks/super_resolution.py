@@ -91,6 +91,7 @@ class SuperResolutionTask(DecodingTask):
         offset: index of intensity 0.
     """
 
+    kind = "super_resolution"
     cfg: SuperResolutionConfig
 
     def __init__(self, cfg: SuperResolutionConfig, form: ImageFormat):
@@ -105,8 +106,9 @@ class SuperResolutionTask(DecodingTask):
             raise ValueError("--task super_resolution needs the folder of the prepared images")
         if cfg.input_noise < 0:
             raise ValueError(f"--input-noise {cfg.input_noise}: it must be at least 0")
-        check_files(cfg)
-        return cls(cfg, read_format(cfg.data))
+        form = read_format(cfg.data)
+        check_files(cfg, cls.kind)
+        return cls(cfg, form)
 
     @property
     def source_dictionary(self) -> Dictionary:

@@ -28,4 +28,5 @@ class TranslationAggdecTask(DecodingTask, TranslationTask):
     Works on checkpoints trained with the stock ``translation`` task as well as with this one.
     """
 
+    kind = "translation_aggdec"
     cfg: TranslationAggdecConfig

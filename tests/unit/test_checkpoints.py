@@ -30,6 +30,7 @@ from fairseq_aggdec.compat import (
     register_safe_globals,
 )
 from fairseq_aggdec.evaluation import replay
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import make_dictionary
 
 SMALL = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--encoder-layers", "1"]
@@ -298,13 +299,24 @@ class OwnStart(TranslationTask):
         return super().inference_step(*args, **kwargs)
 
 
+class Derived(TranslationAggdecTask):
+    """A task of ours with another criterion, say."""
+
+
+class DerivedStart(TranslationAggdecTask):
+    def inference_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().inference_step(*args, **kwargs)
+
+
 @pytest.mark.parametrize(
     ("own", "outcome"),
     [
         ("translation", ""),
         ("translation_aggdec", ""),
         ("own_loss", ""),
+        ("derived", ""),
         ("own_start", "warned"),
+        ("derived_start", "warned"),
         ("unknown", "warned"),
         ("translation_multi_simple_epoch", "refused"),
         ("translation_from_pretrained_bart", "refused"),
@@ -320,8 +332,9 @@ class OwnStart(TranslationTask):
 def test_a_checkpoint_of_another_task(
     own: str, outcome: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(TASK_REGISTRY, "own_loss", OwnLoss)
-    monkeypatch.setitem(TASK_REGISTRY, "own_start", OwnStart)
+    others = {"own_loss": OwnLoss, "own_start": OwnStart}
+    for name, task in {**others, "derived": Derived, "derived_start": DerivedStart}.items():
+        monkeypatch.setitem(TASK_REGISTRY, name, task)
     said = f"a.pt was trained with --task {own}, which is not --task translation_aggdec"
     for state in (of_task(own), {"args": argparse.Namespace(task=own)}):
         if outcome == "refused":
@@ -332,6 +345,14 @@ def test_a_checkpoint_of_another_task(
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == (2 if outcome == "warned" else 0)
     assert all(said in warning for warning in warnings)
+
+
+def test_a_derived_task_decodes_its_own_and_what_translation_trained(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for own in ("derived_start", "translation", "translation_aggdec"):
+        check_task(of_task(own), "a.pt", "translation_aggdec", "derived_start")
+    assert not [r for r in caplog.records if r.levelno == logging.WARNING]
 
 
 def test_images_and_texts_are_other_tasks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from argparse import Namespace
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
 def configuration(content: Any, **hidden: Any) -> Any:
     """As OmegaConf; `hidden` are attributes that only a file made by hand has."""
     made = OmegaConf.create(content, flags={"allow_objects": True})
+    vars(made).update(hidden)
+    return made
+
+
+def ordered(**hidden: Any) -> Any:
+    """A dictionary with attributes."""
+    made = OrderedDict(arch="transformer")
     vars(made).update(hidden)
     return made
 
@@ -55,6 +63,7 @@ HOSTILE: dict[str, Any] = {
     "a long text": {"model": {"encoder_layers": "1+" * 9999 + "1"}},
     "the environment": {"model": {"data": "${oc.env:HOME}"}},
     "a target of hydra": {"model": {"_target_": "os.system", "command": "true"}},
+    "an attribute of a dictionary": {"model": ordered(adaptive_softmax_cutoff=CODE)},
     "a hidden attribute": {"model": configuration({"a": 1}, adaptive_softmax_cutoff=CODE)},
 }
 
