@@ -1,66 +1,243 @@
-"""Checks of the checkpoints a command names, before fairseq loads them: one sentence instead of a page of shapes."""
+"""Checks of the checkpoints a command names, before fairseq decodes with them: one sentence each.
+
+What a file holds is checked before fairseq loads it. Whether its embeddings fit the dictionaries shows when the model
+is there and has brought the file's parameters into its own form: some files have rows that the model itself removes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_aggdec.compat import CheckpointError, check_checkpoint, unreadable
+from fairseq_aggdec.compat import CheckpointError, checked_model
+from fairseq_aggdec.stored_options import check_names, option, shown
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
+    from torch import nn
+
+logger = logging.getLogger(__name__)
 
 EMBEDDINGS = {
     "source": ("encoder.embed_tokens.weight", "--source-lang"),
     "target": ("decoder.embed_tokens.weight", "--target-lang"),
 }
+# Tasks whose sources, start tokens and dictionaries are those of fairseq's translation.
+AGGDEC = "translation_aggdec"
+AS_TRANSLATION = {"translation", AGGDEC}
+# Methods by which a task decides these.
+DECIDING = (
+    "build_dataset_for_inference",
+    "build_generator",
+    "build_model",
+    "inference_step",
+    "load_dataset",
+    "load_dictionary",
+    "setup_task",
+)
+LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
-def check_models(paths: str | None, dictionaries: Mapping[str, Dictionary], data: str) -> None:
-    """Raises :class:`CheckpointError` for the first checkpoint that cannot belong to the data.
+class DictionaryMismatch(CheckpointError):
+    """A checkpoint was trained with another dictionary.
+
+    Attributes:
+        reason: the sentence without its subject.
+    """
+
+    def __init__(self, subject: str, reason: str):
+        super().__init__(f"{subject} {reason}")
+        self.reason = reason
+
+
+def check_files(cfg: Any, kind: str) -> None:
+    """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
+
+    Args:
+        cfg: of the task.
+        kind: the task of the plugin that it is, or is derived from.
+
+    Raises:
+        CheckpointError: a file that must not be loaded, or is of another task.
+        ValueError: overrides that are no dictionary of plain values.
+    """
+    overrides = _named(cfg, "model_overrides")
+    if overrides is not None:
+        check_overrides(overrides)
+    check_models(_named(cfg, "model_paths"), kind, getattr(cfg, "_name", None))
+    language_model = _named(cfg, "lm_path")
+    if language_model is not None and (state := checked_model(language_model)) is not None:
+        check_names(state, f"--lm-path {language_model}")
+
+
+def _named(cfg: Any, name: str) -> str | None:
+    """A text that a task's configuration takes from another section; None where there is no such section."""
+    try:
+        value = getattr(cfg, name, None)
+    except OmegaConfBaseException:
+        return None
+    return value if isinstance(value, str) and not value.startswith("${") else None
+
+
+def check_overrides(text: str) -> None:
+    """Raises ``ValueError`` unless ``--model-overrides`` is a dictionary of plain values."""
+    try:
+        given = ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError(
+            f"--model-overrides {shown(text)}: it must be a dictionary of plain values, such as \"{{'dropout': 0.1}}\""
+        )
+
+
+def check_models(paths: str | None, kind: str, name: str | None = None) -> None:
+    """Raises :class:`CheckpointError` for the first checkpoint that cannot be decoded with the task.
 
     Args:
         paths: ``--path``, several joined by ``:``; a missing file is left to fairseq, which names it well.
-        dictionaries: of ``source`` and ``target``.
-        data: the data folder, for the message.
+        kind, name: of the task, as for :func:`check_task`.
     """
     from fairseq.utils import split_paths
 
     for path in split_paths(paths) if paths else ():
-        check_checkpoint(path)
-        model = _parameters(path)
-        if model is not None:
-            _check_dictionaries(path, model, dictionaries, data)
-
-
-def _parameters(path: str) -> Mapping[str, Any] | None:
-    """Parameters of a checkpoint, mapped and not read; None where there is no such file or it cannot be mapped."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError:
-        return None
-    except RuntimeError as error:
-        if "mmap" not in str(error):
-            raise unreadable(path, error) from None
-        return None  # written before torch 1.6: loadable, but not in pieces
-    except Exception as error:  # a damaged file makes the loader raise nearly anything
-        raise unreadable(path, error) from None
-    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
-    return state["model"]
-
-
-def _check_dictionaries(
-    path: str, model: Mapping[str, Any], dictionaries: Mapping[str, Dictionary], data: str
-) -> None:
-    if not any(name.startswith("encoder.") for name in model):
-        raise CheckpointError(f"{path} has no encoder: this task decodes encoder-decoder models.")
-    for side, (name, option) in EMBEDDINGS.items():
-        size = len(dictionaries[side])
-        if name in model and model[name].shape[0] != size:
+        state = checked_model(path)
+        if state is None:
+            continue
+        check_task(state, path, kind, name)
+        check_names(state, path)
+        if not any(name.startswith("encoder.") for name in state["model"]):
             raise CheckpointError(
-                f"{path} was trained with a {side} dictionary of {model[name].shape[0]} types, but the one in {data} "
-                f"has {size}: name the data folder it was trained on, and check {option}."
+                f"{path} has no encoder: this task decodes encoder-decoder models."
             )
+
+
+def check_task(state: Mapping[str, Any], path: str, kind: str, name: str | None = None) -> None:
+    """Raises :class:`CheckpointError` if a checkpoint belongs to a task that prepares or starts sentences otherwise.
+
+    A task of somebody else's that we cannot judge gets a warning.
+
+    Args:
+        kind: the task of the plugin that is to decode it.
+        name: of that task, where it is one that somebody derived.
+    """
+    own = option(state, "task._name", "task") or "translation"
+    if own in (kind, name) or {own, kind} <= AS_TRANSLATION:
+        return
+    difference = _difference(own) if kind in AS_TRANSLATION else "another task"
+    if difference is None:
+        return
+    said = (
+        f"{path} was trained with --task {own}, which is not --task {name or kind} ({difference})"
+    )
+    if difference == UNKNOWN:
+        logger.warning("%s: compare its outputs with those of --task %s", said, own)
+        return
+    raise CheckpointError(f"{said}: its outputs would be wrong, so decode it with --task {own}.")
+
+
+UNKNOWN = "this package does not know how it prepares its sentences"
+
+
+def _difference(own: str) -> str | None:
+    """How a task differs from fairseq's translation in decoding; None where it does not."""
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.translation import TranslationTask
+
+    found = TASK_REGISTRY.get(own)
+    if found is None:
+        return UNKNOWN
+    if issubclass(found, TranslationTask):
+        plain = TranslationTask, TASK_REGISTRY[AGGDEC]
+        changed = [
+            name
+            for name in DECIDING
+            if _function(found, name) not in [_function(one, name) for one in plain]
+        ]
+        if not changed:
+            return None
+        difference = f"it has its own {changed[0]}"
+    else:
+        difference = "it prepares its sentences otherwise"
+    stock = found.__module__.startswith(("fairseq.", "fairseq_aggdec."))
+    return difference if stock else UNKNOWN
+
+
+def _function(owner: type, name: str) -> Any:
+    method = getattr(owner, name)
+    return getattr(method, "__func__", method)
+
+
+def check_built(cfg: Any, path: str) -> None:
+    """Raises :class:`CheckpointError` if the options of a model belong to another task than translation.
+
+    Args:
+        path: of the checkpoint.
+        cfg: of the model in it. Models of older kinds keep all options of their training there; fairseq's
+            hub replaces the task's name.
+    """
+    tokens = [name for name in LANGUAGE_TOKENS if getattr(cfg, name, None)]
+    if tokens:
+        raise CheckpointError(
+            f"{path} was trained with --{tokens[0].replace('_', '-')}, so with language tokens that this task does "
+            "not add: decode it with the task that it was trained with."
+        )
+
+
+def check_when_loaded(
+    model: nn.Module, dictionaries: Mapping[str, Dictionary], data: str, path: str
+) -> None:
+    """Has a model raise :class:`DictionaryMismatch`, once, if the parameters it is given are of other dictionaries.
+
+    Args:
+        model: fresh from being built, without the parameters of the checkpoint.
+        dictionaries: of ``source`` and ``target``.
+        data: the data folder, for the message.
+        path: of the checkpoint, likewise.
+    """
+
+    def check(_: nn.Module, given: Mapping[str, Any], *rest: Any) -> None:
+        handle.remove()
+        own = model.state_dict()
+        for side, (name, language) in EMBEDDINGS.items():
+            if name in given and name in own and len(given[name]) != len(own[name]):
+                raise DictionaryMismatch(
+                    path,
+                    f"was trained with a {side} dictionary of {len(given[name])} types, but the one in {data} has "
+                    f"{len(dictionaries[side])}: name the data folder it was trained on, and check {language}.",
+                )
+
+    handle = model.register_load_state_dict_pre_hook(check)
+
+
+def load_model(path: str, state: Mapping[str, Any], task: Any, option: str = "") -> Any:
+    """The model in the state of a checkpoint that has been checked.
+
+    Args:
+        path: of the checkpoint.
+        option: that named it, for messages.
+
+    Raises:
+        CheckpointError: the model has other dictionaries than the task, or an architecture that is not registered.
+    """
+    from fairseq import checkpoint_utils
+
+    subject = f"{option} {path}".strip()
+    check_names(state, subject)
+    try:
+        (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    except DictionaryMismatch as error:
+        raise CheckpointError(f"{subject} {error.reason}") from None
+    return model
+
+
+def path_of(paths: str | None, number: int) -> str:
+    """The file that the model of that number comes from: fairseq builds those of ``--path`` in order."""
+    from fairseq.utils import split_paths
+
+    files: Sequence[str] = split_paths(paths) if paths else ()
+    return files[number] if number < len(files) else "the checkpoint"

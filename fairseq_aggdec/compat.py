@@ -1,24 +1,31 @@
 """What depends on the versions of PyTorch and fairseq: checked or adapted once, at import.
 
-Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which refuses two kinds of
-harmless object that ``fairseq-train`` writes; :func:`register_safe_globals` declares exactly those as data.
+Nothing here changes fairseq. PyTorch >= 2.6 loads checkpoints in its weights-only mode, which refuses some kinds of
+harmless object that ``fairseq-train`` writes or wrote; :func:`register_safe_globals` declares exactly those as data.
 Everything else stays refused, and :func:`check_checkpoint` says so in one sentence before fairseq's own loader would.
+The options of a file are checked there too: see :mod:`fairseq_aggdec.stored_options`.
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
 import importlib
 import importlib.metadata
 import logging
 import os
 import pickle
 import re
+import sys
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 import numpy
 import torch
+
+from fairseq_aggdec.stored_options import CheckpointError as CheckpointError
+from fairseq_aggdec.stored_options import check_names, check_options
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +39,26 @@ _NUMBER_DTYPES = (
     *(f"Float{bits}DType" for bits in (16, 32, 64)),
     "BoolDType",
 )
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint file that must not, or cannot, be loaded. The message names the file."""
+_NUMBER_TYPES = ("bool", "dict", "float", "int", "list", "str")  # of entries, which OmegaConf notes
+_METERS = ("AverageMeter", "StopwatchMeter", "SumMeter", "TimeMeter")
+_CONFIGURATION_CLASSES = {
+    "omegaconf.dictconfig": ("DictConfig",),
+    "omegaconf.listconfig": ("ListConfig",),
+    "omegaconf.base": ("ContainerMetadata", "Metadata"),
+    "omegaconf.nodes": (
+        "AnyNode",
+        "BooleanNode",
+        "EnumNode",
+        "FloatNode",
+        "IntegerNode",
+        "StringNode",
+    ),
+}
+# Entries without which fairseq loads nothing -> those that stood for them in old files.
+_ENTRIES = {
+    "optimizer_history": ("best_loss", "optimizer"),
+    "extra_state": ("epoch", "batch_offset", "val_loss"),
+}
 
 
 def check_fairseq() -> None:
@@ -78,9 +101,10 @@ def register_safe_globals() -> None:
 
 
 def _data_globals() -> list[Any]:
-    """Options (``argparse.Namespace``) and NumPy numbers (counts of ``--eval-bleu``).
+    """Options, counts and meters: classes whose instances are data, whatever a file makes of them.
 
-    None of them can run code.
+    Making or filling in one of them stores values and calls nothing that a file names. An interpolation of OmegaConf is
+    resolved only where somebody asks for it; :func:`check_options` refuses those that call a function.
     """
     multiarray = importlib.import_module("numpy._core.multiarray")
     allowed: list[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
@@ -90,18 +114,41 @@ def _data_globals() -> list[Any]:
             allowed.append((builder, f"{module}.{builder.__name__}"))
     # Files never spell the classes of dtypes, but the loader asks for them when it fills one in.
     allowed += [getattr(numpy.dtypes, name) for name in _NUMBER_DTYPES]
-    return allowed
+    allowed += [(getattr(builtins, name), f"builtins.{name}") for name in _NUMBER_TYPES]
+    allowed += [(Any, "typing.Any"), (_plain_dict, "collections.defaultdict")]
+    for module, names in _CONFIGURATION_CLASSES.items():
+        allowed += [getattr(importlib.import_module(module), name) for name in names]
+    return allowed + _meters()
 
 
-def check_checkpoint(path: str) -> None:
-    """Raise :class:`CheckpointError` if `path` hides code or is no readable checkpoint.
+def _plain_dict(*_: Any) -> dict[Any, Any]:
+    """What a ``defaultdict`` is loaded as: without the function that makes its defaults."""
+    return {}
 
-    Reads only the pickled structure, not the tensors. A missing file passes: fairseq itself names those well.
+
+def _meters() -> list[Any]:
+    """The meters of fairseq, which old checkpoints hold as objects, under the names of either age."""
+    meters = importlib.import_module("fairseq.logging.meters")
+    return [
+        (getattr(meters, name), f"{module}.{name}")
+        for name in _METERS
+        for module in ("fairseq.meters", "fairseq.logging.meters")
+    ]
+
+
+def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
+    """The state in a checkpoint as it is stored, its tensors mapped and not read, if it holds data only.
+
+    Returns:
+        None where there is no such file, which fairseq itself names well.
+
+    Raises:
+        CheckpointError: `path` hides code, in what is pickled or in its options, or is no readable checkpoint.
     """
     if not os.path.isfile(path):
-        return
+        return None
     try:
-        names = _foreign_globals(path)
+        state, names = read_stored(path)
     except OSError as error:
         if error.filename is None:  # not the file: what stands in it led nowhere
             raise unreadable(path, error) from None
@@ -111,8 +158,42 @@ def check_checkpoint(path: str) -> None:
     if names:
         raise CheckpointError(
             f"{path} is refused: besides tensors and options it names {', '.join(sorted(names))}, "
-            "which would run as code when loaded. Save it anew without them, in the program that wrote it."
+            f"which would run as code when loaded; `aggdec upgrade-checkpoint {path} NEW.pt` writes a copy without it."
         )
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
+    check_options(state, path)
+    return state
+
+
+def checked_model(path: str) -> Mapping[Any, Any] | None:
+    """As :func:`check_checkpoint`, of a file that fairseq can load a model from.
+
+    Raises:
+        CheckpointError: also where the model is missing, or an entry without which fairseq loads nothing.
+    """
+    state = check_checkpoint(path)
+    if state is None:
+        return None
+    if not isinstance(state.get("model"), Mapping):
+        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
+    missing = missing_entry(state)
+    if missing is not None:
+        raise CheckpointError(
+            f"{path} has no entry {missing!r}, without which fairseq loads nothing; "
+            f"`aggdec upgrade-checkpoint {path} NEW.pt` writes a copy with it."
+        )
+    return state
+
+
+def missing_entry(state: Mapping[Any, Any]) -> str | None:
+    """What fairseq looks for in a checkpoint, in the form of either age, and does not find."""
+    if state.get("cfg") is None and state.get("args") is None:
+        return "cfg"
+    for entry, older in _ENTRIES.items():
+        if entry not in state and not all(name in state for name in older):
+            return entry
+    return None
 
 
 def unreadable(path: str, error: BaseException) -> CheckpointError:
@@ -129,21 +210,8 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
     )
 
 
-def check_checkpoints(paths: str | None) -> None:
-    """:func:`check_checkpoint` for each file of a ``--path`` value such as ``a.pt:b.pt``.
-
-    A task sees that value through a field ``model_paths: Optional[str] = II("common_eval.path")`` (without help text,
-    so that fairseq makes no flag of it); ``setup_task`` runs before any model is loaded.
-    """
-    if paths:
-        from fairseq.utils import split_paths
-
-        for path in split_paths(paths):
-            check_checkpoint(path)
-
-
 def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state of the fairseq checkpoint `path` on the CPU, after :func:`check_checkpoint`.
+    """The state of the fairseq checkpoint `path` on the CPU, after :func:`checked_model`.
 
     Raises ``FileNotFoundError`` or :class:`CheckpointError`, each naming the file.
     """
@@ -152,41 +220,59 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
 
     if not PathManager.exists(path):
         raise FileNotFoundError(f"Checkpoint {path} does not exist.")
-    check_checkpoint(path)
+    stored = checked_model(path)
+    if stored is not None and stored.get("args") is not None:
+        check_names(stored, path)
     try:
         state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
-    except KeyError as error:  # fairseq looks for its own entries before anything else
-        raise CheckpointError(
-            f"{path} was not written by fairseq: it has no entry {error}."
-        ) from error
     except (
         AttributeError,
         EOFError,
+        LookupError,
         RuntimeError,
         TypeError,
         ValueError,
         pickle.UnpicklingError,
     ) as error:
         raise unreadable(path, error) from None
-    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
     return state
 
 
-def _foreign_globals(path: str) -> list[str]:
-    """Names in the checkpoint that weights-only loading refuses."""
-    try:
-        return torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except ValueError:  # not a zip archive: written by PyTorch < 1.6, or a bare pickle
-        return _foreign_global_of_old_format(path)
+def read_stored(path: str) -> tuple[Any, list[str]]:
+    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read.
+
+    Raises:
+        Exception: nearly any, for a file that is damaged or of another kind.
+    """
+    if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
+        return _read_old_format(path)
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    found = {name: _configuration_class(name) for name in names}
+    torch.serialization.add_safe_globals([one for one in found.values() if one is not None])
+    if foreign := [name for name, one in found.items() if one is None]:
+        return None, foreign
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True), []
 
 
-def _foreign_global_of_old_format(path: str) -> list[str]:
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if named is None:
-            raise
-        return [named[1]]
-    return []
+def _read_old_format(path: str) -> tuple[Any, list[str]]:
+    while True:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True), []
+        except pickle.UnpicklingError as error:
+            named = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if named is None:
+                raise
+            found = _configuration_class(named[1])
+            if found is None:
+                return None, [named[1]]
+            torch.serialization.add_safe_globals([found])
+
+
+def _configuration_class(name: str) -> type | None:
+    """fairseq's class of options of that name, if it is loaded already: a dataclass, so its instances are data."""
+    from fairseq.dataclass import FairseqDataclass
+
+    module, _, name = name.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None) if module.startswith("fairseq.") else None
+    is_data = isinstance(found, type) and issubclass(found, FairseqDataclass)
+    return found if is_data and found.__module__ == module else None

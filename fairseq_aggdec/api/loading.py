@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import data_utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.utils import split_paths
@@ -19,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.api.text import make_codec
 from fairseq_aggdec.api.translator import Translator, best_device
+from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
@@ -221,7 +221,6 @@ def _precision(dtype: str | torch.dtype | None) -> torch.dtype:
 def _load(
     path: str, state: dict[str, Any], task: Any, cfg: DictConfig, device: torch.device
 ) -> Any:
-    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
-    model = model.to(device).eval()
+    model = load_model(path, state, task).to(device).eval()
     model.prepare_for_inference_(cfg)
     return model

@@ -20,7 +20,15 @@ RELEVANT = {
     "dataset": ("max_tokens", "batch_size"),
 }
 FILES = ("_path", "_file")
-IRRELEVANT = {"_name", "data", "model_paths", "no_seed_provided", "print_alignment", "print_step"}
+IRRELEVANT = {
+    "_name",
+    "data",
+    "model_overrides",  # refused
+    "model_paths",
+    "no_seed_provided",
+    "print_alignment",
+    "print_step",
+}
 
 
 def digest(paths: Sequence[Path]) -> str:

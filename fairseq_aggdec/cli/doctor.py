@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.utils import split_paths
 from torch import nn
 
+from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -133,7 +133,7 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
         yield "advice", "this is a drafter: give it to --drafter-path, and its verifier to --path"
         return
     task = make_task(trained, data)
-    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    model = load_model(path, state, task)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     yield "model", f"{type(model).__name__}, {millions:.1f} million parameters"
     scorer = isinstance(model.decoder, MarkovDecoder)

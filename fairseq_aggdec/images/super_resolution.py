@@ -21,7 +21,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, OmegaConf, open_dict
 from torch import Tensor
 
-from fairseq_aggdec.checkpoints import check_models
+from fairseq_aggdec.checkpoints import check_files
 from fairseq_aggdec.images.data import (
     INTENSITIES,
     ImageFormat,
@@ -47,8 +47,9 @@ class SuperResolutionConfig(DecodingConfig):
     data: Optional[str] = field(
         default=None, metadata={"help": "folder made by python -m fairseq_aggdec.images.data"}
     )
-    # --path, seen from the task; no help text, so that fairseq makes no flag of it.
+    # Seen from the task: --path, --model-overrides. No help text, so that fairseq makes no flags of them.
     model_paths: Optional[str] = II("common_eval.path")
+    model_overrides: Optional[str] = II("common_eval.model_overrides")
     train_subset: str = II("dataset.train_subset")
     input_noise: float = field(
         default=0.0,
@@ -90,6 +91,7 @@ class SuperResolutionTask(DecodingTask):
         offset: index of intensity 0.
     """
 
+    kind = "super_resolution"
     cfg: SuperResolutionConfig
 
     def __init__(self, cfg: SuperResolutionConfig, form: ImageFormat):
@@ -104,10 +106,9 @@ class SuperResolutionTask(DecodingTask):
             raise ValueError("--task super_resolution needs the folder of the prepared images")
         if cfg.input_noise < 0:
             raise ValueError(f"--input-noise {cfg.input_noise}: it must be at least 0")
-        task = cls(cfg, read_format(cfg.data))
-        dictionaries = {"source": task.dictionary, "target": task.dictionary}
-        check_models(cfg.model_paths, dictionaries, cfg.data)
-        return task
+        form = read_format(cfg.data)
+        check_files(cfg, cls.kind)
+        return cls(cfg, form)
 
     @property
     def source_dictionary(self) -> Dictionary:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq import checkpoint_utils
 from fairseq.tasks import FairseqTask
 
+from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
@@ -28,6 +28,7 @@ def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -
             f"{option} {path} is no drafter: name one trained with --arch nar_drafter there, and the verifier with "
             "--path."
         )
+    _check_dictionaries(state["model"], path, task, option)
     drafter: NarDrafterModel = _build(state, path, task, option)
     return drafter
 
@@ -53,9 +54,7 @@ def load_writer(path: str, task: FairseqTask, option: str = "--drafter-path") ->
 
 def _build(state: dict[str, Any], path: str, task: FairseqTask, option: str) -> Any:
     _check_languages(state, path, task, option)
-    _check_dictionaries(state["model"], path, task, option)
-    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
-    return model.eval()
+    return load_model(path, state, task, option).eval()
 
 
 def _check_languages(state: Mapping[str, Any], path: str, task: FairseqTask, option: str) -> None:

@@ -12,7 +12,6 @@ import torch
 from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
@@ -50,7 +49,6 @@ from fairseq_aggdec.methods.options import (
     strict_width,
 )
 from fairseq_aggdec.methods.shortlist import build_shortlist
-from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
@@ -63,11 +61,12 @@ from fairseq_aggdec.search.finite import (
 )
 from fairseq_aggdec.search.generator import AlignedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.tasks.checked_models import CheckedModels
 
 logger = logging.getLogger(__name__)
 
 
-class DecodingTask(FairseqTask):
+class DecodingTask(CheckedModels):
     """Mixed in before a sequence-to-sequence task whose configuration has the fields of ``DecodingConfig``.
 
     Attributes:
@@ -99,13 +98,6 @@ class DecodingTask(FairseqTask):
             raise ValueError(
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
             ) from error
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too."""
-        args = as_namespace(cfg)
-        model = super().build_model(args, from_checkpoint)
-        keep_options(cfg, args)
-        return model
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         self.training = True  # only training and validation ask for a criterion

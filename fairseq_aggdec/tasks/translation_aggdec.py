@@ -1,13 +1,12 @@
 """``--task translation_aggdec``: fairseq's translation task with a choice of decoders."""
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 
-from fairseq_aggdec.checkpoints import check_models
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
@@ -16,8 +15,10 @@ from fairseq_aggdec.tasks.decoding_task import DecodingTask
 class TranslationAggdecConfig(TranslationConfig, DecodingConfig):
     """fairseq's translation options and :class:`DecodingConfig`."""
 
-    # --path, seen from the task; no help text, so that fairseq makes no flag of it.
+    # Seen from the task: --path, --model-overrides, --lm-path. No help text, so that fairseq makes no flags of them.
     model_paths: Optional[str] = II("common_eval.path")
+    model_overrides: Optional[str] = II("common_eval.model_overrides")
+    lm_path: Optional[str] = II("generation.lm_path")
 
 
 @register_task("translation_aggdec", dataclass=TranslationAggdecConfig)
@@ -27,11 +28,5 @@ class TranslationAggdecTask(DecodingTask, TranslationTask):
     Works on checkpoints trained with the stock ``translation`` task as well as with this one.
     """
 
+    kind = "translation_aggdec"
     cfg: TranslationAggdecConfig
-
-    @classmethod
-    def setup_task(cls, cfg: TranslationAggdecConfig, **kwargs: Any) -> "TranslationAggdecTask":
-        task = super().setup_task(cfg, **kwargs)
-        dictionaries = {"source": task.source_dictionary, "target": task.target_dictionary}
-        check_models(cfg.model_paths, dictionaries, cfg.data)
-        return task

@@ -68,7 +68,14 @@ ROOMS = [
     "report",
     "cli",
 ]
-GROUND = "version", "compat", "checkpoints", "hub", "after_fairseq"  # modules beside the rooms
+GROUND = (
+    "version",
+    "compat",
+    "stored_options",
+    "checkpoints",
+    "hub",
+    "after_fairseq",
+)  # modules beside the rooms
 DOORS = "__init__", "__main__"  # what a user imports or runs; they open any room
 
 

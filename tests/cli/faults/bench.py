@@ -15,10 +15,10 @@ from unittest import mock
 
 import torch
 from fairseq.data import Dictionary
-from fairseq_cli import generate, interactive, train
+from fairseq_cli import generate, interactive, train, validate
 
 from fairseq_aggdec.bench import replay
-from fairseq_aggdec.cli import fairseq_commands, main
+from fairseq_aggdec.cli import fairseq_commands, main, upgrade_checkpoint
 from fairseq_aggdec.distill import distilled_folder
 from scripts.recipes import grow
 from scripts.recipes.lattice import recall_table
@@ -145,6 +145,8 @@ COMMANDS: dict[str, Callable[[], Any]] = {
     "fairseq-generate": generate.cli_main,
     "fairseq-interactive": interactive.cli_main,
     "fairseq-train": train.cli_main,
+    "fairseq-validate": validate.cli_main,
+    "aggdec upgrade-checkpoint": upgrade_checkpoint.main,
     "aggdec-generate": lambda: sys.exit(fairseq_commands.generate()),
     "scripts.recipes.lattice.recall_table": recall_table.main,
     "scripts.recipes.grow": grow.main,
@@ -173,6 +175,7 @@ OPTIONS["aggdec-generate"] = [*COMMON, "--source-lang", LANGUAGES[0], "--target-
 OPTIONS["fairseq-train"] = [*PLUGIN, "--cpu", "--lr", "0.001", "--optimizer", "adam"]
 OPTIONS["fairseq-train"] += ["--max-update", "1", "--batch-size", "4", "--num-workers", "0"]
 OPTIONS["fairseq-train"] += ["--no-progress-bar"]
+OPTIONS["fairseq-validate"] = [*PLUGIN, "--cpu", "--num-workers", "0", "--batch-size", "2"]
 
 
 def run(bench: Bench, case: Case, tmp: Path) -> Ended:

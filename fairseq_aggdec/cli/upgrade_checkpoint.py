@@ -1,0 +1,213 @@
+"""Write a copy of a checkpoint that holds data only: tensors, numbers, texts, lists and dictionaries.
+
+    aggdec upgrade-checkpoint checkpoint.pt upgraded.pt
+
+For checkpoints that are refused although they are yours: old ones hold objects (meters, optimisers, configurations) or
+lack entries that fairseq looks for. Objects of classes that are not data are left out, and each is named; nothing of
+the file is run. Weights and options stay. The copy is for decoding and as a start of training; a run cannot resume from
+it where its optimiser was left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import enum
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy
+import torch
+
+from fairseq_aggdec.compat import (
+    CheckpointError,
+    checked_model,
+    missing_entry,
+    read_stored,
+    unreadable,
+)
+from fairseq_aggdec.stored_options import PLAIN, check_options, unwrapped
+
+DEEPEST = 50
+NEW_ENTRIES: dict[str, Any] = {
+    "optimizer_history": [
+        {"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}, "num_updates": 0}
+    ],
+    "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+}
+DROPPED = object()
+
+
+class StandIn:
+    """In place of an object whose class is not data. Making one, or filling it in, calls nothing that a file names.
+
+    Attributes:
+        name: of the class in the file.
+        arguments: that it was made with.
+    """
+
+    name: ClassVar[str]
+    arguments: tuple[Any, ...] = ()
+
+    def __init__(self, *arguments: Any, **_: Any):
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        """Forgets it."""
+
+    def choice(self) -> str | None:
+        """The text that one of fairseq's enumerations was made of; None for everything else."""
+        texts = [one for one in self.arguments if isinstance(one, str)]
+        return (
+            texts[0]
+            if self.name.startswith("fairseq.") and len(self.arguments) == 1 == len(texts)
+            else None
+        )
+
+
+def stand_in(name: str) -> type[StandIn]:
+    return type("StandIn", (StandIn,), {"name": name})
+
+
+def read(path: str) -> Any:
+    """What a checkpoint holds, with stand-ins for objects that are not data.
+
+    Raises:
+        CheckpointError: no checkpoint, or one that names functions of the operating system.
+    """
+    known: dict[str, type[StandIn]] = {}
+    while True:
+        pairs: list[Any] = [(one, name) for name, one in known.items()]
+        try:
+            with torch.serialization.safe_globals(pairs):
+                state, names = read_stored(path)
+        except pickle.UnpicklingError as error:
+            if "is blocked" not in str(error):
+                raise unreadable(path, error) from None
+            raise CheckpointError(
+                f"{path} names functions of the operating system, which no training run writes: do not use it."
+            ) from None
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # a damaged file makes the loader raise nearly anything
+            raise unreadable(path, error) from None
+        if not names:
+            return state
+        # The loader leaves out the module of builtins.
+        full = {name if "." in name else f"builtins.{name}" for name in names}
+        if full <= known.keys():
+            raise CheckpointError(f"{path} cannot be read without {', '.join(sorted(full))}.")
+        known |= {name: stand_in(name) for name in full - known.keys()}
+
+
+def plain(value: Any, name: str, dropped: list[str]) -> Any:
+    """A value as data, or :data:`DROPPED`, which `dropped` then names.
+
+    Args:
+        value: part of a checkpoint.
+        name: where it is in there, in full.
+        dropped: receives a line for each object that was left out.
+    """
+    value = unwrapped(value)
+    if isinstance(value, StandIn) and (choice := value.choice()) is not None:
+        return choice
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if _is_plain(value) or isinstance(
+        value, torch.Tensor | numpy.ndarray | torch.Size | torch.dtype
+    ):
+        return value
+    if name.count(".") > DEEPEST:
+        raise CheckpointError(f"{name.split('.')[0]} contains itself, so there is no copy of it.")
+    if isinstance(value, argparse.Namespace):
+        options = argparse.Namespace()
+        vars(options).update(plain_items(vars(value), name, dropped))
+        return options
+    if isinstance(value, Mapping):
+        return plain_items(value, name, dropped)
+    if isinstance(value, list | tuple):
+        items = [plain(one, f"{name}.{place}", dropped) for place, one in enumerate(value)]
+        return type(value)(one for one in items if one is not DROPPED)
+    kind = type(value)
+    dropped.append(f"{name}: {getattr(value, 'name', f'{kind.__module__}.{kind.__qualname__}')}")
+    return DROPPED
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN
+
+
+def plain_items(items: Mapping[Any, Any], name: str, dropped: list[str]) -> dict[Any, Any]:
+    """The items of a container as data; those whose key or value is none are left out."""
+    found = {}
+    for key, one in items.items():
+        if not _is_plain(key):
+            dropped.append(
+                f"{name or 'the file'}: an item whose key is of type {type(key).__name__}"
+            )
+            continue
+        value = plain(one, f"{name}.{key}" if name else str(key), dropped)
+        if value is not DROPPED:
+            found[key] = value
+    return found
+
+
+def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The state of a checkpoint as data, with the entries that fairseq looks for, and what was left out or added.
+
+    Raises:
+        CheckpointError: there is no model in it or no word of what the model is, or its options hold code.
+    """
+    state, said = read(path), list[str]()
+    if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
+        raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")
+    found = plain_items(state, "", said)
+    changes = [f"left out {one}" for one in said]
+    while (entry := missing_entry(found)) is not None:
+        if entry not in NEW_ENTRIES:
+            raise CheckpointError(f"{path} does not say which model it holds: it has no options.")
+        found[entry] = copy.deepcopy(NEW_ENTRIES[entry])
+        found.setdefault("last_optimizer_state", None)
+        changes.append(f"added {entry}")
+    check_options(found, path)
+    return found, changes
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aggdec upgrade-checkpoint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="FILE", help="the checkpoint; it stays as it is"
+    )
+    parser.add_argument("output", type=Path, metavar="OUT", help="the copy, a new file")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = build_parser().parse_args(arguments)
+    if args.output.exists():
+        raise SystemExit(f"error: {args.output} exists: name a new file")
+    if not args.checkpoint.is_file():
+        raise FileNotFoundError(str(args.checkpoint))
+    state, changes = upgraded(str(args.checkpoint))
+    partial = args.output.with_name(f"{args.output.name}.partial")
+    try:
+        torch.save(state, partial)
+        checked_model(str(partial))
+        partial.rename(args.output)
+    finally:
+        partial.unlink(missing_ok=True)
+    for change in changes or ["nothing had to change"]:
+        print(change)
+
+
+if __name__ == "__main__":
+    main()
