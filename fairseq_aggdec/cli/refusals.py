@@ -15,25 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from fairseq_aggdec import installing
+
 REFUSED = 2
 DEBUG = "--debug"
 PACKAGE = Path(__file__).resolve().parent.parent
-
-# Packages that only some commands need -> the extra that brings them.
-EXTRAS = {
-    "PIL": "images",
-    "ctranslate2": "benchmark",
-    "jinja2": "report",
-    "matplotlib": "report",
-    "rouge_score": "recipes",
-    "sacremoses": "recipes",
-    "skimage": "images",
-    "submitit": "bulk",
-    "systran_align": "lattice",
-    "transformers": "rivals",
-    "ua_gec": "gec",
-    "zstandard": "bulk",
-}
 
 
 def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
@@ -111,8 +97,9 @@ def refusal(error: Exception) -> str | None:
 
     text = str(error).strip()
     if isinstance(error, ModuleNotFoundError) and error.name:
-        extra = EXTRAS.get(error.name.split(".")[0])
-        return extra and f"this needs {error.name}: pip install 'fairseq_aggdec[{extra}]'"
+        module = error.name.split(".")[0]
+        known = module in installing.DISTRIBUTIONS
+        return f"this needs {error.name}: {installing.advice(module)}" if known else None
     if isinstance(error, OSError):
         missing = isinstance(error, FileNotFoundError) and " " not in text
         return f"there is no {text}" if missing else re.sub(r"^\[Errno \d+\] ", "", text)

@@ -13,6 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
+from fairseq_aggdec import installing
 from fairseq_aggdec.drafters.loading import load_writer
 from fairseq_aggdec.evaluation import hugging_face
 from fairseq_aggdec.evaluation.session import Session
@@ -71,7 +72,7 @@ def ctranslate2_system(
         import ctranslate2
     except ImportError as error:
         raise SystemExit(
-            f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
+            f"error: --systems {name} needs CTranslate2: {installing.advice('ctranslate2')}"
         ) from error
     task, engine = session.task, CTRANSLATE2[name]
     one_thread = engine.compute_type == "int8" and not alone
@@ -131,8 +132,9 @@ def hugging_face_system(name: str, session: Session) -> System:
         if name in ONNX:
             made = hugging_face.in_onnx(made)
     except ImportError as error:
-        needed = "optimum-onnx and onnxruntime" if name in ONNX else "transformers"
-        raise SystemExit(f"error: {name} needs {needed}: {hugging_face.INSTALL}") from error
+        modules = ["transformers", *(["optimum"] if name in ONNX else [])]
+        needed = "Optimum with ONNX Runtime" if name in ONNX else "transformers"
+        raise SystemExit(f"error: {name} needs {needed}: {installing.advice(*modules)}") from error
     if name.endswith("-bf16"):
         made.bfloat16()
     generation = session.cfg.generation

@@ -23,7 +23,6 @@ from fairseq_aggdec.decoding.encoder import encoder_gap
 from fairseq_aggdec.decoding.support import decoder_gap
 from fairseq_aggdec.evaluation.results import write_text
 
-INSTALL = "pip install 'fairseq_aggdec[rivals]'"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
     "gelu": nn.functional.gelu,

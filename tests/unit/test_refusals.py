@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 
+from fairseq_aggdec import installing
 from fairseq_aggdec.cli import refusals
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.decoding.options import refuse_unsupported
@@ -35,7 +37,7 @@ def raiser(error: BaseException) -> Any:
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
-        (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "fairseq_aggdec[report]'"),
+        (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
     ids=range(7),
 )
@@ -84,7 +86,28 @@ def test_who_stops_reading_or_waiting_is_not_told(
     assert refusals.run("tool", lambda given: raiser(BrokenPipeError())(), []) == 0
 
 
-def test_every_extra_exists() -> None:
-    setup = (Path(__file__).resolve().parents[2] / "setup.py").read_text(encoding="utf-8")
-    for extra in refusals.EXTRAS.values():
-        assert f'"{extra}": [' in setup
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_advice_names_packages_of_our_own_requirements() -> None:
+    """With the same versions as ``setup.py``."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for module, distribution in installing.DISTRIBUTIONS.items():
+        (wanted,) = set(re.findall(rf'"({distribution}(?:\[\w+\])?[<>=][^";]*)["; ]', setup))
+        assert installing.advice(module) == f"pip install '{wanted}'"
+
+
+def test_advice_without_metadata_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "PACKAGE", "no-such-distribution")
+    assert installing.advice("PIL", "ua_gec") == "pip install 'pillow' 'ua-gec'"
+
+
+def test_nobody_is_told_to_install_the_project_from_an_index() -> None:
+    """It is on none: whoever takes its name there would be installed."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    code = [path for folder in ("fairseq_aggdec", "scripts") for path in (ROOT / folder).rglob("*")]
+    files = [path for path in (*pages, *code) if path.suffix in (".md", ".py", ".sh")]
+    assert len(files) > 200
+    named = re.compile(r"install (?:-\S+ )*['\"]?(?:fairseq[_-])?aggdec\b")
+    told = [path.name for path in files if named.search(path.read_text(encoding="utf-8"))]
+    assert told == []
