@@ -40,7 +40,11 @@ from fairseq_aggdec.evaluation import systems as all_systems
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.recording_drafters import ReplayDrafter
 from fairseq_aggdec.evaluation.results import check_counts, check_place, refusals
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.session import (
+    Session,
+    generation_parser,
+    refuse_decoding_beside,
+)
 from fairseq_aggdec.evaluation.sizes import SIZES
 from fairseq_aggdec.evaluation.timing import Measurement, System, measure
 
@@ -87,6 +91,8 @@ class Bench:
         self.session = Session(build_parser(), arguments, every=False)
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
+        if not self.args.record:
+            refuse_decoding_beside(self.args.systems, str(self.session.cfg.task.decoding))
         self.records = records
         self.drafter: ReplayDrafter | None = None
         self.lengths: dict[int, int] | None = None

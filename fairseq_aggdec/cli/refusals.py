@@ -96,6 +96,8 @@ def refusal(error: Exception) -> str | None:
     from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
 
     text = str(error).strip()
+    if isinstance(error, UnicodeError):
+        return wrong_encoding(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.split(".")[0]
         known = module in installing.DISTRIBUTIONS
@@ -114,6 +116,21 @@ def refusal(error: Exception) -> str | None:
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
     if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
         return text
+    return None
+
+
+def wrong_encoding(error: UnicodeError) -> str | None:
+    """The sentence about input that is not UTF-8, or a terminal that cannot show what was written."""
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return (
+            f"the input is not text in {error.encoding.upper()}: byte 0x{byte:02X}, {error.reason}; convert it first "
+            "(iconv -t utf-8)"
+        )
+    if isinstance(error, UnicodeEncodeError):
+        if "surrogate" in error.reason:  # how Python keeps bytes that it could not decode
+            return "the input is not text in UTF-8: convert it first (iconv -t utf-8)"
+        return f"the output cannot be written in {error.encoding}: set PYTHONIOENCODING=utf-8"
     return None
 
 

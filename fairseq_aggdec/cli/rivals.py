@@ -24,7 +24,11 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.evaluation import benchmark, gec_score, machine, quality, rivals, systems
 from fairseq_aggdec.evaluation.engines import ASSISTED
 from fairseq_aggdec.evaluation.results import check_counts, check_place, named, refusals, write_text
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.session import (
+    Session,
+    generation_parser,
+    refuse_decoding_beside,
+)
 from fairseq_aggdec.evaluation.timing import Measurement, measure
 
 
@@ -75,6 +79,7 @@ class Contest:
         own_options(own)
         _, self.arguments = own.parse_known_args(arguments)
         self.absent: dict[str, str] = {}
+        refuse_decoding_beside(self.names, str(self.session.cfg.task.decoding))
 
     @property
     def names(self) -> list[str]:

@@ -36,7 +36,11 @@ from fairseq_aggdec.evaluation import (
 )
 from fairseq_aggdec.evaluation.recording import Record
 from fairseq_aggdec.evaluation.report import Page
-from fairseq_aggdec.evaluation.session import Session, generation_parser
+from fairseq_aggdec.evaluation.session import (
+    Session,
+    generation_parser,
+    refuse_beam_of_greedy,
+)
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
 METHODS = {
@@ -210,8 +214,9 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def show(arguments: Sequence[str]) -> None:
-    session = Session(build_parser(), arguments)
+    session = Session(build_parser(), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
+    refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")
     output = Output(place(args), machine.command("trace", arguments))
     if method == "beam":
