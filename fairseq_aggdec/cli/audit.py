@@ -312,7 +312,9 @@ def bounds(args: argparse.Namespace, precision: str) -> tuple[float, float]:
     """Nats below which a difference is a tie, and by which a score may differ."""
     if precision == INT8 or args.strict:
         return 0.0, 0.0
-    return args.tie_margin or equality.TIE_MARGIN[precision], equality.SCORE_TOLERANCE[precision]
+    given = args.tie_margin
+    margin = equality.TIE_MARGIN[precision] if given is None else given
+    return margin, equality.SCORE_TOLERANCE[precision]
 
 
 def audit_beams(session: Session) -> int:
