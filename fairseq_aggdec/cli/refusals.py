@@ -110,6 +110,8 @@ def refusal(error: Exception) -> str | None:
     module = innermost_module(error.__traceback__)
     if module == "fairseq.options" and not text:  # it says nothing of what it has against the model
         return "--arch is missing: it names the kind of model (--help shows the options)"
+    if module == "ast":  # of all options only that one is read as Python by fairseq's commands
+        return "--model-overrides: give a Python dictionary, such as {'max_source_positions': 512}"
     ours = module.startswith("fairseq_aggdec.")
     if isinstance(error, ValueError) and ours and text:
         return text

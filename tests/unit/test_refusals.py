@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -37,9 +38,14 @@ def raiser(error: BaseException) -> Any:
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
+        (lambda: ast.literal_eval("dropout=1"), "--model-overrides: give a Python dictionary"),
+        (lambda: ast.literal_eval("dropout"), "--model-overrides: give a Python dictionary"),
+        (lambda: b"a\xff".decode(), "is not text in UTF-8: byte 0xFF, invalid start byte"),
+        (lambda: "\udcff".encode(), "the input is not text in UTF-8"),
+        (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(7),
+    ids=range(12),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
