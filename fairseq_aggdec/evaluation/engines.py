@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
@@ -52,6 +53,29 @@ LABELS = {
 }
 
 
+# Generation options that every engine here is told; "--beam" is in the name of a system.
+TOLD = {"beam", "max_len_a", "max_len_b", "min_len"}
+# Those that only say which is the best of several finished hypotheses, of which greedy search has one.
+RANKING = {"lenpen", "unnormalized", "no_early_stop"}
+# Those without effect by themselves, or on what an engine writes.
+SILENT = {"lm_weight", "sampling_topk", "sampling_topp", "diverse_beam_strength", "print_alignment"}
+SILENT |= {"retain_iter_history", "retain_dropout_modules", "no_seed_provided"}
+
+
+def refuse_untold(name: str, session: Session, beam: int) -> None:
+    """Ends with a sentence about an option of generation that an engine is not told: it would decode otherwise.
+
+    Args:
+        name: of the system. beam: of its search.
+    """
+    known = TOLD | SILENT | (RANKING if beam == 1 else set())
+    given, unset = session.cfg.generation, GenerationConfig()
+    for option in sorted(set(GenerationConfig.__dataclass_fields__) - known):
+        if not option.startswith("_") and given[option] != getattr(unset, option):
+            shown = "--" + option.replace("_", "-")
+            raise SystemExit(f"error: {name} is not told {shown}, and would decode without it")
+
+
 def only(sample: Mapping[str, Any]) -> int:
     """The index of the one sentence of a sample."""
     return sample["id"].item()
@@ -75,6 +99,7 @@ def ctranslate2_system(
             f"error: --systems {name} needs CTranslate2: {installing.advice('ctranslate2')}"
         ) from error
     task, engine = session.task, CTRANSLATE2[name]
+    refuse_untold(name, session, engine.beam)
     one_thread = engine.compute_type == "int8" and not alone
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
         checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
@@ -123,6 +148,7 @@ def ctranslate2_system(
 def hugging_face_system(name: str, session: Session) -> System:
     """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
     (model,) = one_model(session, "Hugging Face transformers decodes")
+    refuse_untold(name, session, HUGGING_FACE[name])
     smaller = assistant_of(session, model) if name == ASSISTED else None
     dictionary, assistant = session.task.target_dictionary, None
     try:

@@ -16,7 +16,7 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_aggdec.cli.main import TOOLS
-from fairseq_aggdec.evaluation import replay, rivals
+from fairseq_aggdec.evaluation import engines, replay, rivals
 from fairseq_aggdec.evaluation import session as sessions
 from fairseq_aggdec.evaluation.random_models import make_model, make_task
 from fairseq_aggdec.evaluation.recording import Record
@@ -306,3 +306,25 @@ def test_what_one_tool_does_not_read_it_refuses(
             importlib.import_module("fairseq_aggdec.cli.pmi").main([*arguments, *own])
         else:
             run(tool, [*arguments, *own], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("more", "beam", "option"),
+    [
+        (["--unkpen", "2"], 1, "--unkpen"),
+        (["--no-repeat-ngram-size", "2"], 1, "--no-repeat-ngram-size"),
+        (["--match-source-len"], 5, "--match-source-len"),
+        (["--lenpen", "2"], 5, "--lenpen"),
+        (["--lenpen", "2", "--max-len-b", "9", "--min-len", "2"], 1, None),
+        ([], 5, None),
+    ],
+)
+def test_other_engines_are_left_out_where_they_are_not_told(
+    more: list[str], beam: int, option: str | None, arguments: list[str], seen: Seen
+) -> None:
+    session = sessions.Session(sessions.generation_parser(None), [*arguments, *more])
+    if option is None:
+        engines.refuse_untold("hf", session, beam)
+        return
+    with pytest.raises(SystemExit, match=f"error: hf is not told {option}, "):
+        engines.refuse_untold("hf", session, beam)
