@@ -256,7 +256,7 @@ def main() -> int:
 
 
 def audit() -> int:
-    session = Session(build_parser(), reads=["beam"])
+    session = Session(build_parser(), reads=["beam", "batch_size"])
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
@@ -267,7 +267,7 @@ def audit() -> int:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
         given = [*sys.argv[1:], "--path", args.reference]
-        reference = Session(build_parser(), given, reads=["beam"])
+        reference = Session(build_parser(), given, reads=["beam", "batch_size"])
     oracle, size, precision = oracle_of(session)
     tie_margin, tolerance = bounds(args, precision)
     findings, references = Findings(session), {}

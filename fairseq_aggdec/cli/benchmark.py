@@ -88,7 +88,7 @@ class Bench:
 
     def __init__(self, arguments: list[str], records: list[Record] | None = None):
         self.arguments = arguments
-        self.session = Session(build_parser(), arguments, every=False)
+        self.session = Session(build_parser(), arguments, every=False, reads=["batch_size"])
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
         if not self.args.record:

@@ -68,7 +68,7 @@ class Contest:
     """A session that says what is decoded, and the rivals' command line."""
 
     def __init__(self, arguments: Sequence[str]):
-        self.session = Session(build_parser(), arguments, every=False)
+        self.session = Session(build_parser(), arguments, every=False, reads=["batch_size"])
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
         check_place("--output", self.args.output, ".json", ".md")

@@ -74,6 +74,19 @@ def refuse_ignored(
             raise SystemExit(f"error: {option}{shown} is not honoured here: {reason}")
 
 
+def take_batch_size(parser: argparse.ArgumentParser, args: Namespace) -> None:
+    """``--batch-size`` in the place of a tool's ``--batch-sizes``; ends with a sentence where they disagree."""
+    size = args.batch_size
+    if size is None or not hasattr(args, "batch_sizes"):
+        return
+    if args.batch_sizes == parser.get_default("batch_sizes"):
+        args.batch_sizes = [size]
+    elif size not in args.batch_sizes:
+        raise SystemExit(
+            f"error: --batch-size {size} does not go with --batch-sizes: name it there"
+        )
+
+
 def refuse_beam_of_greedy(args: Namespace, decoding: str) -> None:
     """Ends with a sentence where ``--beam`` is for a method that is compared with stock ``--beam 1``."""
     if decoding != "beam" and args.beam not in GREEDY_OR_DEFAULT:
@@ -144,6 +157,7 @@ class Session:
         if data:
             unread = {name: why for name, why in READ_BY_SOME.items() if name not in reads}
             refuse_ignored(parser, self.args, REFUSED | unread | dict(refused or {}))
+            take_batch_size(parser, self.args)
         self.cfg = convert_namespace_to_omegaconf(self.args)
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")

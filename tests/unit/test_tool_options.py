@@ -15,6 +15,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 
+from fairseq_aggdec.cli import audit
 from fairseq_aggdec.cli.main import TOOLS
 from fairseq_aggdec.evaluation import engines, replay, rivals
 from fairseq_aggdec.evaluation import session as sessions
@@ -328,3 +329,21 @@ def test_other_engines_are_left_out_where_they_are_not_told(
         return
     with pytest.raises(SystemExit, match=f"error: hf is not told {option}, "):
         engines.refuse_untold("hf", session, beam)
+
+
+@pytest.mark.parametrize(
+    ("more", "sizes"),
+    [
+        ([], [32]),
+        (["--batch-size", "4"], [4]),
+        (["--batch-size=4", "--batch-sizes", "2", "4"], [2, 4]),
+    ],
+)
+def test_a_batch_size_is_one_of_the_batch_sizes(
+    more: list[str], sizes: list[int], arguments: list[str], seen: Seen
+) -> None:
+    session = sessions.Session(audit.build_parser(), [*arguments, *more], reads=["batch_size"])
+    assert session.args.batch_sizes == sizes
+    with pytest.raises(SystemExit, match="error: --batch-size 3 does not go with --batch-sizes"):
+        given = [*arguments, "--batch-size", "3", "--batch-sizes", "2", "4"]
+        sessions.Session(audit.build_parser(), given, reads=["batch_size"])
