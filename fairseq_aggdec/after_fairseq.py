@@ -1,7 +1,9 @@
 """Registers the package together with fairseq: at once where fairseq is there, else right behind its first import.
 
 So ``import fairseq_aggdec`` alone loads neither PyTorch nor fairseq, and whoever comes to use fairseq, in whatever
-order, finds the tasks, models and criterions of the package. fairseq itself is not changed.
+order, finds the tasks, models and criterions of the package. fairseq itself is not changed. Its import calls
+``logging.basicConfig`` at level DEBUG; the root logger of a program keeps its level and handlers, except in the
+commands of this package.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -18,6 +21,7 @@ from types import ModuleType
 FAIRSEQ = "fairseq"
 PACKAGE = __name__.split(".", maxsplit=1)[0]
 REGISTRATION = f"{PACKAGE}.registration"
+may_set_up_root_logger = False  # the commands set it
 
 
 def register_with_fairseq() -> None:
@@ -60,9 +64,26 @@ class AfterFairseq(MetaPathFinder):
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            execute(module)
-            if not imports_itself():
-                importlib.import_module(REGISTRATION)
+            with root_logger_unchanged():
+                execute(module)
+                if not imports_itself():
+                    importlib.import_module(REGISTRATION)
 
         setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  (of this loader, not of its class)
         return spec
+
+
+@contextmanager
+def root_logger_unchanged() -> Iterator[None]:
+    """Undoes what imports do to the root logger: its level, and the handlers that they add."""
+    if may_set_up_root_logger:
+        yield
+        return
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for handler in [handler for handler in root.handlers if handler not in handlers]:
+            root.removeHandler(handler)

@@ -3,7 +3,7 @@
 #
 #   scripts/rivals.sh CHECKPOINT DATA [options of `aggdec rivals`: --gen-subset test --cpu --limit 160 --output FILE ...]
 #
-# Installs nothing: pip install 'fairseq_aggdec[rivals]' brings the other engines; without one its rows are left out.
+# Installs nothing: pip install '.[rivals]' brings the other engines; without one its rows are left out.
 set -euo pipefail
 if [ "$#" -lt 2 ]; then
     printf 'usage: scripts/rivals.sh CHECKPOINT DATA [options of aggdec rivals]\n' >&2

@@ -51,6 +51,8 @@ GENERATION = {
     "unkpen",
     "unnormalized",
 }
+# Arguments of from_pretrained itself, which a misspelt option may mean.
+ARGUMENTS = ("path", "data", "decoding", "drafter_path", "beam", "device", "dtype")
 LANGUAGES = {"source_lang", "target_lang"}
 TEXT = {"bpe", "post_process", "spm", "tokenizer"}
 # What a checkpoint was trained with and must be decoded with.
@@ -113,7 +115,7 @@ def from_pretrained(
     cfg = make_config(paths, str(data), decoding, beam, saved, options)
     _set(cfg.task, "drafter_path", None if drafter_path is None else os.fspath(drafter_path))
     cfg.common.bf16 = precision is torch.bfloat16
-    place = best_device() if device is None else torch.device(device)
+    place = _device(device)
     task = TranslationAggdecTask.setup_task(cfg.task)
     task.summary_at_exit = True  # who calls from Python asks for the summary
     models = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
@@ -134,7 +136,7 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     known = sorted(DECODING | GENERATION | LANGUAGES | TEXT)
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 3)
+            near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 3)
             hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
             raise TypeError(f"there is no option {name!r}: {hint}")
 
@@ -215,6 +217,25 @@ def _precision(dtype: str | torch.dtype | None) -> torch.dtype:
     if found not in DTYPES.values():
         raise ValueError(f"dtype={dtype!r}: there are {', '.join(DTYPES)}")
     assert found is not None
+    return found
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    """The device that a caller names, None: a GPU where there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    if device is None:
+        return best_device()
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f'device={device!r}: {reason}; give "cpu", "cuda" or "cuda:1"') from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise ValueError(f'device={device!r}: PyTorch finds {gpus} GPUs here; device="cpu" works')
     return found
 
 

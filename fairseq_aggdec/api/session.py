@@ -1,22 +1,51 @@
-"""A data set and models loaded as ``fairseq-generate`` loads them, to be decoded by several methods in one process."""
+"""A data set and models loaded as ``fairseq-generate`` loads them, to be decoded by several methods in one process.
+
+Every option of fairseq-generate that can change an output arrives where fairseq-generate takes it, or is refused.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.api.translator import batches_by_length
 from fairseq_aggdec.search.counters import Counters
 
 TASK = "translation_aggdec"
 Hypothesis = dict[str, Any]
+# Options of fairseq-generate that no tool can honour -> why not.
+REFUSED = {
+    "score_reference": "nothing is decoded with it",
+    "constraints": "the sentences of a data set have none",
+    "replace_unk": "it is for the text that fairseq-generate prints",
+    "print_step": "it is for the text that fairseq-generate prints",
+    "results_path": "it is for the text that fairseq-generate prints",
+    "scoring": "quality is measured by sacreBLEU",
+    "num_shards": "the whole set is decoded",
+    "shard_id": "the whole set is decoded",
+    "distributed_world_size": "the whole set is decoded",
+    "distributed_rank": "the whole set is decoded",
+    "pipeline_model_parallel": "models are not divided",
+}
+# Those that some tools read -> why the others do not.
+READ_BY_SOME = {
+    "beam": "this tool chooses its beams by other options",
+    "nbest": "this tool looks at the best output only",
+    "batch_size": "this tool chooses the sizes of its batches by other options",
+}
+DEFAULT_DECODING = "beam"
+GREEDY_OR_DEFAULT = (1, 5)  # what --beam may be where it is not read
 
 
 def generation_parser(description: str | None) -> argparse.ArgumentParser:
@@ -27,20 +56,90 @@ def generation_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def refuse_ignored(
+    parser: argparse.ArgumentParser, args: Namespace, refused: Mapping[str, str]
+) -> None:
+    """Ends with a sentence about the first option that would be ignored.
+
+    Args:
+        args: what ``parser`` made of the command line.
+        refused: name of an option -> why it is not honoured.
+    """
+    for name, reason in refused.items():
+        value = getattr(args, name)
+        harmless = GREEDY_OR_DEFAULT if name == "beam" else (parser.get_default(name),)
+        if value not in harmless:
+            option = "--" + name.replace("_", "-")
+            shown = "" if value is True else f" {value}"
+            raise SystemExit(f"error: {option}{shown} is not honoured here: {reason}")
+
+
+def take_batch_size(parser: argparse.ArgumentParser, args: Namespace) -> None:
+    """``--batch-size`` in the place of a tool's ``--batch-sizes``; ends with a sentence where they disagree."""
+    size = args.batch_size
+    if size is None or not hasattr(args, "batch_sizes"):
+        return
+    if args.batch_sizes == parser.get_default("batch_sizes"):
+        args.batch_sizes = [size]
+    elif size not in args.batch_sizes:
+        raise SystemExit(
+            f"error: --batch-size {size} does not go with --batch-sizes: name it there"
+        )
+
+
+def refuse_beam_of_greedy(args: Namespace, decoding: str) -> None:
+    """Ends with a sentence where ``--beam`` is for a method that is compared with stock ``--beam 1``."""
+    if decoding != "beam" and args.beam not in GREEDY_OR_DEFAULT:
+        raise SystemExit(
+            f"error: --beam {args.beam} is not honoured here: --decoding {decoding} is looked at with --beam 1"
+        )
+
+
+def refuse_decoding_beside(systems: Iterable[str], decoding: str) -> None:
+    """Ends with a sentence where ``--decoding`` names a method that ``--systems`` does not."""
+    names = [name.split("-")[0] for name in systems]
+    if decoding not in (DEFAULT_DECODING, *names):
+        raise SystemExit(
+            f"error: --decoding {decoding} is not honoured here: --systems names what is measured"
+        )
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """``--model-overrides`` as a dictionary.
+
+    Raises:
+        SystemExit: it is none.
+    """
+    try:
+        overrides = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise SystemExit(
+            f"error: --model-overrides {text}: give a Python dictionary, such as {{'max_source_positions': 512}}"
+        )
+    return overrides
+
+
 class Session:
     """Loaded task, models and data set.
 
     Args:
         parser: from :func:`generation_parser`, with options of the caller's own added.
         arguments: the command line.
-        data: load the data set; without it, there is none.
+        data: load the data set; without it, there is none, and who asks for none refuses options itself.
         every: models that draft do so in every iteration, unless an option says how much; else as much as pays.
+        reads: options of :data:`READ_BY_SOME` that the caller reads.
+        refused: more options that the caller does not honour -> why not.
 
     Attributes:
         args: parsed arguments. cfg: the same as fairseq's configuration.
         task, models, dataset: loaded, moved to the device, in evaluation mode.
         saved: the configuration in the checkpoint.
+        language_model: that of ``--lm-path``, if any.
     """
+
+    language_model: Any = None
 
     def __init__(
         self,
@@ -48,33 +147,98 @@ class Session:
         arguments: Sequence[str] | None = None,
         data: bool = True,
         every: bool = True,
+        reads: Collection[str] = (),
+        refused: Mapping[str, str] | None = None,
     ):
         given = list(arguments) if arguments is not None else None
         self.args = options.parse_args_and_arch(parser, input_args=given)
         if self.args.task != TASK:
             raise SystemExit(f"error: --task {self.args.task} has no --decoding: use {TASK}")
+        if data:
+            unread = {name: why for name, why in READ_BY_SOME.items() if name not in reads}
+            refuse_ignored(parser, self.args, REFUSED | unread | dict(refused or {}))
+            take_batch_size(parser, self.args)
         self.cfg = convert_namespace_to_omegaconf(self.args)
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
         if every and self.cfg.task.block_size is None and self.cfg.task.draft_nodes is None:
             self.cfg.task.block_size = "all"
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
+        self._seed()
         self.task = tasks.setup_task(self.cfg.task)
-        self.models, self.saved = checkpoint_utils.load_model_ensemble(
-            utils.split_paths(self.cfg.common_eval.path), task=self.task
-        )
-        for model in self.models:
-            self._prepare(model)
+        self._load_models()
         if data:
             self._load_data()
+
+    def _seed(self) -> None:
+        if self.cfg.common.seed is not None and not self.cfg.generation.no_seed_provided:
+            np.random.seed(self.cfg.common.seed)
+            utils.set_torch_seed(self.cfg.common.seed)
+
+    def _load_models(self) -> None:
+        parts, overrides = (
+            self.cfg.checkpoint,
+            parse_overrides(self.cfg.common_eval.model_overrides),
+        )
+        self.models, self.saved = checkpoint_utils.load_model_ensemble(
+            utils.split_paths(self.cfg.common_eval.path),
+            arg_overrides=overrides,
+            task=self.task,
+            suffix=parts.checkpoint_suffix,
+            strict=parts.checkpoint_shard_count == 1,
+            num_shards=parts.checkpoint_shard_count,
+        )
+        if self.cfg.generation.lm_path is not None:
+            (self.language_model,), _ = checkpoint_utils.load_model_ensemble(
+                [self.cfg.generation.lm_path],
+                arg_overrides=overrides | {"data": self.cfg.task.data},
+                task=None,
+            )
+            self._prepare(self.language_model)
+        for model in self.models:
+            self._prepare(model)
 
     def _load_data(self) -> None:
         self.task.load_dataset(self.cfg.dataset.gen_subset, task_cfg=self.saved.task)
         self.dataset = self.task.dataset(self.cfg.dataset.gen_subset)
         if not len(self.dataset):
             raise SystemExit(f"error: --gen-subset {self.cfg.dataset.gen_subset} has no sentences")
-        # Taken once: sets other than "test" are shuffled anew at each call.
-        self.order: list[int] = self.dataset.ordered_indices().tolist()
+        if self.prefix_size > 0 and self.dataset.tgt is None:
+            raise SystemExit(
+                f"error: --prefix-size {self.prefix_size} needs references: --gen-subset "
+                f"{self.cfg.dataset.gen_subset} has none"
+            )
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """Indices of the data set, shortest first, that the models can read.
+
+        Taken once: sets other than "test" are shuffled anew at each call.
+
+        Raises:
+            Exception: fairseq's, about a sentence that is too long, without ``--skip-invalid-size-inputs-valid-test``.
+        """
+        indices: Any = self.task.filter_indices_by_size(
+            self.dataset.ordered_indices(),
+            self.dataset,
+            self.max_positions,
+            self.cfg.dataset.skip_invalid_size_inputs_valid_test,
+        )
+        return [int(index) for index in indices]
+
+    @property
+    def max_positions(self) -> Any:
+        """Tokens of the longest source and target that task and models can read."""
+        return utils.resolve_max_positions(
+            self.task.max_positions(), *(model.max_positions() for model in self.models)
+        )
+
+    @functools.cached_property
+    def codec(self) -> Codec:
+        """What ``--tokenizer`` and ``--bpe`` make of text."""
+        return Codec(
+            self.task.build_tokenizer(self.cfg.tokenizer), self.task.build_bpe(self.cfg.bpe)
+        )
 
     def _prepare(self, model: Any) -> None:
         if self.cfg.common.fp16:
@@ -98,16 +262,21 @@ class Session:
         generation.beam = beam
         chosen, self.task.cfg.decoding = self.task.cfg.decoding, decoding
         self.task.counters = Counters()
+        fused = {"lm_model": self.language_model, "lm_weight": generation.lm_weight}
         try:
-            return self.task.build_generator(self.models, generation), self.task.counters
+            generator = self.task.build_generator(
+                self.models, generation, extra_gen_cls_kwargs=fused
+            )
+            return generator, self.task.counters
         finally:
             self.task.cfg.decoding = chosen
 
     def batches(self, batch_size: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Collated samples, sentences of like length together, on the device; ``limit`` sentences at most."""
-        order = self.sentences(limit)
-        chunks = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-        return [self.batch(chunk) for chunk in chunks]
+        order, most = self.sentences(limit), self.cfg.dataset.max_tokens
+        sizes = [self.dataset.num_tokens(i) for i in order] if most else range(len(order))
+        chunks = batches_by_length(sizes, batch_size, most)
+        return [self.batch([order[place] for place in chunk]) for chunk in chunks]
 
     def batch(self, sentences: Sequence[int]) -> dict[str, Any]:
         """The sample of these sentences, on the device."""
@@ -127,9 +296,7 @@ class Session:
             dataset=self.dataset,
             max_tokens=dataset.max_tokens,
             max_sentences=batch_size,
-            max_positions=utils.resolve_max_positions(
-                self.task.max_positions(), *(model.max_positions() for model in self.models)
-            ),
+            max_positions=self.max_positions,
             ignore_invalid_inputs=dataset.skip_invalid_size_inputs_valid_test,
             required_batch_size_multiple=dataset.required_batch_size_multiple,
             seed=self.cfg.common.seed,

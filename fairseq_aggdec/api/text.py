@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,24 @@ class Codec:
         for part in (self.subwords, self.tokenizer):
             line = line if part is None else part.decode(line)
         return line
+
+
+class JoinedPieces(SentencepieceBPE):
+    """fairseq's, which also joins pieces that are bytes (``<0xE2> <0x82> <0xAC>``) to the characters they stand for.
+
+    A model with byte fallback writes them for characters that it has no piece for.
+    """
+
+    def decode(self, x: str) -> str:
+        parts = []
+        for bytewise, run in itertools.groupby(x.split(" "), self._is_byte):
+            pieces = list(run)
+            text = self.sp.decode_pieces(pieces) if bytewise else "".join(pieces)
+            parts.append(text if bytewise else text.replace("\u2581", " "))
+        return "".join(parts).strip()
+
+    def _is_byte(self, piece: str) -> bool:
+        return bool(piece.startswith("<0x") and self.sp.is_byte(self.sp.piece_to_id(piece)))
 
 
 def make_codec(
@@ -92,7 +111,7 @@ def _subwords(
         if path and not Path(path).is_file():
             raise FileNotFoundError(f"{option}={str(path)!r}: there is no such file")
     if spm:
-        return SentencepieceBPE(SentencepieceConfig(sentencepiece_model=str(spm)))
+        return JoinedPieces(SentencepieceConfig(sentencepiece_model=str(spm)))
     if bpe:
         return SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(bpe)))
     return encoders.build_bpe(_found(saved.get("bpe"), folders))

@@ -107,7 +107,7 @@ class Translator:
             progress: show a bar on stderr.
 
         Raises:
-            TypeError: one string instead of several.
+            TypeError: one string instead of several, or a sentence that is no string.
             ValueError: a sentence longer than the model can read, or ``batch_size`` below 1.
 
         >>> from fairseq_aggdec import from_pretrained
@@ -170,7 +170,7 @@ class Translator:
     def _hypotheses(
         self, sentences: Iterable[str], batch_size: int, lookahead: int, progress: bool
     ) -> Iterator[list[Hypothesis]]:
-        if isinstance(sentences, str):
+        if isinstance(sentences, str | bytes):
             raise TypeError("give a list of sentences, not one string: [sentence]")
         if batch_size < 1 or lookahead < 1:
             raise ValueError(
@@ -226,7 +226,8 @@ class Translator:
         return tokens.long()
 
     def _encode(self, sentence: str, number: int) -> Tensor:
-        """As :meth:`tokens`; the number is for the message about one that is too long."""
+        """As :meth:`tokens`; the number is for the message about one that cannot be decoded."""
+        refuse_other_than_text(sentence, number)
         tokens = self.tokens(sentence)
         if len(tokens) > self.longest:
             raise ValueError(
@@ -250,6 +251,21 @@ class Translator:
             steps=steps,
             mean_accepted=len(tokens) / steps if steps else None,
         )
+
+
+def refuse_other_than_text(sentence: object, number: int) -> None:
+    """Raises ``TypeError`` for what is no string, ``ValueError`` for one that is no Unicode text."""
+    if not isinstance(sentence, str):
+        hint = ": decode it first" if isinstance(sentence, bytes) else ""
+        raise TypeError(
+            f"sentence {number} is {sentence!r:.40} of type {type(sentence).__name__}, not a string{hint}"
+        )
+    try:
+        sentence.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"sentence {number} is no Unicode text: character {error.start} is half a surrogate pair"
+        ) from None
 
 
 def batches_by_length(

@@ -35,14 +35,19 @@ class Found(NamedTuple):
 class StockSteps(torch.nn.Module):
     """Stock's search strategy, which writes down what it decides from and what comes of it.
 
+    Args:
+        search: stock's.
+        margin: nats by which a continuation may be worse than the last one that stock looked at, and is written down
+            with stock's own score all the same: which of several equals is the last is a tie.
+
     Attributes:
         beams: sentence -> the unfinished hypotheses of each step, best first.
-        candidates: sentence -> the continuations of each step that stock looked at, best first.
+        candidates: sentence -> the continuations of each step that stock looked at, best first, and their equals.
     """
 
-    def __init__(self, search: Any):
+    def __init__(self, search: Any, margin: float = 0.0):
         super().__init__()
-        self.search = search
+        self.search, self.margin = search, margin
         self.beams: dict[int, list[list[Scored]]] = {}
         self.candidates: dict[int, list[list[Scored]]] = {}
 
@@ -53,6 +58,8 @@ class StockSteps(torch.nn.Module):
     def step(
         self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, sentences: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # (sentences, beam, V): of the first step one hypothesis counts, as in stock
+        sums = lprobs + scores[:, :, -1:] if step else lprobs[:, :1].clone()
         found = self.search.step(step, lprobs, scores, tokens, sentences)
         outputs = tokens.view(len(sentences), -1, tokens.size(1))[:, :, 1:].tolist()
         totals = scores[:, :, -1].tolist() if step else [[0.0]] * len(sentences)
@@ -64,8 +71,22 @@ class StockSteps(torch.nn.Module):
                 (value, (*outputs[at][row], word))
                 for value, word, row in zip(values[at], words[at], rows[at], strict=True)
             ]
+            grown += [
+                (float(sums[at, row, word]), (*outputs[at][row], word))
+                for row, word in self._equals_of_last(sums[at], values[at], words[at], rows[at])
+            ]
             self.candidates.setdefault(sentence, []).append(_finite(grown))
         return found
+
+    def _equals_of_last(
+        self, sums: Tensor, values: list[float], words: list[int], rows: list[int]
+    ) -> list[tuple[int, int]]:
+        """(row, word) of continuations, (beam, V) ``sums``, that are as good as the last that stock looked at."""
+        near = sums.ge(values[-1] - self.margin) & sums.isfinite()
+        looked_at = set(zip(rows, words, strict=True))
+        return [
+            (row, word) for row, word in near.nonzero().tolist() if (row, word) not in looked_at
+        ]
 
 
 def _finite(scored: Iterable[Scored]) -> list[Scored]:
@@ -180,7 +201,7 @@ def explain(
     Where stock says the same in this very batch there is no difference: it differs from itself in another one.
     """
     stock, _ = session.generator("stock", beam)
-    steps = StockSteps(stock.search)
+    steps = StockSteps(stock.search, tie_margin)
     stock.search = steps
     expected = dict(zip(sample["id"].tolist(), decode(session, stock, sample), strict=True))
     symbols, differences = session.task.target_dictionary, []

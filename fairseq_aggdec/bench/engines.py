@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from omegaconf import DictConfig, OmegaConf
 
 import fairseq_aggdec
+from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import hugging_face
 from fairseq_aggdec.bench.timing import System
@@ -51,6 +53,29 @@ LABELS = {
 }
 
 
+# Generation options that every engine here is told; "--beam" is in the name of a system.
+TOLD = {"beam", "max_len_a", "max_len_b", "min_len"}
+# Those that only say which is the best of several finished hypotheses, of which greedy search has one.
+RANKING = {"lenpen", "unnormalized", "no_early_stop"}
+# Those without effect by themselves, or on what an engine writes.
+SILENT = {"lm_weight", "sampling_topk", "sampling_topp", "diverse_beam_strength", "print_alignment"}
+SILENT |= {"retain_iter_history", "retain_dropout_modules", "no_seed_provided"}
+
+
+def refuse_untold(name: str, session: Session, beam: int) -> None:
+    """Ends with a sentence about an option of generation that an engine is not told: it would decode otherwise.
+
+    Args:
+        name: of the system. beam: of its search.
+    """
+    known = TOLD | SILENT | (RANKING if beam == 1 else set())
+    given, unset = session.cfg.generation, GenerationConfig()
+    for option in sorted(set(GenerationConfig.__dataclass_fields__) - known):
+        if not option.startswith("_") and given[option] != getattr(unset, option):
+            shown = "--" + option.replace("_", "-")
+            raise SystemExit(f"error: {name} is not told {shown}, and would decode without it")
+
+
 def only(sample: Mapping[str, Any]) -> int:
     """The index of the one sentence of a sample."""
     return sample["id"].item()
@@ -71,9 +96,10 @@ def ctranslate2_system(
         import ctranslate2
     except ImportError as error:
         raise SystemExit(
-            f"error: --systems {name} needs CTranslate2: pip install 'fairseq_aggdec[benchmark]'"
+            f"error: --systems {name} needs CTranslate2: {installing.advice('ctranslate2')}"
         ) from error
     task, engine = session.task, CTRANSLATE2[name]
+    refuse_untold(name, session, engine.beam)
     one_thread = engine.compute_type == "int8" and not alone
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
         checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
@@ -122,6 +148,7 @@ def ctranslate2_system(
 def hugging_face_system(name: str, session: Session) -> System:
     """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
     (model,) = one_model(session, "Hugging Face transformers decodes")
+    refuse_untold(name, session, HUGGING_FACE[name])
     smaller = assistant_of(session, model) if name == ASSISTED else None
     dictionary, assistant = session.task.target_dictionary, None
     try:
@@ -131,8 +158,9 @@ def hugging_face_system(name: str, session: Session) -> System:
         if name in ONNX:
             made = hugging_face.in_onnx(made)
     except ImportError as error:
-        needed = "optimum-onnx and onnxruntime" if name in ONNX else "transformers"
-        raise SystemExit(f"error: {name} needs {needed}: {hugging_face.INSTALL}") from error
+        modules = ["transformers", *(["optimum"] if name in ONNX else [])]
+        needed = "Optimum with ONNX Runtime" if name in ONNX else "transformers"
+        raise SystemExit(f"error: {name} needs {needed}: {installing.advice(*modules)}") from error
     if name.endswith("-bf16"):
         made.bfloat16()
     generation = session.cfg.generation

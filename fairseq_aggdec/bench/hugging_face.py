@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.records.results import write_text
 
-INSTALL = "pip install 'fairseq_aggdec[rivals]'"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
     "gelu": nn.functional.gelu,

@@ -134,7 +134,8 @@ def serve(place: Connection, name: str, arguments: list[str], threads: int) -> N
 def loaded(name: str, arguments: Sequence[str]) -> tuple[Session, System]:
     """A rival's session and system, in this process."""
     system, flags = systems.split(name)
-    session = Session(generation_parser(None), [*arguments, *flags], every=False)
+    given = [*arguments, *flags]
+    session = Session(generation_parser(None), given, every=False, reads=["batch_size"])
     return session, systems.build(system, session, alone=True)
 
 

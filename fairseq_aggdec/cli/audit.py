@@ -29,7 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
+from fairseq_aggdec.api.session import (
+    GREEDY_OR_DEFAULT,
+    Hypothesis,
+    Session,
+    generation_parser,
+    refuse_beam_of_greedy,
+)
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
 from fairseq_aggdec.records import machine, results
@@ -60,7 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--draft-lengths", type=int, nargs="+", default=[10], metavar="K", help="of such drafts"
     )
     group.add_argument(
-        "--beams", type=int, nargs="+", default=[5], metavar="B", help="of --decoding beam"
+        "--beams",
+        type=int,
+        nargs="+",
+        metavar="B",
+        help="of --decoding beam (default: that of --beam)",
     )
     group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
     group.add_argument(
@@ -209,7 +219,10 @@ HEADER = (
 
 
 def check(args: argparse.Namespace, decoding: str) -> None:
-    results.check_counts(args, "limit", "batch_sizes", "stock_batch_size", "beams")
+    results.check_counts(args, "limit", "batch_sizes", "stock_batch_size", "beams", "beam")
+    refuse_beam_of_greedy(args, decoding)
+    if args.beams and args.beam not in (*args.beams, *GREEDY_OR_DEFAULT):
+        raise SystemExit(f"error: --beam {args.beam} does not go with --beams: name it there")
     results.check_place("--output", args.output, ".json", ".md")
     if args.stock_batch_size and args.max_len_a > 0:
         raise SystemExit(
@@ -244,7 +257,7 @@ def main() -> int:
 
 
 def audit() -> int:
-    session = Session(build_parser())
+    session = Session(build_parser(), reads=["beam", "batch_size"])
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
@@ -254,7 +267,8 @@ def audit() -> int:
     if args.reference:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
-        reference = Session(build_parser(), [*sys.argv[1:], "--path", args.reference])
+        given = [*sys.argv[1:], "--path", args.reference]
+        reference = Session(build_parser(), given, reads=["beam", "batch_size"])
     oracle, size, precision = oracle_of(session)
     tie_margin, tolerance = bounds(args, precision)
     findings, references = Findings(session), {}
@@ -299,7 +313,9 @@ def bounds(args: argparse.Namespace, precision: str) -> tuple[float, float]:
     """Nats below which a difference is a tie, and by which a score may differ."""
     if precision == INT8 or args.strict:
         return 0.0, 0.0
-    return args.tie_margin or equality.TIE_MARGIN[precision], equality.SCORE_TOLERANCE[precision]
+    given = args.tie_margin
+    margin = equality.TIE_MARGIN[precision] if given is None else given
+    return margin, equality.SCORE_TOLERANCE[precision]
 
 
 def audit_beams(session: Session) -> int:
@@ -308,7 +324,7 @@ def audit_beams(session: Session) -> int:
     oracle, stock_size, precision = oracle_of(session, "beam")
     tie_margin, tolerance = bounds(args, precision)
     findings = Findings(session)
-    for beam in args.beams:
+    for beam in args.beams or [args.beam]:
         wanted = {size: f"beam {beam}, batch {size}, {precision}" for size in args.batch_sizes}
         missing = [size for size, name in wanted.items() if name not in findings]
         expected = None

@@ -27,7 +27,11 @@ from typing import Any
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import (
+    Session,
+    generation_parser,
+    refuse_decoding_beside,
+)
 from fairseq_aggdec.bench import benchmark, comparison, memory, profile, recording, replay
 from fairseq_aggdec.bench import systems as all_systems
 from fairseq_aggdec.bench.recording import Record
@@ -77,9 +81,11 @@ class Bench:
 
     def __init__(self, arguments: list[str], records: list[Record] | None = None):
         self.arguments = arguments
-        self.session = Session(build_parser(), arguments, every=False)
+        self.session = Session(build_parser(), arguments, every=False, reads=["batch_size"])
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
+        if not self.args.record:
+            refuse_decoding_beside(self.args.systems, str(self.session.cfg.task.decoding))
         self.records = records
         self.drafter: ReplayDrafter | None = None
         self.lengths: dict[int, int] | None = None

@@ -88,7 +88,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, dict[str, list[str]
 
 
 def load(name: str, options: list[str], arguments: list[str]) -> Method:
-    session = Session(build_parser(), [*arguments, *options])
+    session = Session(build_parser(), [*arguments, *options], reads=["beam"])
     return Method(name, session, int(session.cfg.generation.beam))
 
 

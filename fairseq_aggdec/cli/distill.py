@@ -252,7 +252,8 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
             workers.launch(args, "aggdec distill", args.output / SHARDS / "launcher")
             return
         workers.begin(cfg.common.cpu)
-        session = Session(build_parser(), [*sys.argv[1:], "--gen-subset", subsets[0]], every=False)
+        given = [*sys.argv[1:], "--gen-subset", subsets[0]]
+        session = Session(build_parser(), given, every=False, reads=["beam", "batch_size"])
         for subset in subsets:
             decode(session, subset)
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)

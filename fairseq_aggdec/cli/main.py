@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ TOOLS = {
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only, which loads everywhere",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
+COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 
 
 def usage() -> str:
@@ -55,11 +57,22 @@ def main() -> int:
     return run_tool(first, arguments[1:])
 
 
+def no_such_tool(name: str) -> str:
+    """What to run instead of a tool that there is not."""
+    if name in COMMANDS:
+        return f"this is a command of its own: aggdec-{name} (with a hyphen)"
+    near = difflib.get_close_matches(name.replace("_", "-"), [*TOOLS, *COMMANDS], 1)
+    if near:
+        meant = f"aggdec-{near[0]}" if near[0] in COMMANDS else f"aggdec {near[0]}"
+        return f"there is no such tool: did you mean {meant}?"
+    return f"there is no such tool, choose from {', '.join(TOOLS)}"
+
+
 def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs a tool as ``aggdec NAME`` does, with the arguments of this process by default; its exit status."""
     command = f"aggdec {name}"
     if name not in TOOLS:
-        return refusals.refuse(command, f"there is no such tool, choose from {', '.join(TOOLS)}")
+        return refusals.refuse(command, no_such_tool(name))
 
     def tool(given: list[str]) -> object:
         # In sys.argv too: results name the command that made them.

@@ -15,25 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from fairseq_aggdec import installing
+
 REFUSED = 2
 DEBUG = "--debug"
 PACKAGE = Path(__file__).resolve().parent.parent
-
-# Packages that only some commands need -> the extra that brings them.
-EXTRAS = {
-    "PIL": "images",
-    "ctranslate2": "benchmark",
-    "jinja2": "report",
-    "matplotlib": "report",
-    "rouge_score": "recipes",
-    "sacremoses": "recipes",
-    "skimage": "images",
-    "submitit": "bulk",
-    "systran_align": "lattice",
-    "transformers": "rivals",
-    "ua_gec": "gec",
-    "zstandard": "bulk",
-}
 
 
 def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
@@ -110,9 +96,12 @@ def refusal(error: Exception) -> str | None:
     from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
 
     text = str(error).strip()
+    if isinstance(error, UnicodeError):
+        return wrong_encoding(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        extra = EXTRAS.get(error.name.split(".")[0])
-        return extra and f"this needs {error.name}: pip install 'fairseq_aggdec[{extra}]'"
+        module = error.name.split(".")[0]
+        known = module in installing.DISTRIBUTIONS
+        return f"this needs {error.name}: {installing.advice(module)}" if known else None
     if isinstance(error, OSError):
         missing = isinstance(error, FileNotFoundError) and " " not in text
         return f"there is no {text}" if missing else re.sub(r"^\[Errno \d+\] ", "", text)
@@ -121,12 +110,29 @@ def refusal(error: Exception) -> str | None:
     module = innermost_module(error.__traceback__)
     if module == "fairseq.options" and not text:  # it says nothing of what it has against the model
         return "--arch is missing: it names the kind of model (--help shows the options)"
+    if module == "ast":  # of all options only that one is read as Python by fairseq's commands
+        return "--model-overrides: give a Python dictionary, such as {'max_source_positions': 512}"
     ours = module.startswith("fairseq_aggdec.")
     if isinstance(error, ValueError) and ours and text:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
     if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
         return text
+    return None
+
+
+def wrong_encoding(error: UnicodeError) -> str | None:
+    """The sentence about input that is not UTF-8, or a terminal that cannot show what was written."""
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return (
+            f"the input is not text in {error.encoding.upper()}: byte 0x{byte:02X}, {error.reason}; convert it first "
+            "(iconv -t utf-8)"
+        )
+    if isinstance(error, UnicodeEncodeError):
+        if "surrogate" in error.reason:  # how Python keeps bytes that it could not decode
+            return "the input is not text in UTF-8: convert it first (iconv -t utf-8)"
+        return f"the output cannot be written in {error.encoding}: set PYTHONIOENCODING=utf-8"
     return None
 
 

@@ -21,7 +21,11 @@ from pathlib import Path
 import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import (
+    Session,
+    generation_parser,
+    refuse_decoding_beside,
+)
 from fairseq_aggdec.bench import benchmark, rivals, systems
 from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.timing import Measurement, measure
@@ -65,7 +69,7 @@ class Contest:
     """A session that says what is decoded, and the rivals' command line."""
 
     def __init__(self, arguments: Sequence[str]):
-        self.session = Session(build_parser(), arguments, every=False)
+        self.session = Session(build_parser(), arguments, every=False, reads=["batch_size"])
         self.args = self.session.args
         check_counts(self.args, "limit", "repeats", "batch_sizes", "threads")
         check_place("--output", self.args.output, ".json", ".md")
@@ -76,6 +80,7 @@ class Contest:
         own_options(own)
         _, self.arguments = own.parse_known_args(arguments)
         self.absent: dict[str, str] = {}
+        refuse_decoding_beside(self.names, str(self.session.cfg.task.decoding))
 
     @property
     def names(self) -> list[str]:

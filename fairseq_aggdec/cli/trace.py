@@ -23,7 +23,11 @@ import torch
 from rich.console import Console
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import (
+    Session,
+    generation_parser,
+    refuse_beam_of_greedy,
+)
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.records import machine, results
@@ -202,8 +206,9 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def show(arguments: Sequence[str]) -> None:
-    session = Session(build_parser(), arguments)
+    session = Session(build_parser(), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
+    refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")
     output = Output(place(args), machine.command("trace", arguments))
     if method == "beam":

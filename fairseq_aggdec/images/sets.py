@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairseq_aggdec import installing
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -104,7 +106,7 @@ def photograph_files(mode: str) -> list[Path]:
         import skimage.data
     except ImportError as error:
         raise ImageDataError(
-            "scikit-image is not installed: pip install 'fairseq_aggdec[images]'"
+            f"scikit-image is not installed: {installing.advice('skimage')}"
         ) from error
     folder = Path(skimage.data.__file__).parent
     names = PHOTOGRAPHS if mode == "RGB" else PHOTOGRAPHS + GREY_PHOTOGRAPHS
@@ -141,9 +143,7 @@ def load(path: Path, mode: str) -> Image:
     try:
         import PIL.Image
     except ImportError as error:
-        raise ImageDataError(
-            "Pillow is not installed: pip install 'fairseq_aggdec[images]'"
-        ) from error
+        raise ImageDataError(f"Pillow is not installed: {installing.advice('PIL')}") from error
     try:
         with PIL.Image.open(path) as image:
             return image.convert(mode)

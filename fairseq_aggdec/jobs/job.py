@@ -276,11 +276,23 @@ def check_header(name: str, found: Header, wanted: Header) -> None:
     old, new = _flat(found), _flat(wanted)
     for key in [*new, *old]:
         if old.get(key) != new.get(key):
-            values = f"{key} {json.dumps(old.get(key))}, not {json.dumps(new.get(key))}"
-            difference = values if key.startswith("--") else f"another {key}"
+            difference = _difference(key, old.get(key), new.get(key))
             raise BulkError(
                 f"{name} was begun with {difference}: give what it was begun with, or another output"
             )
+
+
+def _difference(key: str, old: Any, new: Any) -> str:
+    """What an entry was, in words; the digest that stands for a file is not shown, for nobody has typed it."""
+    if not key.startswith("--"):
+        return f"another {key}"
+    values = [_shown(value) for value in (old, new)]
+    return f"another file for {key}" if values[0] == values[1] else f"{key} {', not '.join(values)}"
+
+
+def _shown(value: Any) -> str:
+    digest = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
+    return "FILE" if digest else json.dumps(value)
 
 
 def _flat(header: Header) -> dict[str, Any]:

@@ -52,6 +52,35 @@ def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> No
         raise ValueError(refusal(option, decoding, reason))
 
 
+def refuse_no_beam(args: Any) -> None:
+    """Raises ``ValueError`` for a beam without hypotheses."""
+    beam = getattr(args, "beam", 5)
+    if beam < 1:
+        raise ValueError(f"--beam {beam}: it must be at least 1")
+
+
+def refuse_wide_beam(generator: Any, models: Sequence[Any]) -> None:
+    """Raises ``ValueError`` where the beam is so wide that stock's search may run out of continuations.
+
+    To be asked when it has: it then fails an assertion of its own.
+    """
+    beam, types = getattr(generator, "beam_size", 1), len(models[0].decoder.dictionary)
+    if 2 * beam > types:
+        raise ValueError(
+            f"--beam {beam} is too wide for stock fairseq's search, which needs twice as many continuations and has "
+            f"{types} types: use --beam {types // 2}"
+        )
+
+
+def refuse_missing_constraints(generator: Any, constraints: Any) -> None:
+    """Raises ``ValueError`` where a generator searches under constraints and the sentences come without any."""
+    search = getattr(generator, "search", None)
+    if constraints is None and getattr(search, "supports_constraints", False):
+        raise ValueError(
+            "--constraints: these sentences have none; lines for fairseq-interactive may, each behind a tab"
+        )
+
+
 def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str | None:
     """What keeps beam search over trees from giving what stock gives, None when nothing does.
 

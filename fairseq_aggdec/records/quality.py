@@ -18,7 +18,7 @@ def bleu(
     """sacreBLEU of decoded sentences against the session's set, and its signature.
 
     Args:
-        session: its ``--post-process`` joins subwords on both sides.
+        session: its ``--post-process``, ``--bpe`` and ``--tokenizer`` make text of both sides.
         outputs: sentence -> tokens.
         compound: the set was tokenised by Moses: count these tokens, with compounds split (see ``compounds.py``).
     """
@@ -26,7 +26,9 @@ def bleu(
     references = []
     for sentence in sorted(outputs):
         reference: Any = session.dataset[sentence]["target"]
-        references.append(dictionary.string(reference, process, escape_unk=True))
+        references.append(
+            session.codec.decode(dictionary.string(reference, process, escape_unk=True))
+        )
     hypotheses = texts(session, outputs)
     if compound:
         return compound_bleu(hypotheses, references)
@@ -39,5 +41,6 @@ def texts(session: Session, outputs: Mapping[int, Tensor | Sequence[int]]) -> li
     """Decoded sentences as text, in the order of the set; arguments as for :func:`bleu`."""
     dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
     return [
-        dictionary.string(as_tensor(outputs[sentence]), process) for sentence in sorted(outputs)
+        session.codec.decode(dictionary.string(as_tensor(outputs[sentence]), process))
+        for sentence in sorted(outputs)
     ]

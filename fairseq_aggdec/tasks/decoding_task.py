@@ -43,8 +43,11 @@ from fairseq_aggdec.methods.options import (
     announce_ngram_blocking,
     announce_unused,
     beam_gap,
+    refuse_missing_constraints,
+    refuse_no_beam,
     refuse_slots,
     refuse_unsupported,
+    refuse_wide_beam,
     set_greedy_beam,
     strict_width,
 )
@@ -145,6 +148,7 @@ class DecodingTask(CheckedModels):
         prefix_allowed_tokens_fn: Any = None,
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
+        refuse_no_beam(args)
         self._set_precision(models)
         self._warn_of_broken(models)
         extra = dict(extra_gen_cls_kwargs or {})
@@ -285,7 +289,9 @@ class DecodingTask(CheckedModels):
 
         Raises:
             NonFiniteError: names the sentence and the model.
+            ValueError: a search under constraints, of sentences that have none.
         """
+        refuse_missing_constraints(generator, options.get("constraints"))
         try:
             found = super().inference_step(generator, models, sample, **options)
             if type(generator) is SequenceGenerator:  # ours have looked
@@ -296,6 +302,7 @@ class DecodingTask(CheckedModels):
             if isinstance(generator, DraftOnlyGenerator):
                 paths, named = self.cfg.drafter_path, [generator.drafter.model]
             if isinstance(error, AssertionError) and not any(map(broken_weight, models)):
+                refuse_wide_beam(generator, models)
                 raise  # stock search, which looks for no NaN, has a limit that it does not pass otherwise
             names = split_paths(paths) if paths else []
             row = getattr(error, "row", None)

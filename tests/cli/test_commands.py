@@ -211,9 +211,16 @@ def test_aggdec_tells_its_folder_and_its_tools(
     shown = capsys.readouterr().out
     for tool in ("audit", "benchmark", "compare", "trace", "distill", "lattice-tables", "doctor"):
         assert f"\n  {tool} " in shown
-    with mock.patch.object(sys, "argv", ["aggdec", "doktor"]):
-        assert main.main() == refusals.REFUSED
-    assert "there is no such tool, choose from audit" in capsys.readouterr().err
+    for name, said in (
+        ("doktor", "there is no such tool: did you mean aggdec doctor?"),
+        ("lattice_tables", "there is no such tool: did you mean aggdec lattice-tables?"),
+        ("generate", "this is a command of its own: aggdec-generate"),
+        ("interactve", "there is no such tool: did you mean aggdec-interactive?"),
+        ("xyz", "there is no such tool, choose from audit"),
+    ):
+        with mock.patch.object(sys, "argv", ["aggdec", name]):
+            assert main.main() == refusals.REFUSED
+        assert said in capsys.readouterr().err
 
 
 def test_the_doctor_says_what_will_run(

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.tasks import decoding_task
 from tests.support import generate, make_batch, make_model, make_task
@@ -80,3 +81,31 @@ def test_options_without_effect_are_named(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING):
         generate(make_task("iad", min_block_size=2), [model], SAMPLE)
     assert "no effect" not in caplog.text
+
+
+@pytest.mark.parametrize("decoding", ["stock", "beam", "greedy", "iad", "interleaved"])
+def test_a_beam_without_hypotheses(decoding: str) -> None:
+    with pytest.raises(ValueError, match="--beam 0: it must be at least 1"):
+        generate(make_task(decoding), [make_model(make_task(), 5)], SAMPLE, beam=0)
+
+
+@pytest.mark.parametrize("decoding", ["stock", "beam"])
+def test_constraints_of_sentences_that_have_none(decoding: str) -> None:
+    model = make_model(make_task(), 5)
+    with pytest.raises(ValueError, match="--constraints: these sentences have none"):
+        generate(make_task(decoding), [model], SAMPLE, constraints="ordered", beam=3)
+
+
+@pytest.mark.parametrize(("beam", "named"), [(25, True), (5, False)])
+def test_a_beam_for_which_stock_has_too_few_words(
+    beam: int, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stock's search then fails an assertion of its own in some sentences."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("9 < 9")
+
+    monkeypatch.setattr(SequenceGenerator, "_generate", fail)
+    with pytest.raises((AssertionError, ValueError)) as found:
+        generate(make_task("stock"), [make_model(make_task(), 5)], SAMPLE, beam=beam)
+    assert ("--beam 25 is too wide for stock" in str(found.value)) == named

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE, SentencepieceConfig
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_aggdec
 from fairseq_aggdec import Translator
+from fairseq_aggdec.api.text import JoinedPieces
 from fairseq_aggdec.compat import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +123,11 @@ def test_pieces_in_pieces_out() -> None:
     ("options", "error", "message"),
     [
         ({"blok_size": 3}, TypeError, "no option 'blok_size': did you mean block_size"),
+        ({"bem": 5}, TypeError, "no option 'bem': did you mean beam"),
+        ({"beam": 0}, ValueError, "--beam 0: it must be at least 1"),
+        ({"beam": 0, "decoding": "stock"}, ValueError, "--beam 0: it must be at least 1"),
+        ({"device": "cuda:99"}, ValueError, r"device='cuda:99': PyTorch finds \d+ GPUs here"),
+        ({"device": "gpu"}, ValueError, "device='gpu': Expected one of cpu, cuda"),
         ({"qqqq": 3}, TypeError, "there are acceptance, block_size"),
         ({"decoding": "iadd"}, ValueError, "decoding='iadd': Invalid value"),
         ({"max_len_b": "many"}, ValueError, "max_len_b='many'"),
@@ -150,6 +158,45 @@ def test_what_cannot_be_translated(iad: Translator) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.pt does not exist"):
         fairseq_aggdec.from_pretrained("none.pt", SHIPPED)
     assert iad.translate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "error", "message"),
+    [
+        (None, TypeError, "sentence 2 is None of type NoneType, not a string$"),
+        (float("nan"), TypeError, "sentence 2 is nan of type float, not a string$"),
+        (7, TypeError, "sentence 2 is 7 of type int, not a string$"),
+        (b"abc", TypeError, "sentence 2 is b'abc' of type bytes, not a string: decode it first$"),
+        ("a\ud800", ValueError, "sentence 2 is no Unicode text: character 1 is half a surrogate"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_text_is_named(
+    iad: Translator, sentence: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        iad.translate([SENTENCES[0], SENTENCES[1], sentence])
+    with pytest.raises(TypeError, match="give a list of sentences"):
+        iad.translate(b"abc")  # type: ignore[arg-type]
+
+
+def test_bytes_of_a_character_are_joined(tmp_path: Path) -> None:
+    """A model of sentencepiece with byte fallback writes characters that it does not know byte by byte."""
+    text = tmp_path / "text"
+    text.write_text("ab ba aab bba\n" * 30, encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(tmp_path / "m"), vocab_size=264, byte_fallback=True
+    )
+    settings = SentencepieceConfig(sentencepiece_model=str(tmp_path / "m.model"))
+    ours, stock = JoinedPieces(settings), SentencepieceBPE(settings)
+    for written in ("ab €ba ї", "€", "ab ba", "", "a\u2581b"):
+        pieces = ours.encode(written)
+        assert pieces == stock.encode(written)
+        assert ours.decode(pieces) == ours.sp.decode(pieces.split(" ")).strip()
+    assert ours.decode("▁ab ▁ <0xE2> <0x82> <0xAC> ba") == "ab €ba"
+    assert ours.decode("▁ab <0x0A> b <0xFF>") == "ab\nb\ufffd"
+    for plain in ("▁ab <unk> ▁ba", "▁ab <0xGG>", "", "▁", "▁a ▁ ▁b"):
+        assert ours.decode(plain) == stock.decode(plain)
 
 
 def test_bfloat16_reaches_the_model() -> None:

@@ -155,7 +155,7 @@ def test_the_real_thing(session: Session, tmp_path: Path) -> None:
 
 def test_stock_in_other_batches_does_not_go_with_limits_that_depend_on_them() -> None:
     """Stock counts the longest source of a batch: differences would be its own."""
-    counts = {"limit": None, "batch_sizes": [1], "stock_batch_size": 2, "beams": None}
+    counts = {"limit": None, "batch_sizes": [1], "stock_batch_size": 2, "beams": None, "beam": 1}
     args = Namespace(**counts, output=None, max_len_a=1.2)
     with pytest.raises(SystemExit, match="--stock-batch-size does not go with --max-len-a"):
         audit.check(args, "iad")

@@ -29,6 +29,20 @@ def make_job(folder: Path, **changed: Any) -> Job:
     return job
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a" * 64, "b" * 64, "was begun with another file for --lattice"),
+        (None, "b" * 64, "was begun with --lattice null, not FILE"),
+        (5, 4, "was begun with --lattice 5, not 4"),
+    ],
+)
+def test_no_digest_is_shown_as_the_value_of_an_option(old: Any, new: Any, said: str) -> None:
+    headers = [HEADER | {"options": {"lattice": value}} for value in (old, new)]
+    with pytest.raises(BulkError, match=said):
+        engine.check_header("work", *headers)
+
+
 def body(number: int) -> bytes:
     return f"{number} ".encode() * 1000
 

@@ -58,3 +58,36 @@ def test_a_fairseq_that_does_not_fit_is_named() -> None:
         "with pytest.raises(ImportError, match='is version 0.1. fairseq_aggdec needs fairseq-fixed'):\n"
         "    import fairseq_aggdec\n"
     )
+
+
+@pytest.mark.parametrize("configured", ["", "logging.basicConfig(level=logging.ERROR)"])
+def test_the_root_logger_stays_as_the_program_has_it(configured: str) -> None:
+    """fairseq's import calls ``logging.basicConfig`` at level DEBUG."""
+    run(
+        f"import logging\n{configured}\nroot = logging.getLogger()\n"
+        "before = root.level, list(root.handlers)\n"
+        "import fairseq_aggdec\n"
+        "fairseq_aggdec.from_pretrained, fairseq_aggdec.Translator\n"
+        "import fairseq\n"
+        "assert (root.level, root.handlers) == before, root"
+    )
+
+
+@pytest.mark.parametrize("name", ["generate", "train"])
+def test_the_commands_log_as_those_of_fairseq(name: str) -> None:
+    """Level, streams and formats of the root logger are those that fairseq's own command has."""
+    state = (
+        "import logging; root = logging.getLogger()\n"
+        "print(root.level, [(h.stream.name, h.formatter._fmt) for h in root.handlers])"
+    )
+    module = f"import fairseq_cli.{name}"
+    stock, ours = (
+        subprocess.run(
+            [sys.executable, "-c", f"{code}\n{module}\n{state}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()[-1]
+        for code in ("", "from fairseq_aggdec.cli.fairseq_commands import generate")
+    )
+    assert stock == ours

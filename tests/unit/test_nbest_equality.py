@@ -115,6 +115,36 @@ def test_every_fault_is_a_bug(
     assert {d.verdict for d in result.differences} <= {BUG}
 
 
+def test_words_of_exactly_equal_scores_are_ties(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of them stock looks at is chance: their margin is 0, not infinite."""
+    projection = session.models[0].decoder.output_projection.weight
+    before = projection.detach().clone()
+    topk, decode = torch.topk, nbest_equality.decode
+
+    def last_first(values: torch.Tensor, *given: Any, **more: Any) -> Any:
+        """Of equals those with the highest indices."""
+        found, indices = topk(values.flip(-1), *given, **more)
+        return found, values.size(-1) - 1 - indices
+
+    def decode_otherwise(session: Session, generator: Any, sample: dict[str, Any]) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            if not hasattr(generator, "budget"):  # stock
+                patched.setattr(torch, "topk", last_first)
+            return decode(session, generator, sample)
+
+    monkeypatch.setattr(nbest_equality, "decode", decode_otherwise)
+    with torch.no_grad():
+        projection.zero_()
+    result = nbest_equality.audit(session, 5, 3, None, 1e-4, 1e-4)
+    with torch.no_grad():
+        projection.copy_(before)
+    assert result.bugs == 0
+    assert len(result.differences) == result.ties > 0
+    assert all(item.margin < 1e-4 for item in result.differences)
+
+
 def test_an_order_that_hardly_matters_is_a_tie(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

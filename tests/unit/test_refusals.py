@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from fairseq.data import Dictionary
 
+from fairseq_aggdec import installing
 from fairseq_aggdec.cli import refusals
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.methods.options import refuse_unsupported
@@ -35,9 +38,14 @@ def raiser(error: BaseException) -> Any:
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
-        (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "fairseq_aggdec[report]'"),
+        (lambda: ast.literal_eval("dropout=1"), "--model-overrides: give a Python dictionary"),
+        (lambda: ast.literal_eval("dropout"), "--model-overrides: give a Python dictionary"),
+        (lambda: b"a\xff".decode(), "is not text in UTF-8: byte 0xFF, invalid start byte"),
+        (lambda: "\udcff".encode(), "the input is not text in UTF-8"),
+        (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
+        (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(7),
+    ids=range(12),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
@@ -84,7 +92,28 @@ def test_who_stops_reading_or_waiting_is_not_told(
     assert refusals.run("tool", lambda given: raiser(BrokenPipeError())(), []) == 0
 
 
-def test_every_extra_exists() -> None:
-    setup = (Path(__file__).resolve().parents[2] / "setup.py").read_text(encoding="utf-8")
-    for extra in refusals.EXTRAS.values():
-        assert f'"{extra}": [' in setup
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_advice_names_packages_of_our_own_requirements() -> None:
+    """With the same versions as ``setup.py``."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for module, distribution in installing.DISTRIBUTIONS.items():
+        (wanted,) = set(re.findall(rf'"({distribution}(?:\[\w+\])?[<>=][^";]*)["; ]', setup))
+        assert installing.advice(module) == f"pip install '{wanted}'"
+
+
+def test_advice_without_metadata_is_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "PACKAGE", "no-such-distribution")
+    assert installing.advice("PIL", "ua_gec") == "pip install 'pillow' 'ua-gec'"
+
+
+def test_nobody_is_told_to_install_the_project_from_an_index() -> None:
+    """It is on none: whoever takes its name there would be installed."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    code = [path for folder in ("fairseq_aggdec", "scripts") for path in (ROOT / folder).rglob("*")]
+    files = [path for path in (*pages, *code) if path.suffix in (".md", ".py", ".sh")]
+    assert len(files) > 200
+    named = re.compile(r"install (?:-\S+ )*['\"]?(?:fairseq[_-])?aggdec\b")
+    told = [path.name for path in files if named.search(path.read_text(encoding="utf-8"))]
+    assert told == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = "pip install 'fairseq_aggdec[docs]'"
+NEEDED = "pip install -e '.[docs]'"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from fairseq_aggdec import installing
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs
 from fairseq_aggdec.lattice.alignment.fast_align_model import START_TENSION, Model
 from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE
@@ -87,7 +88,7 @@ class Aligner:
             self._check_programs()
         elif find_spec("systran_align") is None:
             raise ModuleNotFoundError(
-                "word alignment needs systran-align: pip install 'fairseq_aggdec[lattice]' (Python 3.11; "
+                f"word alignment needs systran-align: {installing.advice('systran_align')} (Python 3.11; "
                 "it has no build for 3.12), or give your own programs with --aligner fast_align"
             )
 

@@ -30,7 +30,7 @@ def main() -> None:
     group.add_argument("--limit", type=int, default=24, help="sentences, of all lengths")
     group.add_argument("--threads", type=int, default=1)
     group.add_argument("--output", type=Path, help="result files: OUTPUT.json and OUTPUT.md")
-    session = Session(parser)
+    session = Session(parser, reads=["beam"])
     args, beam = session.args, session.args.beam
     results.check_counts(args, "limit", "threads")
     results.check_place("--output", args.output, ".json", ".md")
@@ -39,7 +39,9 @@ def main() -> None:
     records = replay_beam.record_searches(session, beam, args.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         arguments = replay.prepare(Path(folder), args.size, [item.record for item in records])
-        other = Session(generation_parser(None), [*arguments, "--cpu", "--beam", str(beam)])
+        other = Session(
+            generation_parser(None), [*arguments, "--cpu", "--beam", str(beam)], reads=["beam"]
+        )
         batches = [other.dataset.collater([other.dataset[i]]) for i in range(len(records))]
         stock = replay_beam.stock_of_as_many_steps(other, beam, records)
         ours = replay_beam.replayed(other, beam, records)

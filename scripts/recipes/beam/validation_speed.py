@@ -32,7 +32,11 @@ def main() -> None:
     group.add_argument("--threads", type=int, default=1)
     group.add_argument("--cpu-time", action="store_true")
     group.add_argument("--output", type=Path, help="result files: OUTPUT.json and OUTPUT.md")
-    session = Session(parser)
+    training = "the validation of fairseq-train has none"
+    refused = {"lm_path": training, "prefix_size": training, "decoding": "both are measured"}
+    session = Session(parser, reads=["beam", "batch_size"], refused=refused)
+    if len(session.models) > 1:
+        raise SystemExit("error: --path: a validation is that of one model")
     args = session.args
     results.check_counts(args, "threads")
     results.check_place("--output", args.output, ".json", ".md")

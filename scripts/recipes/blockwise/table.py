@@ -265,7 +265,7 @@ def main(arguments: Sequence[str]) -> None:
     results = Results(args.output, machine.command("scripts.recipes.blockwise.table", arguments))
     results.read()
     for name, path in models.items():
-        session = Session(build_parser(), [*arguments, "--path", path])
+        session = Session(build_parser(), [*arguments, "--path", path], reads=["batch_size"])
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         model = Model(name, path, session, args)
         model.score(results)

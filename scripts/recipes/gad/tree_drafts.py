@@ -57,6 +57,8 @@ PART_COLUMNS = (
     "ms / sentence",
     "x greedy",
 )
+# Options of the task that this tool sets itself.
+CHOSEN = {"acceptance": "--relaxed says it", "draft_nodes": "--nodes says it"}
 MEASURED = 4  # batches at least
 BINS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -296,7 +298,7 @@ def markdown(
 def main(given: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if given is None else given)
     with results.refusals():
-        session = Session(build_parser(), arguments)
+        session = Session(build_parser(), arguments, refused=CHOSEN)
         args = session.args
         results.check_counts(args, "limit", "timed", "batches")
         results.check_place("--output", args.output, ".json", ".md")

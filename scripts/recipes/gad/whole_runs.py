@@ -152,7 +152,8 @@ def main(given: Sequence[str] | None = None) -> None:
         results.check_place("--output", args.output, ".json", ".md")
         methods = []
         for name, options in map(split, args.systems):
-            session = Session(build_parser(), [*arguments, *options], every=False)
+            given = [*arguments, *options]
+            session = Session(build_parser(), given, every=False, reads=["beam"])
             methods.append(Method(name, session, int(session.cfg.generation.beam)))
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(1)

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_aggdec import installing
+
 Pair = tuple[str, str]
 
 
@@ -26,7 +28,7 @@ def load_documents(partition: str, layer: str) -> list[Any]:
         from ua_gec import AnnotationLayer, Corpus
     except ImportError as error:
         raise SystemExit(
-            "error: the package ua-gec is not installed: pip install 'fairseq_aggdec[gec]'"
+            f"error: the package ua-gec is not installed: {installing.advice('ua_gec')}"
         ) from error
     return list(Corpus(partition, AnnotationLayer(layer)))
 

@@ -270,7 +270,7 @@ def load(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Model], lis
     """The options, all models, and those of them again that leave out repetitions."""
     args, _ = build_parser().parse_known_args(arguments)
     pairs = check(args)
-    session = Session(build_parser(), arguments)
+    session = Session(build_parser(), arguments, reads=["beam"])
     geometry = common_geometry(session.models)
     if geometry != Geometry():
         raise SystemExit("error: --path: the Transformer of the comparison writes word by word")
@@ -281,7 +281,7 @@ def load(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Model], lis
     ]
     distinct = []
     for name, path in pairs:
-        own = Session(build_parser(), [*arguments, "--path", path])
+        own = Session(build_parser(), [*arguments, "--path", path], reads=["beam"])
         shape = common_geometry(own.models, "--model")
         models.append(Model(name, own, "interleaved", shape))
         if dedup:

@@ -6,8 +6,8 @@
 
 A pair is a model that writes z words per step and its twin that writes the same words in the same order one by one
 (trained with --one-by-one where there are several directions). Their log-perplexities on the same sentences differ by
-the mean pointwise mutual information of what the first one writes without seeing it. Takes every flag of
-fairseq-generate. The paper's own numbers are logarithms to base 10: log10(6.95 / 4.04) = 0.235.
+the mean pointwise mutual information of what the first one writes without seeing it. Takes the flags of
+fairseq-generate but those of decoding. The paper's own numbers are logarithms to base 10: log10(6.95 / 4.04) = 0.235.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
@@ -28,6 +29,11 @@ from fairseq_aggdec.records import machine
 from fairseq_aggdec.search.interleaved.generator import common_geometry
 
 BATCH = 64
+OF_DECODING = {
+    name: "nothing is decoded"
+    for name in GenerationConfig.__dataclass_fields__
+    if not name.startswith("_")
+}
 
 
 @dataclass
@@ -101,7 +107,9 @@ def log_perplexity(model: Any, samples: Sequence[dict[str, Any]], pad: int) -> f
 
 
 def compare(name: str, paths: Sequence[str], arguments: Sequence[str], limit: int | None) -> Pair:
-    sessions = [Session(build_parser(), [*arguments, "--path", path]) for path in paths]
+    sessions = [
+        Session(build_parser(), [*arguments, "--path", path], refused=OF_DECODING) for path in paths
+    ]
     geometries = [common_geometry(session.models, "--pair") for session in sessions]
     check_twins(name, *geometries)
     found = [

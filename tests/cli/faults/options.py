@@ -25,6 +25,9 @@ def method(name: str, rest: str) -> str:
 # method, options, what the message names
 SENSELESS = [
     ("greedy", "--no-repeat-ngram-size -1", "--no-repeat-ngram-size -1"),
+    ("greedy", "--beam 0", "--beam 0"),
+    ("beam", "--beam -2", "--beam -2"),
+    ("beam", "--constraints", "--constraints"),
     ("greedy", "--min-len 50", "--min-len 50"),
     ("interleaved", "--min-len 50", "--min-len 50"),
     ("lattice", "--min-len 50", "--min-len 50"),

@@ -1,0 +1,47 @@
+"""What to install where a package is missing that only some commands need: one sentence for all of them.
+
+The project is on no package index, so no message may advise to install it from one by name.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+PACKAGE = "fairseq_aggdec"
+# Name for import -> name for installation, where they differ or an import means another package.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "ctranslate2": "ctranslate2",
+    "jinja2": "jinja2",
+    "matplotlib": "matplotlib",
+    "optimum": "optimum-onnx",
+    "rouge_score": "rouge-score",
+    "sacremoses": "sacremoses",
+    "skimage": "scikit-image",
+    "submitit": "submitit",
+    "systran_align": "systran-align",
+    "transformers": "transformers",
+    "ua_gec": "ua-gec",
+    "zstandard": "zstandard",
+}
+
+
+def advice(*modules: str) -> str:
+    """The command that installs the packages of some modules, in versions that fit."""
+    names = (requirement(DISTRIBUTIONS[module]) for module in modules)
+    return "pip install " + " ".join(f"'{name}'" for name in names)
+
+
+def requirement(distribution: str) -> str:
+    """A package with the extras and versions that our own metadata ask for; its name where there are no metadata."""
+    try:
+        required = importlib.metadata.requires(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return distribution
+    for line in required:
+        found = re.fullmatch(r"([\w.-]+)(\[[\w.,-]+\])?\s*\(?([^;)]*)\)?\s*(;.*)?", line)
+        if found and found[1] == distribution:
+            versions = sorted((part.strip() for part in found[3].split(",")), reverse=True)
+            return f"{distribution}{found[2] or ''}{','.join(versions)}"
+    return distribution
