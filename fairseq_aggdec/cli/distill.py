@@ -40,7 +40,7 @@ from fairseq_aggdec.evaluation.session import Session, generation_parser
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 
-SHARDS = output_folder.SHARDS
+SHARDS, MERGE = output_folder.SHARDS, "merge"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -258,22 +258,47 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
     claims = Claims(args.output / SHARDS, args.lease)
     if args.merge:
-        with claims.take("merge") as mine:
-            if not mine:
-                reason = f"another process makes {args.output} just now: wait for it"
-                raise DistillationError(reason)
-            merge(args, cfg, subsets)
+        merge_anew(args, cfg, subsets, claims)
         return
-    # Not before the folder is whole does a worker end: what follows in a script reads it.
-    with claims.turn(
-        "merge",
-        lambda: is_merged(args, subsets),
-        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
-    ) as mine:
-        if mine and not is_merged(args, subsets):
-            merge(args, cfg, subsets)
-        else:
+
+    def make() -> None:
+        output_folder.fence(args.output)
+        if is_merged(args, subsets):
             print(f"{args.output} is made already")
+        else:
+            merge(args, cfg, subsets)
+
+    # Not before the folder is whole does a worker end: what follows in a script reads it.
+    mine = claims.settle(
+        MERGE,
+        lambda: is_merged(args, subsets),
+        make,
+        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
+    )
+    if not mine:
+        print(f"{args.output} is made already")
+
+
+def merge_anew(
+    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], claims: Claims
+) -> None:
+    """Makes the data folder, whether or not it is there.
+
+    Raises:
+        DistillationError: another process makes it.
+    """
+    with claims.take(MERGE) as mine:
+        if not mine:
+            reason = f"another process makes {args.output} just now: wait for it"
+            raise DistillationError(reason)
+        try:
+            merge(args, cfg, subsets)
+        except FileNotFoundError:
+            if claims.holds(MERGE):
+                raise
+            raise DistillationError(
+                f"another process has begun to make {args.output} while this one stood still: wait for it"
+            ) from None
 
 
 def main() -> None:
