@@ -13,7 +13,6 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from fairseq_aggdec.bulk.compressed import ENDINGS, DamagedError, open_read
 from fairseq_aggdec.bulk.job import BulkError, put_anew
