@@ -30,6 +30,10 @@ POLL = 0.5  # seconds between two looks at what others have claimed
 DEAD_STATES = "ZX"  # of a process in Linux: nobody has asked for its end yet
 
 
+class LostError(OSError):
+    """Another process has taken over a claim of this one."""
+
+
 class Claims:
     """Claims in a folder.
 
@@ -87,7 +91,7 @@ class Claims:
 
         Args:
             done: whether it is there.
-            make: makes it; takes away first what earlier holders could still put in place.
+            make: takes away what earlier holders could still put in place, then makes it unless it is there.
             wait: is called if somebody else makes it.
 
         Returns:

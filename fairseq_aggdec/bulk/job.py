@@ -73,7 +73,11 @@ class Job:
         path = header_path(self.folder, self.name)
         with self.claims.turn(path.name, path.exists, lambda: None) as mine:
             if mine and not path.exists():
-                write_durably(path, json.dumps(self.header).encode() + b"\n", anew=True)
+                try:
+                    write_durably(path, json.dumps(self.header).encode() + b"\n", anew=True)
+                except FileNotFoundError:  # others have ended, and tidied, meanwhile
+                    if self.claims.holds(path.name):
+                        raise
         check_header(str(path), read_header(path), self.header)
 
     def left(self) -> list[int]:

@@ -266,7 +266,7 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
         if is_merged(args, subsets):
             print(f"{args.output} is made already")
         else:
-            merge(args, cfg, subsets)
+            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
 
     # Not before the folder is whole does a worker end: what follows in a script reads it.
     mine = claims.settle(
@@ -292,8 +292,8 @@ def merge_anew(
             reason = f"another process makes {args.output} just now: wait for it"
             raise DistillationError(reason)
         try:
-            merge(args, cfg, subsets)
-        except FileNotFoundError:
+            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
+        except OSError:
             if claims.holds(MERGE):
                 raise
             raise DistillationError(

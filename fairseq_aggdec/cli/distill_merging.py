@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,17 @@ def data_folder(cfg: DictConfig) -> DataFolder:
     return DataFolder(Path(paths[0]), *languages, cfg.task.dataset_impl)
 
 
-def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None:
-    """Makes the output a data folder, for who holds the claim. Where its summary is, the folder is whole."""
+def merge(
+    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], holds: Callable[[], bool]
+) -> None:
+    """Makes the output a data folder. Where its summary is, the folder is whole.
+
+    Args:
+        holds: whether this process still holds the claim on merging.
+
+    Raises:
+        OSError: where it does not, at the latest when a file is put in place.
+    """
     data = data_folder(cfg)
     distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
     task = tasks.setup_task(cfg.task)
@@ -51,7 +61,7 @@ def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
         shards.check_tokens(found, task.target_dictionary)
     output_folder.fence(args.output)
-    with output_folder.attempt(args.output) as partial:
+    with output_folder.attempt(args.output, holds) as partial:
         distilled_folder.copy_the_rest(data, partial, subsets)
         made: dict[str, dict[str, Any]] = {}
         for found in distilled:

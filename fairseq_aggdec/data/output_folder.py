@@ -14,11 +14,12 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+from fairseq_aggdec.bulk.claims import LostError
 from fairseq_aggdec.data.distillation import DistillationError
 from fairseq_aggdec.data.distilled_folder import TEXT
 
@@ -80,11 +81,21 @@ def _own_path(output: Path) -> Path:
 
 
 @contextmanager
-def attempt(output: Path) -> Iterator[Path]:
-    """An empty folder to make the data folder in, gone at the end. Call :func:`fence` before."""
+def attempt(output: Path, holds: Callable[[], bool]) -> Iterator[Path]:
+    """An empty folder to make the data folder in, gone at the end. Call :func:`fence` before.
+
+    Args:
+        holds: whether the claim on merging is still held. It is asked when the folder is there: the next holder then
+            finds it.
+
+    Raises:
+        LostError: the claim is not held.
+    """
     partial = _own_path(output)
-    (partial / TEXT).mkdir(parents=True)
     try:
+        (partial / TEXT).mkdir(parents=True)
+        if not holds():
+            raise LostError(f"another process makes {output}")
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
