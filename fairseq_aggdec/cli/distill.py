@@ -22,7 +22,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
-from fairseq_aggdec.bulk import workers
+from fairseq_aggdec.bulk import ending, workers
 from fairseq_aggdec.bulk.claims import Claims
 from fairseq_aggdec.bulk.job import NOTES, BulkError, Job, UnfinishedError
 from fairseq_aggdec.bulk.relevant import (
@@ -241,6 +241,7 @@ def as_output(number: int, tokens: torch.Tensor, longest: int | None) -> Output:
 UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 
 
+@ending.insisted()
 def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     subsets = args.subsets or [args.gen_subset]
     refuse_pointless(cfg)

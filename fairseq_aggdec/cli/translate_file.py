@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.bulk import text, translation, workers
+from fairseq_aggdec.bulk import ending, text, translation, workers
 from fairseq_aggdec.bulk.job import NOTES, BulkError, Job
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
@@ -130,6 +130,7 @@ def make_header(session: Session, index: text.Index, places: Places) -> dict[str
     }
 
 
+@ending.insisted()
 def main(arguments: list[str]) -> None:
     """Translates; ``arguments`` are those of the command line."""
     sys.argv = ["aggdec-generate", *arguments]

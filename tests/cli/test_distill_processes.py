@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 
+from fairseq_aggdec.cli import refusals
 from fairseq_aggdec.evaluation import replay
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
@@ -159,7 +160,7 @@ def test_a_merge_that_stands_still_for_longer_than_its_lease(
     finally:
         os.kill(paused.pid or 0, signal.SIGCONT)
         paused.join()
-    assert paused.exitcode == 1
+    assert paused.exitcode == refusals.REFUSED
     assert not list(tmp_path.glob("merge.*"))
     expected = tmp_path / "shards" / "expected"
     shutil.copytree(undisturbed / "shards", expected / "shards")
