@@ -91,7 +91,7 @@ def disturbed(args: argparse.Namespace, source: Path, target: Path) -> int:
         late = killed >= 0.9 * args.kills or wanted >= shards  # while it is put together
         while any(worker.poll() is None for worker in workers):
             time.sleep(generator.uniform(0.0, 0.02))
-            if list(parts.glob("output.partial")):
+            if list(parts.glob("output.*.partial")):
                 break
             if not late and len(list(parts.glob("*.shard"))) >= wanted:
                 break

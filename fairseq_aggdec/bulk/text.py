@@ -1,69 +1,28 @@
-"""Texts of any size, a sentence a line: read as they are, in gzip or zstandard, and cut into shards of lines."""
+"""Texts of any size, a sentence a line: plain or compressed (``compressed.py``), and cut into shards of lines."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
+import logging
 import shutil
 import sys
 import uuid
 import zlib
 from array import array
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
 
-from fairseq_aggdec.jobs.job import BulkError
+from fairseq_aggdec.bulk.compressed import ENDINGS, DamagedError, open_read
+from fairseq_aggdec.jobs.job import BulkError, put_anew
+
+logger = logging.getLogger(__name__)
 
 STDIN = "-"
-LONGEST_LINE = (
-    1 << 20
-)  # bytes: a file without ends of lines is no text, and must not fill the memory
-CHUNK = 1 << 20
-
-
-def open_read(path: Path) -> BinaryIO:
-    """The uncompressed content, by the end of the name: ``.gz``, ``.zst``, else as it is.
-
-    Raises:
-        ModuleNotFoundError: ``.zst`` without the package zstandard.
-    """
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.suffix == ".zst":
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(
-            path.open("rb"), read_across_frames=True
-        )
-        return cast(BinaryIO, io.BufferedReader(reader))
-    return path.open("rb")
-
-
-def open_write(file: BinaryIO, path: Path) -> Any:
-    """A context manager to write to ``file``, compressed as the name of ``path`` says, without a time in the bytes."""
-    if path.suffix == ".gz":
-        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
-    if path.suffix == ".zst":
-        import zstandard
-
-        return zstandard.ZstdCompressor().stream_writer(file, closefd=False)
-    return _Open(file)
-
-
-class _Open:
-    """Leaves a file open at the end of a ``with``."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-
-    def __enter__(self) -> BinaryIO:
-        return self.file
-
-    def __exit__(self, *_: object) -> None:
-        self.file.flush()
+# Bytes: a file without ends of lines is no text, and must not fill the memory.
+LONGEST_LINE = 1 << 20
+CHUNK, DIGESTED = 1 << 20, 1 << 16  # bytes that are copied, and digested, at once
 
 
 @dataclass
@@ -93,42 +52,51 @@ class Index:
 
 
 def make_index(path: Path, shard_size: int) -> Index:
-    """Reads a text once, line by line.
+    """Reads a text once, line by line. A byte order mark in front belongs to no line.
 
     Raises:
         BulkError: it is no text, or damaged; the message names the line.
     """
-    index, whole, offset = Index(shard_size), hashlib.sha256(), 0
-    for line in _checked_lines(path):
+    index, whole = Index(shard_size), hashlib.sha256()
+    for offset, line in _checked_lines(path):
         if index.lines % shard_size == 0:
             index.offsets.append(offset)
             index.checks.append(0)
         index.checks[-1] = zlib.crc32(line, index.checks[-1])
         index.lines += 1
-        offset += len(line)
         whole.update(line)
     index.sha256 = whole.hexdigest()
     return index
 
 
-def _checked_lines(path: Path) -> Iterator[bytes]:
-    number = 0
+def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines with their ends, and the byte at which each begins."""
+    number, offset = 0, 0
     try:
         with open_read(path) as file:
             while line := file.readline(LONGEST_LINE):
                 number += 1
                 if len(line) == LONGEST_LINE:
                     raise BulkError(f"{path}, line {number} has more than {LONGEST_LINE} bytes")
+                if number == 1 and line.startswith(BOM_UTF8):
+                    logger.info("%s: the byte order mark is not read as part of line 1", path)
+                    offset, line = len(BOM_UTF8), line.removeprefix(BOM_UTF8)
                 line.decode()
-                yield line
+                if line:  # not a mark and nothing else
+                    yield offset, line
+                offset += len(line)
     except UnicodeDecodeError as error:
-        raise BulkError(f"{path}, line {number} is not UTF-8: {error.reason}") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BulkError(_no_utf8(path, number, offset, error)) from None
+    except DamagedError as error:
         raise BulkError(f"{path} is damaged behind line {number}: {error}") from None
-    except Exception as error:
-        if type(error).__name__ != "ZstdError":  # of a package that need not be there
-            raise
-        raise BulkError(f"{path} is damaged behind line {number}: {error}") from None
+
+
+def _no_utf8(path: Path, number: int, offset: int, error: UnicodeDecodeError) -> str:
+    place = f"byte {offset + error.start} of the text is 0x{error.object[error.start]:02x}"
+    said = f"{path}, line {number} is not UTF-8: {place}, {error.reason}"
+    if offset == 0 and error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        said += "; it begins as UTF-16 does, which iconv -f UTF-16 -t UTF-8 converts"
+    return said
 
 
 class Text:
@@ -148,49 +116,79 @@ class Text:
         Raises:
             BulkError: the text has changed since it was indexed.
         """
-        self._go_to(self.index.offsets[shard])
-        lines = [self.file.readline() for _ in range(self.index.count(shard))]
+        try:
+            self._go_to(self.index.offsets[shard])
+            lines = [self.file.readline() for _ in range(self.index.count(shard))]
+        except DamagedError:
+            raise self._changed() from None
         self.offset += sum(map(len, lines))
         check = 0
         for line in lines:
             check = zlib.crc32(line, check)
-        if check != self.index.checks[shard]:
-            raise BulkError(f"{self.path} was changed while it was translated: begin anew")
+        if check != self.index.checks[shard] or not all(lines):
+            raise self._changed()
         return [line.decode().removesuffix("\n") for line in lines]
 
+    def _changed(self) -> BulkError:
+        return BulkError(f"{self.path} was changed while it was translated: begin anew")
+
     def _go_to(self, offset: int) -> None:
-        if self.path.suffix not in (".gz", ".zst"):
+        if self.path.suffix not in ENDINGS:
             self.file.seek(offset)
         else:
             if offset < self.offset:
                 self.file.close()
                 self.file, self.offset = open_read(self.path), 0
             while (left := offset - self.offset) > 0:
-                self.offset += len(self.file.read(min(left, CHUNK)))
+                if not (passed := self.file.read(min(left, CHUNK))):
+                    raise self._changed()
+                self.offset += len(passed)
         self.offset = offset
 
     def close(self) -> None:
         self.file.close()
 
 
-def keep_stdin(path: Path) -> None:
-    """Puts standard input into a file: it is read from many places, and again after a kill.
+def keep(source: str, path: Path) -> None:
+    """Puts what can be read only once into a file: it is read from many places, and again after a kill.
+
+    Args:
+        source: a pipe, or ``-`` for standard input.
+        path: of the file.
 
     Raises:
         BulkError: the file is there already, from a run before, and holds something else.
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with partial.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file, CHUNK)
-        if path.exists() and digest(path) != digest(partial):
-            raise BulkError(f"standard input is not what it was when {path} was written")
-        partial.replace(path)
+        with partial.open("xb") as file:
+            if source == STDIN:
+                shutil.copyfileobj(sys.stdin.buffer, file, CHUNK)
+            else:
+                with open(source, "rb") as pipe:
+                    shutil.copyfileobj(pipe, file, CHUNK)
+        put_anew(partial, path)
+        if digest(path) != digest(partial):
+            name = "standard input" if source == STDIN else source
+            raise BulkError(f"{name} is not what it was when {path} was written")
     finally:
         partial.unlink(missing_ok=True)
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file as it is."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of what a file holds, uncompressed: another version of a compression library gives other bytes.
+
+    Raises:
+        DamagedError: it is not whole.
+    """
+    whole = hashlib.sha256()
+    with open_read(path) as file:
+        while chunk := file.read(DIGESTED):
+            whole.update(chunk)
+    return whole.hexdigest()

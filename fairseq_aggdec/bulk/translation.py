@@ -1,8 +1,9 @@
 """Bulk translation: a text of any size, line by line, into a file that is there when all of it is.
 
     OUT.parts/text.job.json, text.7-of-40.shard ...    the job, see ``job.py``
-    OUT.parts/input                                    what came from standard input
-    OUT.parts/merged.json                              digest of what was made of the shards
+    OUT.parts/input                                    what came from standard input or a pipe
+    OUT.parts/output.3f2a...partial                    an attempt to put the shards together
+    OUT.parts/merged.json                              digest of the text that the shards make
     OUT                                                comes last, whole; then the shards go
 
 The output of a line depends on the lines of its shard at most (they are decoded together), never on who decodes it.
@@ -10,23 +11,38 @@ The output of a line depends on the lines of its shard at most (they are decoded
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import math
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from fairseq import utils
+from torch import Tensor
 
 from fairseq_aggdec.api.translator import Hypothesis, Translator
-from fairseq_aggdec.bulk import text
+from fairseq_aggdec.bulk import compressed, text
 from fairseq_aggdec.bulk.text import STDIN, Text
-from fairseq_aggdec.jobs.job import BulkError, Job, header_path, sync_folder, write_durably
+from fairseq_aggdec.jobs.claims import Claims
+from fairseq_aggdec.jobs.job import (
+    BulkError,
+    Job,
+    header_path,
+    put_anew,
+    sync_folder,
+    write_durably,
+)
 from fairseq_aggdec.jobs.workers import forget
 
 logger = logging.getLogger(__name__)
 
-NAME, MERGED, KEPT_INPUT = "text", "merged.json", "input"
+NAME, MERGED, KEPT_INPUT, MERGE = "text", "merged.json", "input", "merge"
+KEPT_INPUTS = (KEPT_INPUT, *(KEPT_INPUT + ending for ending in compressed.ENDINGS))
+ATTEMPTS = ("output*.partial", f"{MERGED}.*.partial")  # files of those who put the shards together
 JSON_LINES = ".jsonl"
 
 
@@ -35,7 +51,7 @@ class Places:
     """Where a text comes from and goes to.
 
     Attributes:
-        source: ``--input-file``: a file, or ``-`` for standard input.
+        source: ``--input-file``: a file, a pipe, or ``-`` for standard input.
         target: ``--output-file``.
     """
 
@@ -51,13 +67,27 @@ class Places:
         """Whether the output is JSON lines, all hypotheses of each line; else a line of text, the best one."""
         return self.target.name.removesuffix(".gz").removesuffix(".zst").endswith(JSON_LINES)
 
+    @property
+    def read_once(self) -> bool:
+        """Whether the text comes through standard input or a pipe (a FIFO, the shell's ``<(...)``)."""
+        path = Path(self.source)
+        return self.source == STDIN or path.is_fifo() or path.is_char_device()
+
+    @property
+    def kept_input(self) -> Path:
+        """The file in which a text is kept that can be read only once, compressed as it came."""
+        ending = Path(self.source).suffix
+        return self.parts / (KEPT_INPUT + (ending if ending in compressed.ENDINGS else ""))
+
     def check(self) -> None:
         """Refuses, before any work, what cannot be read or must not be replaced.
 
         Raises:
             BulkError, FileNotFoundError
         """
-        if self.source != STDIN and not Path(self.source).is_file():
+        if Path(self.source).is_dir():
+            raise BulkError(f"--input-file: {self.source} is a folder, name a file")
+        if not self.read_once and not Path(self.source).is_file():
             raise BulkError(f"--input-file: there is no file {self.source}")
         if not self.target.parent.is_dir():
             raise BulkError(f"--output-file: there is no folder {self.target.parent}")
@@ -70,7 +100,7 @@ class Places:
         foreign = {
             name
             for name in found
-            if name not in ("launcher", KEPT_INPUT) and ".partial" not in name
+            if name not in ("launcher", *KEPT_INPUTS) and not name.endswith((".partial", ".claim"))
         }
         if foreign and not begun:
             raise BulkError(
@@ -83,17 +113,33 @@ class Places:
         """Whether the output is there, made of the shards."""
         try:
             wanted = json.loads((self.parts / MERGED).read_bytes())["sha256"]
-            return bool(text.digest(self.target) == wanted)
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return bool(text.content_digest(self.target) == wanted)
+        except (FileNotFoundError, ValueError, TypeError, KeyError, compressed.DamagedError):
             return False
 
-    def input_path(self) -> Path:
-        """The file to read; standard input is put into one first."""
-        if self.source != STDIN:
+    def input_path(self, lease: float) -> Path:
+        """The file to read; what can be read only once is put into one first, by one worker.
+
+        Raises:
+            BulkError: another worker has read a part of it, or it is not what an earlier run has read.
+        """
+        if not self.read_once:
             return Path(self.source)
         self.parts.mkdir(exist_ok=True)
-        text.keep_stdin(self.parts / KEPT_INPUT)
-        return self.parts / KEPT_INPUT
+        path, waited = self.kept_input, False
+
+        def wait() -> None:
+            nonlocal waited
+            waited = True
+
+        with Claims(self.parts, lease).turn(KEPT_INPUT, path.exists, wait) as mine:
+            if waited and not path.exists():
+                raise BulkError(
+                    f"--input-file {self.source}: another worker has read a part of it and ended: start again"
+                )
+            if mine and not waited:
+                text.keep(self.source, path)
+        return path
 
 
 @dataclass
@@ -105,6 +151,7 @@ class LineTranslator:
         batch_size, max_tokens: sentences, and tokens with padding, that are decoded together at most; None: any number.
         skip: lines that are too long for the model get an empty output; else they end the work.
         json_lines: see :class:`Places`.
+        longest_source: tokens, ``</s>`` included, to which sources are cut (``--truncate-source``); None: they are not.
     """
 
     translator: Translator
@@ -112,6 +159,7 @@ class LineTranslator:
     max_tokens: int | None
     skip: bool
     json_lines: bool
+    longest_source: int | None = None
 
     def __call__(self, lines: list[str], first: int) -> bytes:
         """Lines, the first of which is line ``first`` of the text (from 0), -> lines of output.
@@ -119,7 +167,7 @@ class LineTranslator:
         Raises:
             BulkError: a line is too long.
         """
-        rows = [self.translator.tokens(line) for line in lines]
+        rows = [self._tokens(line) for line in lines]
         fitting = [i for i, row in enumerate(rows) if self._fits(len(row), first + i)]
         found = self.translator.decode_tokens(
             [rows[i] for i in fitting],
@@ -130,6 +178,13 @@ class LineTranslator:
         ranked = dict(zip(fitting, found, strict=True))
         written = (self._line(line, first + i, ranked.get(i, [])) for i, line in enumerate(lines))
         return "".join(written).encode()
+
+    def _tokens(self, line: str) -> Tensor:
+        """(S,) int64 with ``</s>``, cut as fairseq-generate cuts the sources of a set."""
+        row = self.translator.tokens(line)
+        if self.longest_source is not None and len(row) > self.longest_source:
+            row = torch.cat([row[: self.longest_source - 1], row[-1:]])
+        return row
 
     def _fits(self, length: int, number: int) -> bool:
         longest = min(self.translator.longest, self.max_tokens or length)
@@ -143,9 +198,14 @@ class LineTranslator:
     def _line(self, source: str, number: int, ranked: list[Hypothesis]) -> str:
         if not self.json_lines:
             return (ranked[0].text if ranked else "") + "\n"
-        hypotheses = [{"text": one.text, "score": one.score} for one in ranked]
+        hypotheses = [{"text": one.text, "score": finite(one.score)} for one in ranked]
         record = {"line": number + 1, "source": source, "hypotheses": hypotheses}
-        return json.dumps(record, ensure_ascii=False) + "\n"
+        return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def finite(score: float) -> float | None:
+    """JSON knows no infinity: null stands for the score of an output that the model thinks impossible."""
+    return score if math.isfinite(score) else None
 
 
 def work(job: Job, places: Places, source: Text, translate: LineTranslator, seed: int) -> None:
@@ -169,12 +229,21 @@ def work(job: Job, places: Places, source: Text, translate: LineTranslator, seed
     def wait() -> None:
         logger.info("another worker writes %s: waiting for it", places.target)
 
-    with job.claims.turn("merge", places.is_merged, wait) as mine:
-        if mine:
-            if not places.is_merged():
-                merge(job, places)
-            clean(job, places)
+    def put_together() -> None:
+        take_away(places.parts, *ATTEMPTS)
+        if not places.is_merged():
+            merge(job, places)
+        clean(job, places)
+
+    job.claims.settle(MERGE, places.is_merged, put_together, wait)
     logger.info("%s is complete: %d lines", places.target, source.index.lines)
+
+
+def take_away(folder: Path, *patterns: str) -> None:
+    """Removes files of dead or lapsed holders of a claim, for who holds it: then they can put nothing in place."""
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def merge(job: Job, places: Places) -> None:
@@ -182,25 +251,36 @@ def merge(job: Job, places: Places) -> None:
 
     Raises:
         BulkError: a shard is damaged, or somebody else's file has come to the place.
+        OSError: where the claim was lost: the next holder has taken the file away.
     """
-    partial = places.parts / "output.partial"
-    with partial.open("wb") as file:
-        with text.open_write(file, places.target) as out:
-            for number in range(job.shards):
-                out.write(job.read(number))
-        file.flush()
-        os.fsync(file.fileno())
-    written = json.dumps({"sha256": text.digest(partial)}).encode() + b"\n"
-    write_durably(places.parts / MERGED, written)
-    if os.path.lexists(places.target):
-        raise BulkError(f"{places.target} has come while the text was translated: move it away")
-    partial.rename(places.target)
+    partial = places.parts / f"output.{uuid.uuid4().hex}.partial"
+    try:
+        whole = hashlib.sha256()
+        with partial.open("xb") as file:
+            with compressed.open_write(file, places.target) as out:
+                for number in range(job.shards):
+                    body = job.read(number)
+                    whole.update(body)
+                    out.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        written = json.dumps({"sha256": whole.hexdigest()}).encode() + b"\n"
+        write_durably(places.parts / MERGED, written)
+        put_anew(partial, places.target)
+        if not places.is_merged():
+            raise BulkError(f"{places.target} has come while the text was translated: move it away")
+    finally:
+        partial.unlink(missing_ok=True)
     sync_folder(places.target.parent)
 
 
 def clean(job: Job, places: Places) -> None:
     """Removes what the output was made of; header and digest stay: who comes later sees that all is done."""
     for number in range(job.shards):
+        if not job.claims.holds(MERGE):  # the place may have another job by now
+            return
         job.shard_path(number).unlink(missing_ok=True)
-    (places.parts / KEPT_INPUT).unlink(missing_ok=True)
+    with job.claims.take(KEPT_INPUT) as mine:
+        if mine:
+            take_away(places.parts, *KEPT_INPUTS, f"{KEPT_INPUT}*.partial")
     job.tidy()

@@ -33,14 +33,14 @@ from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.distill import distillation, output_folder, shards
 from fairseq_aggdec.distill.distillation import DistillationError, Output
 from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
-from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.claims import Claims
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, UnfinishedError
 from fairseq_aggdec.search.finite import NonFiniteError
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 
-SHARDS = output_folder.SHARDS
+SHARDS, MERGE = output_folder.SHARDS, "merge"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -241,6 +241,7 @@ def as_output(number: int, tokens: torch.Tensor, longest: int | None) -> Output:
 UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 
 
+@ending.insisted()
 def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     subsets = args.subsets or [args.gen_subset]
     refuse_pointless(cfg)
@@ -259,22 +260,47 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     (args.output / SHARDS).mkdir(parents=True, exist_ok=True)
     claims = Claims(args.output / SHARDS, args.lease)
     if args.merge:
-        with claims.take("merge") as mine:
-            if not mine:
-                reason = f"another process makes {args.output} just now: wait for it"
-                raise DistillationError(reason)
-            merge(args, cfg, subsets)
+        merge_anew(args, cfg, subsets, claims)
         return
-    # Not before the folder is whole does a worker end: what follows in a script reads it.
-    with claims.turn(
-        "merge",
-        lambda: is_merged(args, subsets),
-        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
-    ) as mine:
-        if mine and not is_merged(args, subsets):
-            merge(args, cfg, subsets)
-        else:
+
+    def make() -> None:
+        output_folder.fence(args.output)
+        if is_merged(args, subsets):
             print(f"{args.output} is made already")
+        else:
+            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
+
+    # Not before the folder is whole does a worker end: what follows in a script reads it.
+    mine = claims.settle(
+        MERGE,
+        lambda: is_merged(args, subsets),
+        make,
+        lambda: print(f"another process makes {args.output}: waiting for it", flush=True),
+    )
+    if not mine:
+        print(f"{args.output} is made already")
+
+
+def merge_anew(
+    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], claims: Claims
+) -> None:
+    """Makes the data folder, whether or not it is there.
+
+    Raises:
+        DistillationError: another process makes it.
+    """
+    with claims.take(MERGE) as mine:
+        if not mine:
+            reason = f"another process makes {args.output} just now: wait for it"
+            raise DistillationError(reason)
+        try:
+            merge(args, cfg, subsets, lambda: claims.holds(MERGE))
+        except OSError:
+            if claims.holds(MERGE):
+                raise
+            raise DistillationError(
+                f"another process has begun to make {args.output} while this one stood still: wait for it"
+            ) from None
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from fairseq_aggdec.bulk.relevant import (
     text_options,
 )
 from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
-from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
 
 OPTIONS = ("--input-file", "--output-file")
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--input-file",
         required=True,
         metavar="FILE",
-        help="a sentence a line; .gz and .zst are read as such, - is standard input",
+        help="a sentence a line; .gz and .zst are read as such; a pipe will do, - is standard input",
     )
     group.add_argument(
         "--output-file",
@@ -131,6 +131,7 @@ def make_header(session: Session, index: text.Index, places: Places) -> dict[str
     }
 
 
+@ending.insisted()
 def main(arguments: list[str]) -> None:
     """Translates; ``arguments`` are those of the command line."""
     sys.argv = ["aggdec-generate", *arguments]
@@ -140,13 +141,16 @@ def main(arguments: list[str]) -> None:
     refuse_pointless(cfg, places)
     places.check()
     if args.launcher != workers.HERE:
-        if places.source == text.STDIN:
-            raise BulkError("--launcher: workers do not share standard input, name a file")
+        if places.read_once:
+            raise BulkError(
+                "--launcher: workers do not share standard input or a pipe, name a file"
+            )
         workers.launch(args, "aggdec-generate", places.parts / "launcher")
         return
     workers.begin(cfg.common.cpu)
-    path = places.input_path()
+    path = places.input_path(args.lease)
     index = text.make_index(path, args.shard_size)
+    source = text.Text(path, index)  # now: another worker may end while the model is loaded
     session = Session(build_parser(), arguments, data=False, every=False)
     translator = make_translator(session)
     job = Job(places.parts, NAME, make_header(session, index, places), args.lease)
@@ -155,8 +159,9 @@ def main(arguments: list[str]) -> None:
     if batch_size is None and max_tokens is None:
         max_tokens = MAX_TOKENS
     skip = cfg.dataset.skip_invalid_size_inputs_valid_test
-    translate = LineTranslator(translator, batch_size, max_tokens, skip, places.json_lines)
-    translation.work(job, places, text.Text(path, index), translate, cfg.common.seed)
+    longest = cfg.task.max_source_positions if cfg.task.truncate_source else None
+    translate = LineTranslator(translator, batch_size, max_tokens, skip, places.json_lines, longest)
+    translation.work(job, places, source, translate, cfg.common.seed)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,17 @@ def data_folder(cfg: DictConfig) -> DataFolder:
     return DataFolder(Path(paths[0]), *languages, cfg.task.dataset_impl)
 
 
-def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None:
-    """Makes the output a data folder. Its summary comes last: where it is, the folder is whole."""
+def merge(
+    args: argparse.Namespace, cfg: DictConfig, subsets: list[str], holds: Callable[[], bool]
+) -> None:
+    """Makes the output a data folder. Where its summary is, the folder is whole.
+
+    Args:
+        holds: whether this process still holds the claim on merging.
+
+    Raises:
+        OSError: where it does not, at the latest when a file is put in place.
+    """
     data = data_folder(cfg)
     distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
     task = tasks.setup_task(cfg.task)
@@ -50,18 +60,19 @@ def merge(args: argparse.Namespace, cfg: DictConfig, subsets: list[str]) -> None
         if found.header["data"] != digest(data.files(found.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
         shards.check_tokens(found, task.target_dictionary)
-    partial = output_folder.make_partial(args.output)
-    distilled_folder.copy_the_rest(data, partial, subsets)
-    made: dict[str, dict[str, Any]] = {}
-    for found in distilled:
-        made[found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
-    headers = {found.header["subset"]: found.header for found in distilled}
-    for subset, header in headers.items():
-        Job(args.output / SHARDS, subset, header).tidy()
-    summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": made}
-    summary |= {"from": origin(args, headers)}
-    (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    output_folder.take_over(partial, args.output)
+    output_folder.fence(args.output)
+    with output_folder.attempt(args.output, holds) as partial:
+        distilled_folder.copy_the_rest(data, partial, subsets)
+        made: dict[str, dict[str, Any]] = {}
+        for found in distilled:
+            made[found.header["subset"]] = merge_subset(args, cfg, task, found, partial)
+        headers = {found.header["subset"]: found.header for found in distilled}
+        for subset, header in headers.items():
+            Job(args.output / SHARDS, subset, header, args.lease).tidy()
+        summary = {"command": machine.command("distill", sys.argv[1:]), "subsets": made}
+        summary |= {"from": origin(args, headers)}
+        (partial / SUMMARY).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        output_folder.take_over(partial, args.output)
     for subset, result in made.items():
         print(sentence(subset, result))
 
@@ -74,11 +85,12 @@ def origin(args: argparse.Namespace, headers: dict[str, Header]) -> dict[str, An
 
 def is_merged(args: argparse.Namespace, subsets: list[str]) -> bool:
     """Whether the data folder has been made of the shards that are there, with this filter."""
-    summary = args.output / SUMMARY
-    if not summary.exists():
+    try:
+        summary = json.loads((args.output / SUMMARY).read_text())
+    except FileNotFoundError:
         return False
     headers = {name: read_header(header_path(args.output / SHARDS, name)) for name in subsets}
-    return bool(json.loads(summary.read_text()).get("from") == origin(args, headers))
+    return bool(summary.get("from") == origin(args, headers))
 
 
 def merge_subset(

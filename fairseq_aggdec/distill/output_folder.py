@@ -1,8 +1,11 @@
 """The folder that distillation writes: nothing in it is replaced that distillation did not write.
 
-OUTPUT/shards/           what the teacher wrote, and ``merged.json``: the files that merging made in OUTPUT
-OUTPUT/merge.partial/    the data folder while it is being made
-OUTPUT/...               the data folder; its summary comes last: where it is, the folder is whole
+OUTPUT/shards/                   what the teacher wrote, and ``merged.json``: the files that merging made in OUTPUT
+OUTPUT/merge.3f2a...partial/     an attempt to make the data folder
+OUTPUT/...                       the data folder; its summary comes last: where it is, the folder is whole
+
+Attempts may have other contents (other filters). So that files of two of them cannot mix, all that an attempt puts in
+place is moved out of its own folder, and the next attempt takes that folder away first: one move is before, or fails.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from fairseq_aggdec.distill.distillation import DistillationError
 from fairseq_aggdec.distill.distilled_folder import TEXT
+from fairseq_aggdec.jobs.claims import LostError
 
-SHARDS, PARTIAL, SUMMARY = "shards", "merge.partial", "distillation.json"
+SHARDS, SUMMARY = "shards", "distillation.json"
+PARTIALS = "merge*.partial"
 MERGED = "merged.json"
 
 
@@ -35,7 +43,7 @@ def check(output: Path, data: Path) -> None:
             f"--output {output} is DATA, whose training set would be lost: name a new folder"
         )
     found = [path.name for path in output.iterdir()] if output.exists() else []
-    foreign = sorted(set(found) - {SHARDS, PARTIAL})
+    foreign = sorted(n for n in found if n != SHARDS and not fnmatch(n, PARTIALS))
     if any((output / SHARDS).glob("*.*-of-*.jsonl")):
         raise DistillationError(
             f"--output {output} was begun by an earlier version, with as many shards as processes: name a new folder"
@@ -46,31 +54,61 @@ def check(output: Path, data: Path) -> None:
         )
 
 
-def make_partial(output: Path) -> Path:
-    """An empty folder to make the data folder in.
+def fence(output: Path) -> None:
+    """Takes away the folders of earlier attempts, for who holds the claim on merging.
+
+    Whoever made them is dead, or stood still for longer than a lease and has nothing to move when it goes on.
 
     Raises:
-        DistillationError: its name, or that of the texts, is a link to another place.
+        DistillationError: one of them, or the folder of the texts, is a link to another place.
     """
-    partial = output / PARTIAL
-    for path in (partial, output / TEXT):
+    found = list(output.glob(PARTIALS))
+    for path in [*found, output / TEXT]:
         if path.is_symlink():
             raise DistillationError(
                 f"{path} is a symbolic link, and what it leads to is not distillation's: remove the link"
             )
-    if partial.exists():
-        shutil.rmtree(partial)
-    (partial / TEXT).mkdir(parents=True)
-    return partial
+    for path in found:
+        # Under another name first: a maker who goes on adds nothing to a folder that is being removed.
+        removed = _own_path(output)
+        with suppress(FileNotFoundError):  # its maker has removed it just now
+            path.rename(removed)
+            shutil.rmtree(removed)
+
+
+def _own_path(output: Path) -> Path:
+    return output / f"merge.{uuid.uuid4().hex}.partial"
+
+
+@contextmanager
+def attempt(output: Path, holds: Callable[[], bool]) -> Iterator[Path]:
+    """An empty folder to make the data folder in, gone at the end. Call :func:`fence` before.
+
+    Args:
+        holds: whether the claim on merging is still held. It is asked when the folder is there: the next holder then
+            finds it.
+
+    Raises:
+        LostError: the claim is not held.
+    """
+    partial = _own_path(output)
+    try:
+        (partial / TEXT).mkdir(parents=True)
+        if not holds():
+            raise LostError(f"another process makes {output}")
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def take_over(partial: Path, output: Path) -> None:
-    """Moves all files from ``partial`` to ``output``, the summary last, and removes ``partial``.
+    """Moves all files from ``partial`` to ``output``, the summary last.
 
     A list of what is moved is on disk before the first file is: after a kill these may be replaced, others never.
 
     Raises:
         DistillationError: a file of the same name is there that merging did not make; nothing was moved.
+        FileNotFoundError: another attempt has begun meanwhile.
     """
     names = sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file())
     own = _merged(output)
@@ -79,13 +117,15 @@ def take_over(partial: Path, output: Path) -> None:
         raise DistillationError(
             f"{output} holds files that distillation did not write and would replace ({_some(foreign)}): move them away"
         )
-    _remember(output, own | set(names))
-    (output / SUMMARY).unlink(missing_ok=True)
+    for name in names:
+        _sync(partial / name)
+    _remember(partial, output, own | set(names))
+    with suppress(FileNotFoundError):  # there was none
+        (output / SUMMARY).rename(partial / f"{SUMMARY}.before")
     for name in sorted(names, key=lambda name: name == SUMMARY):
         target = output / name
         target.parent.mkdir(exist_ok=True)
         (partial / name).replace(target)
-    shutil.rmtree(partial)
 
 
 def _merged(output: Path) -> set[str]:
@@ -100,14 +140,18 @@ def _merged(output: Path) -> set[str]:
         ) from None
 
 
-def _remember(output: Path, names: Iterable[str]) -> None:
-    path = output / SHARDS / MERGED
-    partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(sorted(names), file, indent=1, ensure_ascii=False)
-        file.flush()
+def _remember(partial: Path, output: Path, names: Iterable[str]) -> None:
+    written = partial / MERGED
+    text = json.dumps(sorted(names), indent=1, ensure_ascii=False)
+    written.write_text(text, encoding="utf-8")
+    _sync(written)
+    written.replace(output / SHARDS / MERGED)
+
+
+def _sync(path: Path) -> None:
+    """Puts a file on disk."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _some(names: list[str]) -> str:

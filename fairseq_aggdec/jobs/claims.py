@@ -5,8 +5,10 @@ its owner touches as long as it lives. A claim whose owner is dead is taken over
 same machine; else when it has not been touched for a *lease* by the watcher's own clock: clocks need not agree. To take
 over is to make the file of the next generation, ``NAME.1.claim`` after ``NAME.0.claim``, which one process can do too.
 
-Nothing that is right depends on claims. They only save doubled work: who loses one while it works, because its machine
-slept longer than a lease, puts the same bytes in the same place.
+A process that stands still for longer than a lease (a suspended machine, ``SIGSTOP``) loses its claim unknowingly. So
+nothing that is right depends on claims. What is put in place was written whole under a name of this attempt's own,
+and is the same whoever wrote it; or the next holder has first taken away what the last one could still put in place.
+:meth:`Claims.holds` says whether a claim was lost, but may be late.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ POLL = 0.5  # seconds between two looks at what others have claimed
 DEAD_STATES = "ZX"  # of a process in Linux: nobody has asked for its end yet
 
 
+class LostError(OSError):
+    """Another process has taken over a claim of this one."""
+
+
 class Claims:
     """Claims in a folder.
 
@@ -40,6 +46,7 @@ class Claims:
         self.folder, self.lease = folder, lease
         # By file: inode and time (ns) of the last touch, and since when that is known, by our own clock.
         self.watched: dict[str, tuple[tuple[int, int], float]] = {}
+        self.held: dict[str, tuple[int, int]] = {}  # name -> descriptor and generation
 
     @contextmanager
     def take(self, name: str) -> Iterator[bool]:
@@ -50,9 +57,9 @@ class Claims:
                 with apart():
                     yield False
                 return
-            descriptor, generation = held
+            self.held[name] = held
             over = threading.Event()
-            beating = threading.Thread(target=self._beat, args=(descriptor, over), daemon=True)
+            beating = threading.Thread(target=self._beat, args=(held[0], over), daemon=True)
             beating.start()
             try:
                 with apart():
@@ -60,10 +67,46 @@ class Claims:
             finally:
                 over.set()
                 beating.join()
-                os.close(descriptor)
-                # The dead ones last: they are nobody's in between.
-                for old in range(generation, -1, -1):
-                    self._path(name, old).unlink(missing_ok=True)
+                self._give_back(name)
+
+    def holds(self, name: str) -> bool:
+        """Whether nobody has taken over a claim of this process, which then stood still for longer than a lease."""
+        descriptor, generation = self.held[name]
+        try:
+            removed = os.fstat(descriptor).st_nlink == 0
+        except OSError:  # a network file system may say it so
+            removed = True
+        return not removed and not os.path.lexists(self._path(name, generation + 1))
+
+    def settle(
+        self,
+        name: str,
+        done: Callable[[], bool],
+        make: Callable[[], object],
+        wait: Callable[[], object],
+    ) -> bool:
+        """Has one process make what all need, and waits until it is there.
+
+        A process that loses the claim meanwhile fails where files of its own are gone, and looks again.
+
+        Args:
+            done: whether it is there.
+            make: takes away what earlier holders could still put in place, then makes it unless it is there.
+            wait: is called if somebody else makes it.
+
+        Returns:
+            Whether this process has made it.
+        """
+        while True:
+            with self.turn(name, done, wait) as mine:
+                if not mine:
+                    return False
+                try:
+                    make()
+                    return True
+                except Exception:
+                    if self.holds(name):
+                        raise
 
     @contextmanager
     def turn(
@@ -87,12 +130,30 @@ class Claims:
 
     def _claim(self, name: str) -> tuple[int, int] | None:
         """A new claim's descriptor and generation; None: somebody holds it."""
-        generation = 0
+        generation, dead = 0, None
         while (descriptor := _make(self._path(name, generation))) is None:
-            if not self._is_dead(self._path(name, generation)):
+            path = self._path(name, generation)
+            dead = _identity(path)
+            if dead is None or not self._is_dead(path):
                 return None
             generation += 1
+        if generation and _identity(self._path(name, generation - 1)) != dead:
+            # It was given back by whoever had taken it over, and may have a new holder.
+            os.close(descriptor)
+            self._path(name, generation).unlink(missing_ok=True)
+            return None
         return descriptor, generation
+
+    def _give_back(self, name: str) -> None:
+        """Removes a claim and the dead ones before it, unless it was lost: then they are the next holder's."""
+        descriptor, generation = self.held[name]
+        if self.holds(name):
+            # The dead ones last, so that a kill leaves no gap below a claim; and not below one that came just now.
+            for old in range(generation, -1, -1):
+                if not os.path.lexists(self._path(name, old + 1)):
+                    self._path(name, old).unlink(missing_ok=True)
+        del self.held[name]
+        os.close(descriptor)
 
     def _path(self, name: str, generation: int) -> Path:
         return self.folder / f"{name}.{generation}.claim"
@@ -137,6 +198,15 @@ def _make(path: Path) -> int | None:
         path.unlink()
         raise
     return descriptor
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from a later one of the same name; None: there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def owner() -> dict[str, object]:

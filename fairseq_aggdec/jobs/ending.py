@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class _Ending:
-    """Attributes: waits: an end has to wait now. asked: the number of the signal that asked for it."""
+    """Whether an end has to wait.
+
+    Attributes:
+        waits: it has to, now.
+        asked, came: number of the signal that asks for an end, and of the one that brought it.
+    """
 
     waits = False
     asked: int | None = None
+    came: int | None = None
 
 
 def ask(number: int, frame: object = None) -> None:
@@ -53,7 +61,20 @@ class _Waiting:
 def _end_if_asked() -> None:
     if _Ending.asked is not None and not _Ending.waits:
         number, _Ending.asked = _Ending.asked, None
+        _Ending.came = number
         sys.exit(128 + number)
+
+
+@contextmanager
+def insisted() -> Iterator[None]:
+    """Around all the work: an end that came within a library, whose own ``finally`` then failed, is still an end."""
+    _Ending.came = None
+    try:
+        yield
+    except Exception:
+        if _Ending.came is None:
+            raise
+        sys.exit(128 + _Ending.came)
 
 
 def _in_main() -> bool:

@@ -18,7 +18,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,13 @@ class Job:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = header_path(self.folder, self.name)
-        if not path.exists():
-            write_durably(path, json.dumps(self.header).encode() + b"\n", anew=True)
+        with self.claims.turn(path.name, path.exists, lambda: None) as mine:
+            if mine and not path.exists():
+                try:
+                    write_durably(path, json.dumps(self.header).encode() + b"\n", anew=True)
+                except FileNotFoundError:  # others have ended, and tidied, meanwhile
+                    if self.claims.holds(path.name):
+                        raise
         check_header(str(path), read_header(path), self.header)
 
     def left(self) -> list[int]:
@@ -117,9 +121,16 @@ class Job:
         with self.claims.take(path.stem) as mine:
             if not mine or path.exists() or finished():
                 return False
-            body = make(number)
-            head = self._head(number) | {"sha256": hashlib.sha256(body).hexdigest()}
-            write_durably(path, json.dumps(head).encode() + b"\n" + body)
+            try:
+                body = make(number)
+                head = self._head(number) | {"sha256": hashlib.sha256(body).hexdigest()}
+                if self.claims.holds(path.stem):
+                    write_durably(path, json.dumps(head).encode() + b"\n" + body)
+            except (OSError, BulkError):
+                # Who has taken the claim over may have taken away what was needed, its work done.
+                if self.claims.holds(path.stem):
+                    raise
+                return False
         progress.report()
         return True
 
@@ -155,9 +166,19 @@ class Job:
         return body
 
     def tidy(self) -> None:
-        """Removes what killed workers left; for who knows that all shards are there."""
-        for pattern in ("*.partial", "*.claim"):
-            for path in self.folder.glob(f"{self.name}.{pattern}"):
+        """Removes what killed workers left; for who knows that all shards are there.
+
+        A file that is being written belongs to a claim, and goes only if nobody holds that.
+        """
+        for path in self.folder.glob(f"{self.name}.*.partial"):
+            written, _, _ = path.name.rsplit(".", 2)
+            self._remove(path, written.removesuffix(".shard"))
+        for path in self.folder.glob(f"{self.name}.*.claim"):
+            self._remove(path, path.name.rsplit(".", 2)[0])
+
+    def _remove(self, path: Path, claim: str) -> None:
+        with self.claims.take(claim) as mine:
+            if mine:
                 path.unlink(missing_ok=True)
 
 
@@ -210,12 +231,12 @@ def write_durably(path: Path, content: bytes, anew: bool = False) -> None:
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if anew:
-            _put_anew(partial, path)
+            put_anew(partial, path)
         else:
             partial.replace(path)
     finally:
@@ -223,15 +244,16 @@ def write_durably(path: Path, content: bytes, anew: bool = False) -> None:
     sync_folder(path.parent)
 
 
-def _put_anew(partial: Path, path: Path) -> None:
-    with suppress(FileExistsError):
-        try:
-            path.hardlink_to(partial)
-        except FileExistsError:
-            raise
-        except (
-            OSError
-        ):  # a file system without links: two jobs may begin at once, their shards do not mix
+def put_anew(partial: Path, path: Path) -> None:
+    """Gives a file its name, unless there is one of this name; then that stays."""
+    try:
+        path.hardlink_to(partial)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:  # somebody has taken away what was to get the name
+        raise
+    except OSError:  # a file system without links: what comes between these two lines is replaced
+        if not os.path.lexists(path):
             partial.replace(path)
 
 

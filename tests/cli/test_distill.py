@@ -249,7 +249,7 @@ def test_merging_replaces_only_what_it_made(
     name = f"train.{PAIR}.{replay.SOURCE}.bin"
     (tmp_path / name).write_text("precious")
     assert f"would replace ({name})" in refused(folder, tmp_path, "--merge")
-    assert {path.name for path in tmp_path.iterdir()} == {"shards", "merge.partial", name}
+    assert {path.name for path in tmp_path.iterdir()} == {"shards", name}
     assert (tmp_path / name).read_text() == "precious"
     (tmp_path / name).unlink()
     distill(folder, tmp_path, "--merge")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from fnmatch import fnmatch
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
@@ -19,6 +20,7 @@ from unittest import mock
 import pytest
 
 from fairseq_aggdec.bench import replay
+from fairseq_aggdec.cli import refusals
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COMMAND,
@@ -59,12 +61,16 @@ def start(folder: Path, output: Path, *more: str) -> BaseProcess:
     return process
 
 
-def run_until(made: str) -> None:
-    """distill.py, killed at the moment when it makes a folder or moves a file to this place."""
+def run_until(made: str, number: int) -> None:
+    """distill.py, that gets a signal at the moment when it makes a folder or moves a file to this place."""
+    came = False
 
     def watch(event: str, operands: tuple[object, ...]) -> None:
-        if event in ("os.mkdir", "os.rename") and made in map(str, operands[:2]):
-            os.kill(os.getpid(), signal.SIGKILL)
+        nonlocal came
+        found = event in ("os.mkdir", "os.rename") and not came
+        if found and any(fnmatch(str(one), made) for one in operands[:2]):
+            came = True
+            os.kill(os.getpid(), number)
 
     sys.addaudithook(watch)
     runpy.run_module(COMMAND[1], run_name="__main__")
@@ -119,19 +125,47 @@ def test_kills_and_workers_change_nothing(
     assert left == {*whole, "train.job.json", "merged.json"}
 
 
-@pytest.mark.parametrize("seen", ["merge.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
+@pytest.mark.parametrize("seen", ["merge.*.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
 def test_a_killed_merge_is_repeated(
     seen: str, folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    process = context.Process(target=run_until, args=(str(tmp_path / seen),))
+    process = context.Process(target=run_until, args=(str(tmp_path / seen), signal.SIGKILL))
     with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, tmp_path, "--merge")]):
         process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
     distill(folder, tmp_path, "--merge")
     assert contents(tmp_path) == contents(undisturbed)
-    assert not (tmp_path / "merge.partial").exists()
+    assert not list(tmp_path.glob("merge.*"))
+
+
+@pytest.mark.parametrize("more", [[], ["--max-length-ratio", "2"]])
+def test_a_merge_that_stands_still_for_longer_than_its_lease(
+    more: list[str], folder: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Another one merges, with another filter too; when the first goes on, files of both are not mixed."""
+    shutil.copytree(undisturbed / "shards", tmp_path / "shards")
+    seen = str(tmp_path / f"valid.{PAIR}.{replay.SOURCE}.bin")
+    paused = context.Process(target=run_until, args=(seen, signal.SIGSTOP))
+    given = arguments(folder, tmp_path, "--lease", "1", "--merge")
+    with mock.patch.object(sys, "argv", ["distill.py", *given]):
+        paused.start()
+    stat = Path(f"/proc/{paused.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert paused.exitcode is None
+        paused.join(0.01)
+    try:
+        distill(folder, tmp_path, "--lease", "1", *more)
+    finally:
+        os.kill(paused.pid or 0, signal.SIGCONT)
+        paused.join()
+    assert paused.exitcode == refusals.REFUSED
+    assert not list(tmp_path.glob("merge.*"))
+    expected = tmp_path / "shards" / "expected"
+    shutil.copytree(undisturbed / "shards", expected / "shards")
+    distill(folder, expected, "--merge", *more)
+    assert contents(tmp_path) == contents(expected)
 
 
 def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> None:

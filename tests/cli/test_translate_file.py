@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,6 +78,44 @@ def test_standard_input(folder: Path, expected: bytes, tmp_path: Path) -> None:
         piped(text, lambda: main(folder, target, source="-"))
     assert target.read_bytes() == expected
     assert not (tmp_path / "out.parts" / "input").exists()
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
+def test_a_pipe(name: str, folder: Path, expected: bytes, tmp_path: Path) -> None:
+    """It is read once and kept; a byte order mark in front is not read."""
+    text, target = b"\xef\xbb\xbf" + (folder / "text").read_bytes(), tmp_path / "out"
+    os.mkfifo(tmp_path / name)
+    content = gzip.compress(text) if name == "pipe.gz" else text
+    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(content,))
+    writer.start()
+    translate(folder, target, "--input-file", tmp_path / name)
+    writer.join()
+    assert target.read_bytes() == expected
+    assert {path.name for path in (tmp_path / "out.parts").iterdir()} == {
+        "text.job.json",
+        "merged.json",
+    }
+
+
+def test_a_part_of_a_pipe_is_no_text(folder: Path, tmp_path: Path) -> None:
+    """Two workers share standard input; one ends when it has read a half of it."""
+    (tmp_path / "out.parts").mkdir()
+    with ExitStack() as stack:
+        stack.enter_context(Claims(tmp_path / "out.parts").take("input"))
+        with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", lambda _: stack.close()):
+            assert main(folder, tmp_path / "out", source="-") == refusals.REFUSED
+    assert not (tmp_path / "out").exists()
+
+
+def test_long_sources_are_cut_as_those_of_a_set(folder: Path, tmp_path: Path) -> None:
+    lines = ["w1 " * 4, "w2 w3 " * 5 + "w4 w5 w6", "w7"]
+    (folder / "long lines").write_text("".join(line + "\n" for line in lines))
+    cut = [" ".join(line.split()[:9]) for line in lines]
+    (folder / "cut lines").write_text("".join(line + "\n" for line in cut))
+    more = ["--truncate-source", "--max-source-positions", "10"]
+    translate(folder, tmp_path / "long", *more, source="long lines")
+    translate(folder, tmp_path / "cut", source="cut lines")
+    assert (tmp_path / "long").read_bytes() == (tmp_path / "cut").read_bytes()
 
 
 def test_hypotheses_as_json_lines(folder: Path, tmp_path: Path) -> None:
@@ -209,9 +249,12 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--output-file", "{tmp}/none/out"], "there is no folder", None),
         (["--output-file", "{tmp}"], "is a folder", None),
         (["--input-file", "{tmp}/none"], "there is no file", None),
+        (["--input-file", "{tmp}"], "is a folder, name a file", None),
         (["--input-file", "{tmp}/bad"], "line 2 is not UTF-8", put("bad", b"w1\n\xff\n")),
         (["--input-file", "{tmp}/a.gz"], "a.gz is damaged", put("a.gz", gzip.compress(b"w")[:-5])),
         (["--input-file", "{tmp}/a.gz"], "a.gz is damaged", put("a.gz", b"no archive")),
+        (["--input-file", "{tmp}/a.zst"], "it is cut", put("a.zst", zstandard.compress(b"w")[:-1])),
+        (["--input-file", "{tmp}/a.zst"], "it is empty", put("a.zst", b"")),
         (["--input-file", "{tmp}/a.zst"], "a.zst is damaged", put("a.zst", b"no archive")),
         (["--input-file", "{tmp}/x"], "line 1 has more than", put("x", b"w" * (1 << 20))),
         (["--nbest", "2"], "name the output *.jsonl", None),
@@ -252,7 +295,6 @@ def test_refusals(
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("aggdec-generate: error: ") and says in line
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    after.pop(tmp_path / "out.parts" / "output.partial", None)  # of a merge that met a bad shard
     assert after == before
 
 

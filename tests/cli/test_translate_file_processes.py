@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.bulk import compressed
 from fairseq_aggdec.cli import fairseq_commands
 from tests.cli.translating import arguments, shards, stock_output, write_folder
 
@@ -67,6 +68,54 @@ def test_kills_and_workers_change_nothing(
         "text.job.json",
         "merged.json",
     }
+
+
+def stop_and_work(given: list[str], name: str) -> None:
+    """A worker that stops itself before it writes or puts in place a file of this name for the first time."""
+    stopped = False
+
+    def watch(event: str, operands: tuple[object, ...]) -> None:
+        nonlocal stopped
+        found = event in ("open", "os.link", "os.rename") and not stopped
+        if found and any(Path(str(one)).match(name) for one in operands[:2]):
+            stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    sys.addaudithook(watch)
+    work(given)
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"),
+    [("", "*.5-of-25.shard"), ("", "output.*.partial"), (".gz", "out.gz"), (".zst", "out.zst")],
+)
+def test_a_worker_that_stands_still_for_longer_than_its_lease(
+    ending: str, name: str, folder: Path, expected: bytes, tmp_path: Path
+) -> None:
+    """Another one does its work; when it goes on it changes nothing, and ends well."""
+    target = tmp_path / f"out{ending}"
+    given = arguments(folder, target, "--lease", "1")
+    paused = context.Process(target=stop_and_work, args=(given, name))
+    paused.start()
+    stat = Path(f"/proc/{paused.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert paused.exitcode is None
+        paused.join(0.01)
+    try:
+        other = start(given)
+        other.join()
+        assert other.exitcode == 0
+        written = target.read_bytes(), target.stat().st_ino
+    finally:
+        assert paused.pid is not None
+        os.kill(paused.pid, signal.SIGCONT)
+        paused.join()
+    assert paused.exitcode == 0
+    assert written == (target.read_bytes(), target.stat().st_ino)
+    with compressed.open_read(target) as file:
+        assert file.read() == expected
+    left = {path.name for path in Path(f"{target}.parts").iterdir()}
+    assert left == {"text.job.json", "merged.json"}
 
 
 def launched(folder: Path, target: Path, number: str) -> BaseProcess:

@@ -85,3 +85,15 @@ def test_an_end_waits_for_what_belongs_together() -> None:
     with pytest.raises(SystemExit):
         ending.ask(signal.SIGTERM)
     assert steps == ["together"]
+
+
+def test_an_end_that_a_library_replaces_is_still_one() -> None:
+    """Its ``finally`` does not expect to be left half-way."""
+    with pytest.raises(SystemExit) as end, ending.insisted():
+        try:
+            ending.ask(signal.SIGTERM)
+        finally:
+            raise AttributeError
+    assert end.value.code == 128 + signal.SIGTERM
+    with pytest.raises(AttributeError), ending.insisted():
+        raise AttributeError

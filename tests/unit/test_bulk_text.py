@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
+import math
 import random
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -72,6 +75,49 @@ def test_a_text_that_changes_is_named(tmp_path: Path) -> None:
         Text(path, index).lines(1)
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"a\nb\nc", ["a", "b", "c"]),
+        (b"\nb\n", ["", "b"]),
+        (b"", []),
+        (b"a\n" + MARK + b"b\n", ["a", "\ufeffb"]),  # there it is a character
+    ],
+)
+@pytest.mark.parametrize("name", ["in", "in.gz"])
+def test_a_byte_order_mark_belongs_to_no_line(
+    name: str, content: bytes, lines: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(MARK + content) if name == "in.gz" else MARK + content)
+    index = make_index(path, 2)
+    text = Text(path, index)
+    for shard in (*range(index.shards), *range(index.shards)):
+        assert text.lines(shard) == lines[2 * shard : 2 * shard + 2]
+    (tmp_path / "plain").write_bytes(content)
+    assert index.sha256 == make_index(tmp_path / "plain", 2).sha256
+    assert index.lines == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"ab\nc\xffd\n", "line 2 is not UTF-8: byte 4 of the text is 0xff"),
+        (MARK + b"\xe2\x28\n", "line 1 is not UTF-8: byte 3 of the text is 0xe2"),
+        ("ab\n".encode("utf-16"), "line 1 is not UTF-8: byte 0 .* as UTF-16 does"),
+    ],
+)
+def test_what_is_not_utf_8_is_named_with_its_place(
+    content: bytes, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(content)
+    with pytest.raises(BulkError, match=says):
+        make_index(tmp_path / "in", 2)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -97,6 +143,14 @@ def test_a_digest_that_is_none_trusts_nothing(tmp_path: Path) -> None:
     places.target.write_text("precious")
     with pytest.raises(BulkError, match="exists and is not ours"):
         places.check()
+
+
+def test_impossible_outputs_are_json() -> None:
+    """JSON has no infinity."""
+    ranked = [SimpleNamespace(text="a", score=score) for score in (-0.5, -math.inf, math.nan)]
+    translate = LineTranslator(SimpleNamespace(), None, None, False, json_lines=True)
+    line = json.loads(translate._line("b", 0, ranked), parse_constant=pytest.fail)
+    assert [one["score"] for one in line["hypotheses"]] == [-0.5, None, None]
 
 
 class Shouting(LineTranslator):
