@@ -12,6 +12,7 @@ from fairseq_aggdec.decoding.beam_rules import SentenceRules
 from fairseq_aggdec.decoding.beam_search import Ending, SentenceSearch
 from fairseq_aggdec.decoding.beam_tables import best_tokens
 from fairseq_aggdec.decoding.beam_tree import NOTHING, ROOT, Tree
+from fairseq_aggdec.decoding.exclusive import exclusive
 from fairseq_aggdec.decoding.generator import (
     SPARE_POSITIONS,
     CachedGenerator,
@@ -68,6 +69,7 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],

@@ -17,6 +17,7 @@ from fairseq_aggdec.decoding.acceptance import Acceptance
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.device_loop import DeviceLoop
 from fairseq_aggdec.decoding.drafter import Drafter, EmptyDrafter, Follows, can_follow
+from fairseq_aggdec.decoding.exclusive import exclusive
 from fairseq_aggdec.decoding.finite import NonFiniteError, check_scores
 from fairseq_aggdec.decoding.loop import draft_and_verify
 from fairseq_aggdec.decoding.rules import Rules
@@ -193,6 +194,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         if forget is not None:
             forget()
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],

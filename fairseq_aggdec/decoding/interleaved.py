@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.data.interleaving import Geometry, reading_order
 from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.exclusive import exclusive
 from fairseq_aggdec.decoding.finite import NonFiniteError
 from fairseq_aggdec.decoding.generator import send_hypotheses
 from fairseq_aggdec.decoding.interleaved_search import Found, InterleavedSearch, StepRules, Written
@@ -92,6 +93,7 @@ class InterleavedGenerator(SequenceGenerator):
         """Packs the weights now: the first sentence does not wait for it."""
         self.verifier.prepare()
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],

@@ -13,6 +13,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_aggdec.decoding.counters import Counters
+from fairseq_aggdec.decoding.exclusive import exclusive
 from fairseq_aggdec.decoding.finite import NonFiniteError
 from fairseq_aggdec.decoding.generator import send_hypotheses
 from fairseq_aggdec.decoding.options import refusal, refuse
@@ -94,6 +95,7 @@ class LatticeGenerator(SequenceGenerator):
         """Packs the weights now: the first sentence does not wait for it."""
         self.scorer.prepare()
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],
