@@ -216,10 +216,15 @@ def _right(library: Any) -> bool:
 
 
 def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight (O, K) in 8 bits, int8 of the same shape, and the scale of each output, (O,) fp32."""
+    """A weight (O, K) in 8 bits, int8 of the same shape, and the scale of each output, (O,) fp32.
+
+    An output with a weight that is NaN or infinite has the scale NaN and no weights: whatever it reads, it is NaN.
+    """
     weight = weight.float()
     scales = (weight.abs().amax(1) * (1 / LEVELS)).clamp_(min=1e-12)
-    return (weight / scales.unsqueeze(1)).round_().clamp_(-LEVELS, LEVELS).to(torch.int8), scales
+    scales += scales - scales  # 0, or NaN where the scale is infinite
+    levels = (weight / scales.unsqueeze(1)).round_().nan_to_num_().clamp_(-LEVELS, LEVELS)
+    return levels.to(torch.int8), scales
 
 
 class Product:

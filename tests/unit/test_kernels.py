@@ -88,6 +88,16 @@ def test_the_largest_products_of_8_bits(instructions: str, inputs: int) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_no_number_is_made_of_what_is_none(instructions: str, number: float, int8: bool) -> None:
+    """In each of 40 places, of more inputs than one vector holds and of fewer."""
+    for inputs in (3, 40):
+        product = Product(torch.randn(70, inputs), None, int8=int8)
+        x = torch.randn(inputs, inputs).fill_diagonal_(number)
+        assert not product(x).isfinite().any()
+
+
+@pytest.mark.parametrize("int8", [False, True])
 def test_threads_change_nothing(instructions: str, int8: bool) -> None:
     product = Product(torch.randn(1100, 512), torch.randn(1100), int8=int8)
     x = torch.randn(20, 512)
