@@ -16,7 +16,7 @@ from fairseq_aggdec.decoding.beam_generator import AlignedBeamGenerator, BeamGen
 from fairseq_aggdec.decoding.counters import Counters
 from fairseq_aggdec.decoding.exclusive import exclusive
 from fairseq_aggdec.decoding.finite import NonFiniteError
-from fairseq_aggdec.decoding.generator import send_hypotheses
+from fairseq_aggdec.decoding.generator import attention_of, send_hypotheses
 from fairseq_aggdec.decoding.interleaved_search import Found, InterleavedSearch, StepRules, Written
 from fairseq_aggdec.decoding.options import beam_gap, refusal, refuse
 from fairseq_aggdec.decoding.transfer import begin, on_host, sent, to_device
@@ -209,7 +209,11 @@ class InterleavedGenerator(SequenceGenerator):
                 for model in self.model.models
             ]
         attention = (
-            torch.stack([extra["attn"][0] for _, extra in outputs]).mean(0).cpu()
+            torch.stack(
+                [attention_of(*pair) for pair in zip(self.model.models, outputs, strict=True)]
+            )
+            .mean(0)
+            .cpu()
         )  # (R, T, S)
         extract = getattr(utils, f"extract_{self.print_alignment}_alignment")
         sources = on_host(net_input["src_tokens"])[owners]
