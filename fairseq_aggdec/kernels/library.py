@@ -231,7 +231,10 @@ def reads(x: Tensor) -> bool:
 def _right(library: Any) -> bool:
     """Whether the library multiplies a small matrix as PyTorch does."""
     own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
-    x, weight, bias = (torch.randn(shape, generator=own) for shape in ((3, 20), (70, 20), (70,)))
+    x, weight, bias = (
+        torch.randn(shape, generator=own, dtype=torch.float32)
+        for shape in ((3, 20), (70, 20), (70,))
+    )
     expected = F.linear(x, weight, bias)
     for int8, tolerance in ((False, 1e-4), (True, 0.2)):
         if not torch.allclose(
