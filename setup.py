@@ -1,5 +1,6 @@
 """Package metadata and dependencies of fairseq_aggdec."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -10,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 FAIRSEQ = "fairseq-fixed==0.12.3.1"
@@ -141,6 +143,7 @@ def version() -> str:
 # GCC 12 finds uninitialised values in its own header.
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-g0"]
 FLAGS += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+FLAGS += os.environ.get("CXXFLAGS", "").split()  # last, so that they count
 KERNELS = {"plain": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     avx2 = ["-mavx2", "-mfma"]
@@ -148,15 +151,39 @@ if platform.machine().lower() in ("x86_64", "amd64"):
     KERNELS |= {"avx2": avx2, "avx512": avx2 + avx512}
 
 
+SOURCES = sorted(
+    path for path in Path("fairseq_aggdec/kernels").glob("*") if path.suffix in (".cpp", ".h")
+)
+
+
+def digest() -> str:
+    """Of the kernels' sources; ``kernels/library.py`` works it out as well and takes no library of another."""
+    whole = hashlib.sha256()
+    for path in SOURCES:
+        whole.update(path.name.encode() + path.read_bytes())
+    return whole.hexdigest()
+
+
 def extension(name: str, flags: list[str]) -> Extension:
     """A library with a C interface, no Python module; where it cannot be compiled, it is left out."""
     return Extension(
         f"fairseq_aggdec.kernels._{name}",
         ["fairseq_aggdec/kernels/kernels.cpp"],
-        depends=[str(path) for path in sorted(Path("fairseq_aggdec/kernels").glob("*.h"))],
+        depends=[str(path) for path in SOURCES],
+        define_macros=[("AGGDEC_DIGEST", f'"{digest()}"')],
         extra_compile_args=FLAGS + flags,
         optional=True,
     )
+
+
+class BuildKernels(build_ext):
+    """setuptools' command, which goes by times alone: a copied library may be newer than sources that it is not of."""
+
+    def build_extension(self, ext: Extension) -> None:
+        path, given = Path(self.get_ext_fullpath(ext.name)), self.force
+        self.force = given or not path.exists() or digest().encode() not in path.read_bytes()
+        super().build_extension(ext)
+        self.force = given
 
 
 refuse_to_overwrite_fairseq()
@@ -177,6 +204,7 @@ setup(
         CONFIGS: ["*.yaml"],
     },
     ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],
+    cmdclass={"build_ext": BuildKernels},
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
     project_urls=URLS,

@@ -1,6 +1,6 @@
 """Bulk work and accidents: after each of them, are all lines there, once and unchanged? Tiny random models on a CPU.
 
-    python scripts/bulk_accidents.py --accidents 200 --output docs/results/bulk-accidents
+    python -m scripts.bulk_accidents --accidents 200 --output docs/results/bulk-accidents
 
 Each accident is one job (a plain, .gz, .zst or JSON-lines text, or a distillation) that one to three workers do.
 Something happens to it, the same command is given again as a user would, and the result is compared with that of an
@@ -25,15 +25,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # workers are forked, which PyTorch's threads do not survive
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from bulk_jobs import FORMATS, LEASE, LINES, PACK, Job, prepare  # noqa: E402
-
-from fairseq_aggdec.records import (
-    machine,
-    results,
-)
+from fairseq_aggdec.records import machine, results  # noqa: E402
+from scripts.bulk_jobs import FORMATS, LEASE, LINES, PACK, Job, prepare  # noqa: E402
 
 
 @dataclass
@@ -257,7 +251,7 @@ def page(args: argparse.Namespace, founds: Sequence[Found]) -> str:
             *rows,
             "\nStruck: it came before the job was done. Lost, doubled, corrupted: lines of results, at any time.",
             f"\nJobs: {jobs}; {LINES} lines each, seed {args.seed}.",
-            f"\n{machine.sentence(machine.describe())}\n\n{machine.command('bulk_accidents', sys.argv[1:])}\n",
+            f"\n{machine.sentence(machine.describe())}\n\n{machine.command('scripts.bulk_accidents', sys.argv[1:])}\n",
         ]
     )
 
@@ -288,7 +282,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     founds = [by_number[number] for number in sorted(by_number)]
     print(text := page(args, founds))
     if args.output:
-        result = {"seed": args.seed, "command": machine.command("bulk_accidents", sys.argv[1:])}
+        result = {
+            "seed": args.seed,
+            "command": machine.command("scripts.bulk_accidents", sys.argv[1:]),
+        }
         told = [{key: value for key, value in asdict(one).items() if value} for one in founds]
         result |= {"machine": machine.describe(), "accidents": told}
         results.write_text(results.named(args.output, ".json"), json.dumps(result, indent=1) + "\n")

@@ -21,12 +21,12 @@ from unittest import mock
 
 import torch
 import zstandard
-from bulk_kills import OPTIONS, write_model
 
 from fairseq_aggdec.api import session
 from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import distill, fairseq_commands, translate_file
 from fairseq_aggdec.distill import distilled_folder
+from scripts.bulk_kills import OPTIONS, write_model
 from tests.random_models import WORDS, make_dictionary
 
 # Workers are forked from a process that knows the models' configurations: they start at once.

@@ -1,6 +1,6 @@
 """Bulk translation at scale: kills at random moments, changing numbers of workers, memory; a tiny random model.
 
-    python scripts/bulk_kills.py --lines 1000000 --kills 100 --output docs/results/bulk-kills
+    python -m scripts.bulk_kills --lines 1000000 --kills 100 --output docs/results/bulk-kills
 
 1. A text of --small lines by one undisturbed worker: its peak memory.
 2. A text of --lines lines by one undisturbed worker: its peak memory, and the output to compare with.

@@ -1,6 +1,6 @@
 """Do the tests see faults of the engine? Each mutant is one of them, put into a copy of the package.
 
-    python scripts/mutants.py --output docs/results/mutants
+    python -m scripts.mutants --output docs/results/mutants
 
 runs for each mutant the tests that should see it, in the order given, until one fails, and writes which one that was.
 Exit status 1 if a mutant survives, or if the tests fail without any.

@@ -1,6 +1,6 @@
 """The chart of README, docs/speed.svg, from the result files of rivals: how many times as fast as stock fairseq.
 
-python scripts/readme_chart.py
+python -m scripts.readme_chart
 
 Each bar is stock fairseq's time in fp32 divided by that of a system, both with beam 5 and the same batch size.
 """

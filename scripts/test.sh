@@ -2,7 +2,8 @@
 # Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
 #
 #   scripts/test.sh                      lint unit equality cli system: what a change needs while it is made
-#   scripts/test.sh all                  these and the long ones: strict pages kills faults wheel recipes fuzz; what .ci/run calls
+#   scripts/test.sh all                  these and the long ones: strict sanitizers pages kills faults wheel recipes fuzz; what
+#                                        .ci/run calls
 #   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
 #   scripts/test.sh unit equality        only these
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
@@ -12,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LEVELS=(lint unit equality cli system)
-LONG=(strict pages kills faults wheel recipes fuzz)
+LONG=(strict sanitizers pages kills faults wheel recipes fuzz)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -37,6 +38,10 @@ tests_of() {
         faults) printf '%s\n' "${faults[@]}" ;;
         wheel) printf '%s\n' "${wheel[@]}" ;;
         recipes) printf '%s\n' "${recipes[@]}" ;;
+        sanitizers)
+            printf 'tests/%s\n' unit/test_{int8,judging,kernels,largest,proposer}.py equality/test_cached_decoder.py \
+                equality/test_int8.py::test_batches_and_windows_change_nothing
+            ;;
         cli)
             printf '%s\n' tests/cli
             printf -- '--ignore=%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}"
@@ -46,16 +51,32 @@ tests_of() {
 }
 
 # pytest ends with 5 when it has run nothing: fine for a level that is still empty or a selection by the user.
-run_pytest() {
+run_pytest() { # a level and options of its own
     local level=$1 status=0 workers=(-n 2 --dist loadfile) tests
+    shift
     mapfile -t tests < <(tests_of "$level")
     # Tests of these levels are independent, and those of a file are many.
     case "$level" in strict | faults | kills) workers=(-n 2) ;; esac
     if [ "$device" = cuda ]; then workers=(-n 0); fi
-    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 --device "$device" "${workers[@]}" \
+    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 --device "$device" "${workers[@]}" "$@" \
         "${pytest_options[@]+"${pytest_options[@]}"}" "${tests[@]}" || status=$?
     if [ "$status" = 5 ] && { [ "$level" != unit ] || [ "${#pytest_options[@]}" -gt 0 ]; }; then status=0; fi
     return "$status"
+}
+
+# The kernels compiled with AddressSanitizer and UBSan, which end the process at the first fault and print where it is.
+# Python itself loses memory when it ends, so leaks are not looked for.
+sanitizers() {
+    local folder=.cache/sanitizers compiler=${CXX:-g++} sanitize=-fsanitize=address,undefined runtime
+    runtime=$("$compiler" -print-file-name=libasan.so 2>/dev/null || true)
+    case "$runtime" in
+        /*) ;;
+        *) printf 'skipped: %s has no libasan.so here\n' "$compiler" && return ;;
+    esac
+    CXXFLAGS="-O1 -g1 $sanitize -fno-sanitize-recover=all -D_GLIBCXX_SANITIZE_VECTOR -D_GLIBCXX_ASSERTIONS" \
+        LDFLAGS=$sanitize "$PYTHON" setup.py -q build_ext --build-lib "$folder" --build-temp "$folder/temp"
+    LD_PRELOAD="$runtime $("$compiler" -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+        UBSAN_OPTIONS=print_stacktrace=1 run_pytest sanitizers --capture=sys --kernels "$folder/fairseq_aggdec/kernels"
 }
 
 levels=() device=cpu
@@ -81,7 +102,7 @@ bash scripts/setup.sh
 for level in "${levels[@]}"; do
     start=$SECONDS
     printf '== %s\n' "$level"
-    if [ "$level" = lint ]; then lint; else run_pytest "$level"; fi
+    case "$level" in lint | sanitizers) "$level" ;; *) run_pytest "$level" ;; esac
     printf '== %s passed in %d s\n' "$level" $((SECONDS - start))
 done
 printf '== all passed in %d s, set-up included\n' "$SECONDS"

@@ -36,6 +36,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where tests that use the `device` fixture run their models",
     )
 
+    parser.addoption(
+        "--kernels",
+        type=Path,
+        help="folder of the compiled kernels, in place of the package's own: scripts/test.sh sanitizers",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--kernels")
+    if folder is not None:
+        from fairseq_aggdec.kernels import library
+
+        library.FOLDER = folder.resolve()
+        if library.kernels() is None:
+            raise pytest.UsageError(f"--kernels {folder}: there is no library that can be used")
+
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ class Translator:
     """A loaded model and a method of decoding; :func:`~fairseq_aggdec.from_pretrained` makes it.
 
     Outputs come in the order of the inputs. Sentences of like length are decoded together; with ``max_len_a`` above 0
-    an output can depend on its batch, as in stock fairseq, whose limit counts padding. Not for several threads at once.
+    an output can depend on its batch, as in stock fairseq, whose limit counts padding. Threads
+    may share it: they take turns, batch by batch.
 
     Args:
         task, models, generator: of fairseq, on one device.
@@ -67,6 +69,7 @@ class Translator:
     ):
         self.task, self.models, self.generator = task, list(models), generator
         self.codec, self.nbest, self.post_process = codec, nbest, post_process
+        self.turn = threading.Lock()  # the generator holds the state of one batch
         self.device = next(self.models[0].parameters()).device
         self.longest, _ = utils.resolve_max_positions(
             task.max_positions(), *(model.max_positions() for model in self.models)
@@ -214,7 +217,8 @@ class Translator:
             places = sample["id"].tolist()
             sample["id"] = torch.tensor([numbers[i] for i in places])
             sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
-            hypotheses = self.task.inference_step(self.generator, self.models, sample)
+            with self.turn:
+                hypotheses = self.task.inference_step(self.generator, self.models, sample)
             for place, ranked in zip(places, hypotheses, strict=True):
                 found[place] = [self._read(hypothesis) for hypothesis in ranked[: self.nbest]]
         return [found[i] for i in range(len(tokens))]

@@ -104,7 +104,7 @@ class Calibration:
             self.scales.append(Scale(near.slope, near.shift))
         if self.table is None or self.table.size(1) < slots or self.table.device != device:
             numbers = [[s.slope for s in self.scales], [s.shift for s in self.scales]]
-            self.table = to_device(numbers, device)
+            self.table = to_device(numbers, device, torch.float32)
         return self.table
 
     def observe(self, outcomes: Iterable[tuple[int, float, bool]]) -> None:

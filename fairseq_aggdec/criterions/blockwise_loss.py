@@ -153,7 +153,7 @@ class BlockwiseLoss(FairseqCriterion):
 
     def _weights(self, count: int) -> Tensor:
         """(count,) of consecutive heads, adding up to 1."""
-        weights = self.decay ** torch.arange(count)
+        weights = self.decay ** torch.arange(count, dtype=torch.float32)
         return weights / weights.sum()
 
     @classmethod

@@ -188,7 +188,7 @@ def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos:
 @functools.cache
 def _as_given(slots: int) -> Tensor:
     """Slopes and shifts (2, k) that change nothing."""
-    return torch.tensor([[1.0] * slots, [0.0] * slots])
+    return torch.tensor([[1.0] * slots, [0.0] * slots], dtype=torch.float32)
 
 
 def proposer(decoder: Any, vocabulary: Any, chain: Any = None) -> Proposer | None:

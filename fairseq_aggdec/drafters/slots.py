@@ -148,7 +148,7 @@ class CachedSlots(CachedDecoder):
         step.causal, step.wanted = True, size
         shape = rows, size, compiled.channels
         if self.grown_from.numel() < math.prod(shape):
-            self.grown_from = torch.empty(math.prod(shape))
+            self.grown_from = torch.empty(math.prod(shape), dtype=torch.float32)
         features = self.grown_from.data_ptr()
         call = proposer.ask(features, size, asked)
         compiled.library.aggdec_draft(*compiled.addresses, features, proposer.address, call)

@@ -26,13 +26,15 @@ def int8_available() -> bool:
 def row_levels(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (N, K) fp32 in 8 bits: levels 0 to 255 (N, K) fp32, scales and zero points (N, 1) fp32.
 
-    A number is scale * (level - zero point); 0 is a level of every row.
+    A number is scale * (level - zero point); 0 is a level of every row. A row whose range is not finite, or that holds
+    NaN, has the scale NaN, and all that is multiplied with it is NaN.
     """
     low = x.amin(-1, keepdim=True).clamp_(max=0.0)
     span = (x.amax(-1, keepdim=True).clamp_(min=0.0) - low).clamp_(min=SMALLEST_RANGE)
+    span += span - span  # 0, or NaN where the span is infinite
     inverse = 255.0 / span
-    zero = (-low * inverse).round_()
-    levels = (x * inverse).round_().add_(zero).clamp_(0.0, 255.0)
+    zero = (-low * inverse).round_().nan_to_num_()
+    levels = (x * inverse).round_().add_(zero).nan_to_num_().clamp_(0.0, 255.0)
     return levels, span * (1 / 255), zero
 
 

@@ -49,7 +49,8 @@ def packing_available(dtype: torch.dtype = torch.float32) -> bool:
     try:
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
         x, weight, bias = (
-            torch.randn(shape, generator=own).to(dtype) for shape in ((3, 16), (8, 16), (8,))
+            torch.randn(shape, generator=own, dtype=torch.float32).to(dtype)
+            for shape in ((3, 16), (8, 16), (8,))
         )
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")

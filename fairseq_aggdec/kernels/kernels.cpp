@@ -21,6 +21,10 @@
 #include "products.h"
 #include "vector.h"
 
+#ifndef AGGDEC_DIGEST
+#define AGGDEC_DIGEST "none"
+#endif
+
 using namespace aggdec;
 
 struct Layer {
@@ -235,6 +239,9 @@ int aggdec_supported() {
 #endif
     return 0;
 }
+
+// Of the sources of this library, see setup.py.
+const char* aggdec_digest() { return AGGDEC_DIGEST; }
 
 // Outputs whose weights are laid out side by side.
 int64_t aggdec_strip() { return STRIP; }

@@ -5,6 +5,7 @@ The letters are those of ``kernels.cpp``.
 
 import ctypes
 import functools
+import hashlib
 import importlib.machinery
 import logging
 import os
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 # What the library was compiled for, by the number that its function aggdec_instructions() gives.
 INSTRUCTIONS = ("plain", "avx2", "avx512")
+FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 PANEL = 64  # weights are padded to multiples of so many outputs
 LEVELS = 127  # largest weight in 8 bits
@@ -137,18 +139,43 @@ _LAYOUT = (
 )
 
 
+def digest() -> str | None:
+    """Of the sources beside this module, with which ``setup.py`` stamps what it compiles; None where there are none."""
+    folder = Path(__file__).parent
+    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".h"))
+    whole = hashlib.sha256()
+    for path in sources:
+        whole.update(path.name.encode() + path.read_bytes())
+    return whole.hexdigest() if sources else None
+
+
+def _stale(library: Any) -> bool:
+    """Whether a library was compiled from other sources than those that stand here, or reads other structures."""
+    stamp = getattr(library, "aggdec_digest", None)
+    if stamp is None:
+        return True
+    stamp.restype = ctypes.c_char_p
+    library.aggdec_layout.restype = _int
+    wanted = digest()
+    return wanted not in (None, stamp().decode()) or library.aggdec_layout() != _LAYOUT
+
+
 def _open(name: str) -> Any:
     """The library compiled for these instructions, None where there is none that fits."""
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_{name}{suffix}")
+        path = FOLDER / f"_{name}{suffix}"
         if not path.is_file():
             continue
         try:
             library: Any = ctypes.CDLL(str(path))
-            library.aggdec_layout.restype = library.aggdec_strip.restype = _int
-            if library.aggdec_layout() != _LAYOUT:
-                logger.warning("%s is of another version: build it anew (pip install)", path)
+            if _stale(library):
+                logger.warning(
+                    "%s was compiled from other sources than this version's and is not used, which is slower: "
+                    "install fairseq_aggdec again with pip, or run `python setup.py build_ext --inplace` in a checkout",
+                    path,
+                )
                 return None
+            library.aggdec_strip.restype = _int
             _declare(library)
         except (OSError, AttributeError) as error:
             logger.warning("%s does not load: %s", path, error)
@@ -205,7 +232,10 @@ def reads(x: Tensor) -> bool:
 def _right(library: Any) -> bool:
     """Whether the library multiplies a small matrix as PyTorch does."""
     own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
-    x, weight, bias = (torch.randn(shape, generator=own) for shape in ((3, 20), (70, 20), (70,)))
+    x, weight, bias = (
+        torch.randn(shape, generator=own, dtype=torch.float32)
+        for shape in ((3, 20), (70, 20), (70,))
+    )
     expected = F.linear(x, weight, bias)
     for int8, tolerance in ((False, 1e-4), (True, 0.2)):
         if not torch.allclose(
@@ -217,10 +247,15 @@ def _right(library: Any) -> bool:
 
 
 def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight (O, K) in 8 bits, int8 of the same shape, and the scale of each output, (O,) fp32."""
+    """A weight (O, K) in 8 bits, int8 of the same shape, and the scale of each output, (O,) fp32.
+
+    An output with a weight that is NaN or infinite has the scale NaN and no weights: whatever it reads, it is NaN.
+    """
     weight = weight.float()
     scales = (weight.abs().amax(1) * (1 / LEVELS)).clamp_(min=1e-12)
-    return (weight / scales.unsqueeze(1)).round_().clamp_(-LEVELS, LEVELS).to(torch.int8), scales
+    scales += scales - scales  # 0, or NaN where the scale is infinite
+    levels = (weight / scales.unsqueeze(1)).round_().nan_to_num_().clamp_(-LEVELS, LEVELS)
+    return levels.to(torch.int8), scales
 
 
 class Product:

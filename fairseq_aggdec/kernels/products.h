@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "threads.h"
@@ -149,18 +150,23 @@ struct Levels {
 
 constexpr float SMALLEST_RANGE = 1e-12f;
 
+// A row whose range is not finite, or that holds NaN, gets NaN as scale, which makes all its sums NaN: its levels are
+// not written.
 void quantise(const float* x, int64_t inputs, uint8_t* levels, float* scale, int32_t* zero) {
     Floats low = same(0.0f), high = same(0.0f);
+    unsigned broken = 0;
+    const auto widen = [&](Floats part) {
+        low = smaller(part, low), high = larger(part, high);  // both leave NaN out
+        broken |= not_numbers(part);
+    };
     int64_t k = 0;
-    for (; k + LANES <= inputs; k += LANES) {
-        const Floats part = load(x + k);
-        low = smaller(part, low), high = larger(part, high);
-    }
-    if (k < inputs) {
-        const Floats part = load(x + k, static_cast<int>(inputs - k));
-        low = smaller(part, low), high = larger(part, high);
-    }
+    for (; k + LANES <= inputs; k += LANES) widen(load(x + k));
+    if (k < inputs) widen(load(x + k, static_cast<int>(inputs - k)));
     const float least = smallest(low), range = std::max(largest(high) - least, SMALLEST_RANGE);
+    if (broken || std::isinf(range)) {
+        *scale = NAN, *zero = 0;
+        return;
+    }
     const float inverse = 255.0f / range;
     const Floats shift = whole(same(-least * inverse));
     for (k = 0; k < inputs; k += LANES) {

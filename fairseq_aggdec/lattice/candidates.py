@@ -267,7 +267,7 @@ class CandidateModel:
         keys = words.unsqueeze(1) * (2 * self.max_offset + 1) + offset  # (B, T, S)
         tokens, chances, seen = self.translation.look_up(keys)  # (B, T, S, K), (B, T, S)
         if smoothing == "interpolated":
-            weight = torch.where(seen, self.weights.translation, 0.0)  # (B, T, S)
+            weight = seen * chances.new_tensor(self.weights.translation)  # (B, T, S)
             free_tokens, free_chances, _ = self.lexicon.look_up(words)  # (B, S, K)
             shape = (*prior.shape, free_tokens.size(-1))
             rest = (1 - weight).unsqueeze(-1) * free_chances.unsqueeze(1)
@@ -295,7 +295,7 @@ class CandidateModel:
         if smoothing == "none":
             return torch.where(known, specific, _normalised(inside.float(), inside))
         relative = self._offset_chances(words.device)[self._offset(source, positions)]  # (T, S)
-        weight = torch.where(known, self.weights.position, 0.0)
+        weight = known * specific.new_tensor(self.weights.position)
         return weight * specific + (1 - weight) * _normalised(relative, inside)
 
     def _offset_chances(self, device: torch.device) -> Tensor:
@@ -385,7 +385,7 @@ def _with_ends(
     ends = torch.stack([(position >= shortest) & (position <= longest), position > shortest], 2)
     scores = torch.cat(
         [
-            torch.where(ends, 0.0, -torch.inf),
+            words.new_zeros(ends.shape).masked_fill(~ends, -torch.inf),
             words.masked_fill(~within.unsqueeze(2), -torch.inf),
         ],
         2,

@@ -17,6 +17,7 @@ from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
 from fairseq_aggdec.lattice.viterbi import BestPaths, Form
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.exclusive import exclusive
 from fairseq_aggdec.search.finite import NonFiniteError
 from fairseq_aggdec.search.generator import send_hypotheses
 from fairseq_aggdec.search.refusals import refusal
@@ -97,6 +98,7 @@ class LatticeGenerator(SequenceGenerator):
         for member in self.scorer.members:
             member.forget()
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],

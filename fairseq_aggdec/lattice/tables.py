@@ -53,7 +53,7 @@ class Table:
             keys that were never seen; which keys were seen (...) bool.
         """
         if not self.keys.numel():
-            nothing = torch.zeros(*keys.shape, self.width, device=keys.device)
+            nothing = self.probabilities.new_zeros(*keys.shape, self.width)
             return nothing.int(), nothing, torch.zeros_like(keys, dtype=torch.bool)
         place = torch.searchsorted(self.keys, keys.contiguous()).clamp_(max=self.keys.numel() - 1)
         seen = self.keys[place] == keys

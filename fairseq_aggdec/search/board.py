@@ -107,7 +107,7 @@ class Board:
         self.numbers, self.tokens = numbers(COLUMNS), numbers(length)
         self.emitted, self.drafted, self.accepted = (numbers(length) for _ in range(3))
         self.prefix, self.owners, self.flags = numbers(prefix + 1), numbers(), numbers()
-        self.scores = torch.zeros(rows, length, device=device)
+        self.scores = torch.zeros(rows, length, dtype=torch.float32, device=device)
         self.features = torch.zeros(rows, features, device=device, dtype=dtype)
 
     def set(self, rows: Sequence[Row]) -> None:

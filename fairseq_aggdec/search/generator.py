@@ -4,7 +4,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter, Follows, can_follow
+from fairseq_aggdec.search.exclusive import exclusive
 from fairseq_aggdec.search.finite import NonFiniteError, check_scores
 from fairseq_aggdec.search.loop import draft_and_verify
 from fairseq_aggdec.search.rules import Rules
@@ -203,6 +204,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         for watch in getattr(self.drafter, "watches", ()):
             watch.answer(True)
 
+    @exclusive
     @or_stock
     def _generate(
         self,
@@ -374,10 +376,29 @@ class WithAttention(CachedGenerator):
         encoder_outs = self.model.forward_encoder(sample["net_input"])
         encoder_outs = self.model.reorder_encoder_out(encoder_outs, order)
         outputs = [
-            model.decoder(previous, encoder_out=encoder_out)[1]["attn"][0]
+            attention_of(model, model.decoder(previous, encoder_out=encoder_out))
             for model, encoder_out in zip(self.model.models, encoder_outs, strict=True)
         ]
         return torch.stack(outputs).mean(0)
+
+
+def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
+    """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    found = output[1] if len(output) > 1 else None
+    if isinstance(found, Mapping):
+        found = found.get("attn")
+    if isinstance(found, Sequence):
+        found = found[0] if found else None
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"--print-alignment reads attention to the source, which the {type(model.decoder).__name__} of this model "
+            "does not show: leave the option out"
+        )
+    return found
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):

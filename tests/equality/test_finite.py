@@ -87,6 +87,31 @@ def test_sentence_model_and_weight_are_named(
     assert f"its weight {LAYER} holds NaN or infinity" in said
 
 
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("decoding", ["iad", "beam", "blockwise"])
+def test_in_8_bits_every_weight_ends_decoding_as_in_fp32(decoding: str, number: float) -> None:
+    """Each weight of a layer in turn: products in 8 bits round what they read, and must not make numbers of NaN."""
+    model, sample = MODELS.get(decoding, MODELS["greedy"])(), numbered(3)
+    well = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    names = [name for name in well if ".layers." not in name or ".layers.1." in name]
+    said: dict[bool, dict[str, str]] = {False: {}, True: {}}
+    for int8, stopped in said.items():
+        task = make_task(decoding, model_paths="broken.pt", int8=int8)
+        generator = task.build_generator([model], generation_options(beam=2))
+        for name in names:
+            spoil(model, name, number, at=1)
+            try:
+                task.inference_step(generator, [model], sample)
+            except NonFiniteError as error:
+                stopped[name] = str(error)
+            model.load_state_dict(well, strict=False)
+    assert len(said[False]) > len(names) / 2
+    # In fp32 ReLU may make 0 of -inf.
+    assert said[True].items() >= said[False].items()
+    if math.isnan(number):
+        assert said[True] == said[False]
+
+
 @pytest.mark.parametrize("decoding", ["greedy", "iad", "interleaved", "lattice"])
 def test_only_one_sentence_is_broken(decoding: str, lattice_folder: str) -> None:
     """A word whose embedding is NaN: the sentence that has it is named, and the model of two that has it."""

@@ -61,6 +61,33 @@ def test_other_architectures_equal_stock(name: str, method: str) -> None:
         assert_same(generate(task, [model], batch), stock([model], batch))
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize(("method", "beam"), [("greedy", 1), ("iad", 1), ("beam", 1), ("beam", 3)])
+@pytest.mark.parametrize("name", OTHERS)
+def test_alignments_of_other_architectures(name: str, method: str, beam: int, kind: str) -> None:
+    """Attention is shown as a tensor by some decoders, in a dictionary by others."""
+    task, options = make_task(method), {"beam": beam, "print_alignment": kind}
+    model = make_model(task, 3, **OTHERS[name])
+    batch = make_batch(sorted(random_sources(4, 5), key=len, reverse=True))
+    found, expected = (
+        generate(task, [model], batch, **options),
+        stock([model], batch, **options),
+    )
+    assert_same(found, expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours["attention"], theirs["attention"], atol=1e-4, rtol=1e-4)
+        assert len(ours["alignment"]) == len(theirs["alignment"]) > 0
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_a_decoder_that_shows_no_attention_has_no_alignment(kind: str) -> None:
+    task = make_task("iad")
+    model = make_model(task, 3, **OTHERS["lstm"], decoder_attention="0")
+    batch = make_batch([[5, 6, 7], [8, 9]])
+    with pytest.raises(ValueError, match="which the LSTMDecoder of this model does not show"):
+        generate(task, [model], batch, print_alignment=kind)
+
+
 def test_other_and_fast_models_in_one_ensemble() -> None:
     task = make_task("iad")
     models = [make_model(task, 1), make_model(task, 2, scale_heads=True)]

@@ -106,13 +106,34 @@ def test_nothing_and_a_weight_of_zeros() -> None:
     assert torch.equal(Int8Linear([module])(torch.ones(2, 16)), module.bias.expand(2, 8))
 
 
-def test_numbers_that_are_none_stay_in_their_row() -> None:
-    fast, x = Int8Linear([nn.Linear(16, 8)]), torch.randn(3, 16)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_none_stay_in_their_row(relu: bool, number: float) -> None:
+    """They make their whole row NaN, wherever they stand; the other rows do not change."""
+    fast, x = Int8Linear([nn.Linear(21, 40)], relu), torch.randn(3, 21)
     expected = fast(x)
-    x[1, 3] = torch.inf
-    found = fast(x)
-    assert not found[1].isfinite().any()
-    assert torch.equal(found[::2], expected[::2])
+    for place in (0, 3, 20):
+        broken = x.clone()
+        broken[1, place] = number
+        found = fast(broken)
+        assert found[1].isnan().all()
+        assert torch.equal(found[::2], expected[::2])
+    x[1, :2] = torch.tensor([3e38, -3e38])  # a range that is too large for fp32
+    assert fast(x)[1].isnan().all()
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_no_numbers_stay_in_their_output(relu: bool, number: float) -> None:
+    module, x = nn.Linear(21, 40), torch.randn(3, 21)
+    expected = Int8Linear([module], relu)(x)
+    module.weight[5, 20] = number
+    found = Int8Linear([module], relu)(x)
+    others = [place for place in range(40) if place != 5]
+    assert found[:, 5].isnan().all()
+    assert torch.equal(found[:, others], expected[:, others])
+    levels, scales = in_levels(module.weight)
+    assert scales.isnan().nonzero().tolist() == [[5]] and not levels[5].any()
 
 
 def test_only_on_cpu_in_kinds_that_are_known() -> None:

@@ -88,6 +88,16 @@ def test_the_largest_products_of_8_bits(instructions: str, inputs: int) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_no_number_is_made_of_what_is_none(instructions: str, number: float, int8: bool) -> None:
+    """In each of 40 places, of more inputs than one vector holds and of fewer."""
+    for inputs in (3, 40):
+        product = Product(torch.randn(70, inputs), None, int8=int8)
+        x = torch.randn(inputs, inputs).fill_diagonal_(number)
+        assert not product(x).isfinite().any()
+
+
+@pytest.mark.parametrize("int8", [False, True])
 def test_threads_change_nothing(instructions: str, int8: bool) -> None:
     product = Product(torch.randn(1100, 512), torch.randn(1100), int8=int8)
     x = torch.randn(20, 512)
@@ -198,7 +208,7 @@ def _fresh() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_fresh")
 def test_without_a_library_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
     assert kernels() is None
 
 
@@ -212,9 +222,32 @@ def test_none_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch, name: str
 
 @needs_kernels
 @pytest.mark.usefixtures("_fresh")
-def test_a_library_of_another_version_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_another_layout_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_LAYOUT", 1)
     assert kernels() is None
+
+
+@needs_kernels
+@pytest.mark.usefixtures("_fresh")
+def test_a_library_of_other_sources_is_not_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One word of a comment is enough; without sources there is nothing to compare with."""
+    for path in Path(library.__file__).parent.glob("*.[ch]*"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    assert kernels() is not None
+    with (tmp_path / "vector.h").open("a") as file:
+        file.write("// other\n")
+    kernels.cache_clear()
+    assert kernels() is None
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "was compiled from other sources" in said and "build_ext --inplace" in said
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert library.digest() is None
+    kernels.cache_clear()
+    assert kernels() is not None
 
 
 @needs_kernels
@@ -225,27 +258,49 @@ def test_a_library_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_broken_file_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
     suffix = library.importlib.machinery.EXTENSION_SUFFIXES[0]
     (tmp_path / f"_plain{suffix}").write_bytes(b"not a library")
     assert library._open("plain") is None
 
 
-def test_a_missing_compiler_does_not_fail_the_build(tmp_path: Path) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What building the kernels reads."""
     package = ROOT / "fairseq_aggdec"
     sources = (path for path in (package / "kernels").iterdir() if path.suffix in (".cpp", ".h"))
     for path in (ROOT / "setup.py", package / "version.py", *sources):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    missing = {"CC": "no-such-compiler", "CXX": "no-such-compiler", "PATH": "/nowhere"}
+    return tmp_path
+
+
+def build_without_compiler(checkout: Path) -> str:
+    """What the build says; it goes to lib/ first."""
     done = subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"],
-        cwd=tmp_path,
-        env=missing,
+        [sys.executable, "setup.py", "build_ext", "--inplace", "--build-lib", "lib"],
+        cwd=checkout,
+        env={"CC": "no-such-compiler", "CXX": "no-such-compiler", "PATH": "/nowhere"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert not list((tmp_path / "fairseq_aggdec" / "kernels").glob("*.so"))
+    return done.stdout + done.stderr
+
+
+def test_a_missing_compiler_does_not_fail_the_build(checkout: Path) -> None:
+    build_without_compiler(checkout)
+    assert not list((checkout / "fairseq_aggdec" / "kernels").glob("*.so"))
+
+
+def test_what_is_of_other_sources_is_compiled_again(checkout: Path) -> None:
+    """However new it is: unpacked sources may be older than a library that was not compiled from them."""
+    suffix = library.importlib.machinery.EXTENSION_SUFFIXES[0]
+    stamp, folder = library.digest(), checkout / "lib" / "fairseq_aggdec" / "kernels"
+    folder.mkdir(parents=True)
+    for content, compiled_again in ((stamp, False), ("another", True)):
+        (folder / f"_plain{suffix}").write_text(f"a library with the stamp {content}")
+        said = build_without_compiler(checkout)
+        assert ("building 'fairseq_aggdec.kernels._plain'" in said) == compiled_again

@@ -13,6 +13,7 @@ from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
+from fairseq_aggdec.search.exclusive import exclusive
 from fairseq_aggdec.search.generator import (
     SPARE_POSITIONS,
     CachedGenerator,
@@ -70,6 +71,7 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
+    @exclusive
     @or_stock
     def _generate(
         self,
@@ -228,7 +230,7 @@ class BeamGenerator(CachedGenerator):
         found = []
         for search in searches:
             ranked = [self._hypothesis(search, ending) for ending in search.endings]
-            scores = torch.tensor([float(hypothesis["score"]) for hypothesis in ranked])
+            scores = in_fp32([float(hypothesis["score"]) for hypothesis in ranked])
             order = torch.sort(scores, descending=True)[1].tolist()
             found.append([ranked[i] for i in order])
         send_hypotheses(found, device)
@@ -240,8 +242,8 @@ class BeamGenerator(CachedGenerator):
         gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
         return {
             "tokens": torch.tensor([*tree.words(ending.node), self.eos]),
-            "score": torch.tensor(self._score(search, ending)),
-            "positional_scores": torch.tensor(gains),
+            "score": in_fp32(self._score(search, ending)),
+            "positional_scores": in_fp32(gains),
             "attention": torch.empty(0),
             "alignment": torch.empty(0),
             "steps": search.calls,
@@ -256,6 +258,11 @@ class BeamGenerator(CachedGenerator):
         if self.normalize_scores:
             return ending.total / (length + 1) ** self.len_penalty
         return ending.total
+
+
+def in_fp32(numbers: float | list[float]) -> Tensor:
+    """Scores as stock has them, whatever PyTorch's default is."""
+    return torch.tensor(numbers, dtype=torch.float32)
 
 
 class AlignedBeamGenerator(SequenceGeneratorWithAlignment, WithAttention, BeamGenerator):

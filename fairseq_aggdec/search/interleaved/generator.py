@@ -14,8 +14,9 @@ from fairseq_aggdec.data.interleaving import Geometry, reading_order
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.exclusive import exclusive
 from fairseq_aggdec.search.finite import NonFiniteError
-from fairseq_aggdec.search.generator import send_hypotheses
+from fairseq_aggdec.search.generator import attention_of, send_hypotheses
 from fairseq_aggdec.search.interleaved.search import Found, InterleavedSearch, StepRules, Written
 from fairseq_aggdec.search.refusals import refusal
 from fairseq_aggdec.windows.transfer import begin, on_host, sent, to_device
@@ -94,6 +95,7 @@ class InterleavedGenerator(SequenceGenerator):
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
 
+    @exclusive
     def _generate(
         self,
         sample: dict[str, Any],
@@ -210,7 +212,11 @@ class InterleavedGenerator(SequenceGenerator):
                 for model in self.model.models
             ]
         attention = (
-            torch.stack([extra["attn"][0] for _, extra in outputs]).mean(0).cpu()
+            torch.stack(
+                [attention_of(*pair) for pair in zip(self.model.models, outputs, strict=True)]
+            )
+            .mean(0)
+            .cpu()
         )  # (R, T, S)
         extract = getattr(utils, f"extract_{self.print_alignment}_alignment")
         sources = on_host(net_input["src_tokens"])[owners]

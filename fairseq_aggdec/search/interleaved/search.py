@@ -189,10 +189,9 @@ class InterleavedSearch:
         """
         count, step = len(self.rules.limits), self.geometry.step
         found = [Found() for _ in range(count)]
-        nothing = torch.empty(count, 0, device=device)
-        beams = Beams(
-            list(range(count)), 1, torch.zeros(count, device=device), nothing.long(), nothing
-        )
+        totals = torch.zeros(count, dtype=torch.float32, device=device)
+        nothing = totals.new_empty(count, 0)
+        beams = Beams(list(range(count)), 1, totals, nothing.long(), nothing)
         read = torch.full((count * step,), start, device=device)
         first = 0
         while beams.sentences:
