@@ -26,8 +26,8 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # workers are forked, which PyTorch's threads do not survive
 
-from fairseq_aggdec.records import machine, results  # noqa: E402
-from scripts.bulk_jobs import FORMATS, LEASE, LINES, PACK, Job, prepare  # noqa: E402
+from fairseq_aggdec.records import machine, results
+from scripts.bulk_jobs import FORMATS, LEASE, LINES, PACK, Job, prepare
 
 
 @dataclass
