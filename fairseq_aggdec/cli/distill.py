@@ -36,7 +36,7 @@ from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
 from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.claims import Claims
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job, UnfinishedError
-from fairseq_aggdec.search.finite import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError
 
 logger = logging.getLogger("fairseq_aggdec.distill")
 

@@ -24,7 +24,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
-from fairseq_aggdec.search.finite import broken_weight
+from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
 from fairseq_aggdec.windows.transfer import rows_at, to_device

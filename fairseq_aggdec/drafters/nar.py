@@ -34,7 +34,7 @@ from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
-from fairseq_aggdec.search.finite import Doubt, broken_weight
+from fairseq_aggdec.search.errors import Doubt, broken_weight
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,

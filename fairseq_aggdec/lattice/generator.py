@@ -17,10 +17,9 @@ from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
 from fairseq_aggdec.lattice.viterbi import BestPaths, Form
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.exclusive import exclusive
-from fairseq_aggdec.search.finite import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError, refusal
 from fairseq_aggdec.search.generator import send_hypotheses
-from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.windows.transfer import begin, on_host, read
 
 Hypothesis = dict[str, Any]

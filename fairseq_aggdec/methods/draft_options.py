@@ -19,7 +19,7 @@ from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.search.errors import refusal
 from fairseq_aggdec.windows.draft import Proposing
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from fairseq_aggdec.methods.interleaved import build_interleaved_generator
 from fairseq_aggdec.methods.lattice import build_lattice_generator
 from fairseq_aggdec.methods.loading import load_writer
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.finite import NonFiniteError, explained
+from fairseq_aggdec.search.errors import NonFiniteError, explained
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.transfer import on_host, read
 

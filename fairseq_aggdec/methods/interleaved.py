@@ -9,13 +9,13 @@ from torch import nn
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.methods.options import beam_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.errors import refuse
 from fairseq_aggdec.search.interleaved.generator import (
     FIRST,
     REFUSED,
     InterleavedGenerator,
     common_geometry,
 )
-from fairseq_aggdec.search.refusals import refuse
 
 
 def build_interleaved_generator(

@@ -12,7 +12,7 @@ from torch import nn
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
-from fairseq_aggdec.search.refusals import refuse
+from fairseq_aggdec.search.errors import refuse
 
 
 def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:

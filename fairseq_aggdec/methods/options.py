@@ -10,7 +10,7 @@ from fairseq_aggdec.engine.plain.support import model_gap
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
-from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq_aggdec.lattice.shortlist import Shortlist
 from fairseq_aggdec.methods.lattice import open_candidates
-from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, cast
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import Beside
@@ -19,12 +19,11 @@ from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter, Follows, can_follow
-from fairseq_aggdec.search.exclusive import exclusive
-from fairseq_aggdec.search.finite import NonFiniteError, check_scores
+from fairseq_aggdec.search.errors import NonFiniteError, check_scores
+from fairseq_aggdec.search.guards import exclusive, or_stock
 from fairseq_aggdec.search.loop import draft_and_verify
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.search.stock import or_stock
 from fairseq_aggdec.windows.transfer import begin, sent
 
 logger = logging.getLogger(__name__)
@@ -348,58 +347,3 @@ def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None
         parts = flat.split([value.numel() for value in values])
         for hypothesis, value, part in zip(hypotheses, values, parts, strict=True):
             hypothesis[name] = part.view(value.shape).clone()
-
-
-class WithAttention(CachedGenerator):
-    """Mixed in before a generator: adds the attention that stock gathers step by step, from one forced pass."""
-
-    def _generate(
-        self, sample: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> list[list[Hypothesis]]:
-        hypotheses = super()._generate(sample, *args, **kwargs)
-        flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
-        if all(hypothesis["attention"].numel() for hypothesis in flat):
-            return hypotheses  # of stock fairseq
-        _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
-        for hypothesis, weights in zip(flat, self._attention(sample, previous), strict=True):
-            length = len(hypothesis["tokens"])
-            hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
-        return hypotheses
-
-    def _attention(self, sample: dict[str, Any], previous: Tensor) -> Tensor:
-        """(B * beam, T, S): as each step of stock decoding has it, the last layer's, averaged over heads and models.
-
-        A model with an alignment layer of its own (``transformer_align``) shows that to a pass of the whole model only.
-        """
-        batch = len(sample["net_input"]["src_tokens"])
-        order = torch.arange(batch, device=previous.device).repeat_interleave(self.beam_size)
-        encoder_outs = self.model.forward_encoder(sample["net_input"])
-        encoder_outs = self.model.reorder_encoder_out(encoder_outs, order)
-        outputs = [
-            attention_of(model, model.decoder(previous, encoder_out=encoder_out))
-            for model, encoder_out in zip(self.model.models, encoder_outs, strict=True)
-        ]
-        return torch.stack(outputs).mean(0)
-
-
-def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
-    """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them.
-
-    Raises:
-        ValueError: it holds none.
-    """
-    found = output[1] if len(output) > 1 else None
-    if isinstance(found, Mapping):
-        found = found.get("attn")
-    if isinstance(found, Sequence):
-        found = found[0] if found else None
-    if not isinstance(found, Tensor):
-        raise ValueError(
-            f"--print-alignment reads attention to the source, which the {type(model.decoder).__name__} of this model "
-            "does not show: leave the option out"
-        )
-    return found
-
-
-class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):
-    """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""

@@ -52,18 +52,19 @@ from fairseq_aggdec.methods.options import (
     strict_width,
 )
 from fairseq_aggdec.methods.shortlist import build_shortlist
+from fairseq_aggdec.search.aligned import AlignedGenerator
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
-from fairseq_aggdec.search.finite import (
+from fairseq_aggdec.search.errors import (
     BROKEN,
     NonFiniteError,
     broken_weight,
     check_best,
     explained,
+    refusal,
 )
-from fairseq_aggdec.search.generator import AlignedGenerator, DraftAndVerifyGenerator
-from fairseq_aggdec.search.refusals import refusal
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.checked_models import CheckedModels
 
 logger = logging.getLogger(__name__)

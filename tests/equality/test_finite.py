@@ -13,7 +13,7 @@ import torch
 
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods import from_text
-from fairseq_aggdec.search.finite import Doubt, NonFiniteError
+from fairseq_aggdec.search.errors import Doubt, NonFiniteError
 from fairseq_aggdec.tasks import decoding_task
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter

@@ -15,7 +15,7 @@ from fairseq_aggdec.lattice import generator as lattice_decoding
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.scoring import EdgeScorer
 from fairseq_aggdec.models.lattice_transformer import ORDERS
-from fairseq_aggdec.search.finite import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError
 from tests.random_models import random_tables
 from tests.support import WORDS, generation_options, make_batch, make_model, make_task
 

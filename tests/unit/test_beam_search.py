@@ -15,7 +15,7 @@ from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TE
 from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Step, step
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.search.finite import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError
 from tests.unit.test_beam_rules import EOS, Row, plain_step, random_row, random_rules, small
 
 Finished = list[tuple[float, tuple[int, ...]]]

@@ -68,14 +68,15 @@ ROOMS = [
     "report",
     "cli",
 ]
-GROUND = (
+GROUND = [
     "version",
-    "compat",
+    "installing",
     "stored_options",
+    "compat",
     "checkpoints",
     "hub",
     "after_fairseq",
-)  # modules beside the rooms
+]  # modules beside the rooms
 DOORS = "__init__", "__main__"  # what a user imports or runs; they open any room
 
 

@@ -8,22 +8,21 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.search.exclusive import exclusive
 from fairseq_aggdec.search.generator import (
     SPARE_POSITIONS,
     CachedGenerator,
     Hypothesis,
-    WithAttention,
     send_hypotheses,
 )
+from fairseq_aggdec.search.guards import exclusive, or_stock
 from fairseq_aggdec.search.rules import repeats
 from fairseq_aggdec.search.state import remaining
-from fairseq_aggdec.search.stock import or_stock
 from fairseq_aggdec.windows.transfer import begin, to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 

@@ -15,7 +15,7 @@ from fairseq_aggdec.search.beam.budget import ALIKE, TEXT, Guess, Plan
 from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Table, step
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.finite import NonFiniteError
+from fairseq_aggdec.search.errors import NonFiniteError
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from fairseq_aggdec.data.interleaving import Geometry, reading_order
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
+from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.exclusive import exclusive
-from fairseq_aggdec.search.finite import NonFiniteError
-from fairseq_aggdec.search.generator import attention_of, send_hypotheses
+from fairseq_aggdec.search.errors import NonFiniteError, refusal
+from fairseq_aggdec.search.generator import send_hypotheses
+from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.interleaved.search import Found, InterleavedSearch, StepRules, Written
-from fairseq_aggdec.search.refusals import refusal
 from fairseq_aggdec.windows.transfer import begin, on_host, sent, to_device
 
 Hypothesis = dict[str, Any]

@@ -1,12 +1,41 @@
-"""One thread at a time: a generator holds caches and C structures of the batch that it decodes."""
+"""What stands around a generator's ``_generate``: one thread at a time, and stock's search where a model asks for it."""
 
 import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_aggdec.engine.member import LeftToStock
+from fairseq_aggdec.search.errors import check_best
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Generate = Callable[..., list[list[dict[str, Any]]]]
+
+
+def or_stock(generate: Generate) -> Generate:
+    """Makes of a generator's ``_generate`` one that leaves a batch to stock fairseq where a model asks for it."""
+
+    @functools.wraps(generate)
+    def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return generate(self, sample, *args, **kwargs)
+        except LeftToStock:  # the reason was logged
+            return _as_stock(self, sample, *args, **kwargs)
+
+    return found
+
+
+def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
+    size = generator.no_repeat_ngram_size
+    generator.repeat_ngram_blocker = NGramRepeatBlock(size) if size > 0 else None
+    found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
+    check_best(found)
+    return found
 
 
 class OneThread:

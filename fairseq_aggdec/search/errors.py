@@ -1,4 +1,6 @@
-"""Scores that are not finite numbers: decoding stops and names sentence and model, instead of writing nonsense.
+"""Why a search stops or refuses: scores that are not finite numbers, options that it cannot honour.
+
+Decoding stops and names sentence and model, instead of writing nonsense.
 
 NaN counts as the largest number when a token is chosen, so a model whose training diverged, or a checkpoint that was
 damaged, decodes as if nothing were wrong. What is looked at is on the host anyway, at the end of a batch: the scores of
@@ -125,3 +127,25 @@ class Doubt:
     @property
     def due(self) -> bool:
         return self.fruitless >= self.DRAFTS
+
+
+def refusal(option: str, decoding: str, reason: str) -> str:
+    return f"{option} does not go with --decoding {decoding}: {reason}"
+
+
+def refuse(decoding: str, reasons: Mapping[str, str], args: Any, extra: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` with one sentence for the first option that a search of another kind cannot honour.
+
+    Args:
+        decoding: the method.
+        reasons: name of an option -> why not.
+        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
+        extra: what ``fairseq-generate`` hands to the generator beside them (the language model).
+    """
+    unset = {"diverse_beam_groups": -1, "diversity_rate": -1.0}
+    for name, reason in reasons.items():
+        value = getattr(args, name, None)
+        if value and value != unset.get(name):
+            raise ValueError(refusal("--" + name.replace("_", "-"), decoding, reason))
+    if extra.get("lm_model") is not None:
+        raise ValueError(refusal("--lm-path", decoding, reasons["lm_path"]))

@@ -1,0 +1,65 @@
+"""``--print-alignment``: hypotheses with the attention of the model that wrote them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+from torch import Tensor
+
+from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator, Hypothesis
+
+
+class WithAttention(CachedGenerator):
+    """Mixed in before a generator: adds the attention that stock gathers step by step, from one forced pass."""
+
+    def _generate(
+        self, sample: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> list[list[Hypothesis]]:
+        hypotheses = super()._generate(sample, *args, **kwargs)
+        flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
+        if all(hypothesis["attention"].numel() for hypothesis in flat):
+            return hypotheses  # of stock fairseq
+        _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
+        for hypothesis, weights in zip(flat, self._attention(sample, previous), strict=True):
+            length = len(hypothesis["tokens"])
+            hypothesis["attention"] = weights[:length].transpose(0, 1).clone()
+        return hypotheses
+
+    def _attention(self, sample: dict[str, Any], previous: Tensor) -> Tensor:
+        """(B * beam, T, S): as each step of stock decoding has it, the last layer's, averaged over heads and models.
+
+        A model with an alignment layer of its own (``transformer_align``) shows that to a pass of the whole model only.
+        """
+        batch = len(sample["net_input"]["src_tokens"])
+        order = torch.arange(batch, device=previous.device).repeat_interleave(self.beam_size)
+        encoder_outs = self.model.forward_encoder(sample["net_input"])
+        encoder_outs = self.model.reorder_encoder_out(encoder_outs, order)
+        outputs = [
+            attention_of(model, model.decoder(previous, encoder_out=encoder_out))
+            for model, encoder_out in zip(self.model.models, encoder_outs, strict=True)
+        ]
+        return torch.stack(outputs).mean(0)
+
+
+def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
+    """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    found = output[1] if len(output) > 1 else None
+    if isinstance(found, Mapping):
+        found = found.get("attn")
+    if isinstance(found, Sequence):
+        found = found[0] if found else None
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"--print-alignment reads attention to the source, which the {type(model.decoder).__name__} of this model "
+            "does not show: leave the option out"
+        )
+    return found
+
+
+class AlignedGenerator(SequenceGeneratorWithAlignment, WithAttention, DraftAndVerifyGenerator):
+    """``--print-alignment``: stock reads the alignment off the attention of our hypotheses."""
