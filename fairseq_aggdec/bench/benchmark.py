@@ -167,7 +167,7 @@ def write_table(
     """OUTPUT.json and OUTPUT.md of any measurement, with what it was made on; gives what is in the JSON."""
     record = {"title": title, "command": command, "machine": machine.describe(), **(extra or {})}
     record["results"] = found
-    text = json.dumps(record, indent=1, ensure_ascii=False)
+    text = json.dumps(results.finite(record), indent=1, ensure_ascii=False)
     results.write_text(results.named(output, ".json"), text + "\n")
     results.write_text(results.named(output, ".md"), page(record, table))
     return record

@@ -84,9 +84,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def row(name: str, found: dict[str, Any]) -> str:
     """One table row."""
+    error = found["score_error"]
+    shown = "not a number" if error is None else f"{error:.1e}"
     return (
         f"| {name} | {found['sentences']} | {found['equal']} | {found['ties']} | {found['bugs']} | "
-        f"{len(found['missing'])} | {found['score_error']:.1e} |"
+        f"{len(found['missing'])} | {shown} |"
     )
 
 
@@ -189,7 +191,8 @@ class Findings:
         return "\n".join([HEADER, *(row(name, found) for name, found in self.results.items())])
 
     def _write(self, path: Path) -> None:
-        text = json.dumps(self.record | {"results": self.results}, indent=1, ensure_ascii=False)
+        record = results.finite(self.record | {"results": self.results})
+        text = json.dumps(record, indent=1, ensure_ascii=False)
         results.write_text(path, text + "\n")
 
 

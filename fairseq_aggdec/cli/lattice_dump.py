@@ -87,7 +87,7 @@ def check(args: argparse.Namespace, sentences: int) -> None:
 def write(output: Path, made: drawing.Record) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     parts = {
-        "json": json.dumps(made, indent=1, ensure_ascii=False) + "\n",
+        "json": json.dumps(files.finite(made), indent=1, ensure_ascii=False) + "\n",
         "dot": drawing.dot(made),
         "svg": drawing.svg(made),
     }

@@ -5,12 +5,14 @@ A result is written beside its place and renamed, so a full disk or a kill leave
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_aggdec.compat import CheckpointError
 
@@ -71,6 +73,21 @@ def check_place(option: str, path: Path | None, *endings: str) -> None:
         raise SystemExit(
             f"error: {option} {path} cannot be written: {error.strerror or error}"
         ) from None
+
+
+def finite(value: Any) -> Any:
+    """A record as JSON has it: null for infinite numbers and for what is no number.
+
+    >>> finite({"margin": float("inf"), "scores": (1.5, float("nan"))})
+    {'margin': None, 'scores': [1.5, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def unused(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What stands around a generator's ``_generate``: one thread at a time, and stock's search where a model asks for it."""
+"""Guards of a generator's ``_generate``: one thread at a time, and stock's search where a model needs it."""
 
 import functools
 import threading

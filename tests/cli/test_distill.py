@@ -174,7 +174,8 @@ def test_refusals(more: list[str], named: str | None, folder: Path, undisturbed:
 def test_tables_of_a_lattice_count_by_what_is_in_them(folder: Path, tmp_path: Path) -> None:
     """Made anew between two starts, they would give other outputs under the same name."""
     more = ["--decoding", "lattice", "--lattice", str(tmp_path)]
-    session = Session(tool.build_parser(), arguments(folder, tmp_path / "output", *more))
+    given = arguments(folder, tmp_path / "output", *more)
+    session = Session(tool.build_parser(), given, reads=["beam", "batch_size"])
     found = []
     for text in ("one", "two", "one"):
         (tmp_path / "header.json").write_text(text)

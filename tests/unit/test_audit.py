@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from argparse import Namespace
 from collections.abc import Sequence
@@ -159,3 +160,22 @@ def test_stock_in_other_batches_does_not_go_with_limits_that_depend_on_them() ->
     args = Namespace(**counts, output=None, max_len_a=1.2)
     with pytest.raises(SystemExit, match="--stock-batch-size does not go with --max-len-a"):
         audit.check(args, "iad")
+
+
+def test_the_record_of_an_audit_is_json(session: Session, tmp_path: Path) -> None:
+    """An infinite margin is null, which every reader of JSON takes."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    given = Namespace(output=tmp_path / "found", reference=None, strict=0)
+    findings = audit.Findings(Namespace(**(vars(session) | {"args": given})))  # type: ignore[arg-type]
+    findings.add(
+        "a", equality.Audit(1, 0, [equality.Difference(0, 1, "", "", math.inf, equality.BUG)])
+    )
+    findings.add("b", equality.Audit(1, 1, score_error=math.nan))
+    assert findings.conclude() == 1
+    written = (tmp_path / "found.json").read_text(encoding="utf-8")
+    found = json.loads(written, parse_constant=refuse)["results"]
+    assert found["a"]["differences"][0]["margin"] is None
+    assert "not a number" in audit.row("b", found["b"])
