@@ -153,6 +153,8 @@ class DecodingTask(FairseqTask):
         prefix_allowed_tokens_fn: Any = None,
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
+        for model in models:
+            model.eval()  # as all generators do, and as they are looked at here
         self._set_precision(models)
         self._warn_of_broken(models)
         extra = dict(extra_gen_cls_kwargs or {})

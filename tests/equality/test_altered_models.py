@@ -354,3 +354,24 @@ def test_one_number_is_seen_in_the_end_and_at_once_when_told() -> None:
     weight[8, 6] += 9
     generator.refresh()
     assert_equal(nbest(generator, models), by_stock(models, 1))
+
+
+def test_between_building_and_packing() -> None:
+    """Training builds its generator, packs nothing, and goes on with the model."""
+    models = [lively()]
+    generator = generator_of("beam", models, 5, eval_bleu=True)
+    ALTERED["hook on linear"](models[0])
+    assert_equal(nbest(generator, models), by_stock(models, 5))
+
+
+@pytest.mark.parametrize("method", ["beam", "blockwise"])
+def test_built_while_a_model_trains(method: str) -> None:
+    """Dropout, which every generator ends, is no alteration."""
+    arch = "blockwise_transformer" if method == "blockwise" else "transformer"
+    models = [make_model(make_task(), 3, arch).train()]
+    beam = 5 if method == "beam" else 1
+    generator = generator_of(method, models, beam, eval_bleu=True)
+    assert type(generator) is not SequenceGenerator
+    assert_equal(nbest(generator, models), by_stock(models, beam))
+    (member,) = generator.verifier.members
+    assert isinstance(member.decoder, CachedDecoder)
