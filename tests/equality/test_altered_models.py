@@ -375,3 +375,17 @@ def test_built_while_a_model_trains(method: str) -> None:
     assert_equal(nbest(generator, models), by_stock(models, beam))
     (member,) = generator.verifier.members
     assert isinstance(member.decoder, CachedDecoder)
+
+
+@pytest.mark.parametrize("name", ["hook on linear", "probabilities"])
+@pytest.mark.parametrize("method", METHODS)
+def test_alignments(name: str, method: str) -> None:
+    models, beam = [lively()], METHODS[method]
+    ALTERED[name](models[0])
+    options = generation_options(beam=beam, max_len_b=6, print_alignment="hard")
+    ours, theirs = (make_task(m).build_generator(models, options) for m in (method, "stock"))
+    found, expected = nbest(ours, models), nbest(theirs, models)
+    assert_equal(found, expected)
+    for ranked, others in zip(found, expected, strict=True):
+        for one, other in zip(ranked, others, strict=True):
+            assert one["alignment"] == other["alignment"]
