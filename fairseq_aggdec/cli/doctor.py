@@ -134,6 +134,7 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
         return
     task = make_task(trained, data)
     model = load_model(path, state, task)
+    model.eval()
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     yield "model", f"{type(model).__name__}, {millions:.1f} million parameters"
     scorer = isinstance(model.decoder, MarkovDecoder)

@@ -66,10 +66,9 @@ class Member:
             logger.info(line)
 
     def refresh(self) -> None:
-        if self.watch is not None:
-            if not self.watch.changed():
-                return
-            self._look()
+        if self.watch is not None and not self.watch.changed():
+            return
+        self._look()
         model, pack, int8 = self.model, self.pack, self.int8
         if int8:
             _check_int8(model)

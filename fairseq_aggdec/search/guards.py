@@ -35,6 +35,8 @@ def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any)
     generator.repeat_ngram_blocker = NGramRepeatBlock(size) if size > 0 else None
     found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     check_best(found)
+    for hypothesis in (hypothesis for ranked in found for hypothesis in ranked):
+        hypothesis |= {"steps": len(hypothesis["tokens"]), "history": []}  # a call for each token
     return found
 
 

@@ -150,6 +150,8 @@ class DecodingTask(CheckedModels):
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
         refuse_no_beam(args)
+        for model in models:
+            model.eval()  # as all generators do, and as they are looked at here
         self._set_precision(models)
         self._warn_of_broken(models)
         extra = dict(extra_gen_cls_kwargs or {})

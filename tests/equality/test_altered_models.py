@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
+from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.tasks import decoding_task
 from tests.alterations import Change, Twice, layers, lively
 from tests.changes import ALTERED
@@ -338,6 +339,7 @@ def test_everything_inside_inference_mode(method: str) -> None:
 # Few numbers, written past PyTorch
 
 
+@pytest.mark.skipif(kernels() is None, reason="checksums are the compiled library's")
 def test_one_number_is_seen_in_the_end_and_at_once_when_told() -> None:
     models = [lively()]
     generator = generator_of("iad", models, 1)
@@ -354,3 +356,38 @@ def test_one_number_is_seen_in_the_end_and_at_once_when_told() -> None:
     weight[8, 6] += 9
     generator.refresh()
     assert_equal(nbest(generator, models), by_stock(models, 1))
+
+
+def test_between_building_and_packing() -> None:
+    """Training builds its generator, packs nothing, and goes on with the model."""
+    models = [lively()]
+    generator = generator_of("beam", models, 5, eval_bleu=True)
+    ALTERED["hook on linear"](models[0])
+    assert_equal(nbest(generator, models), by_stock(models, 5))
+
+
+@pytest.mark.parametrize("method", ["beam", "blockwise"])
+def test_built_while_a_model_trains(method: str) -> None:
+    """Dropout, which every generator ends, is no alteration."""
+    arch = "blockwise_transformer" if method == "blockwise" else "transformer"
+    models = [make_model(make_task(), 3, arch).train()]
+    beam = 5 if method == "beam" else 1
+    generator = generator_of(method, models, beam, eval_bleu=True)
+    assert type(generator) is not SequenceGenerator
+    assert_equal(nbest(generator, models), by_stock(models, beam))
+    (member,) = generator.verifier.members
+    assert isinstance(member.decoder, CachedDecoder)
+
+
+@pytest.mark.parametrize("name", ["hook on linear", "probabilities"])
+@pytest.mark.parametrize("method", METHODS)
+def test_alignments(name: str, method: str) -> None:
+    models, beam = [lively()], METHODS[method]
+    ALTERED[name](models[0])
+    options = generation_options(beam=beam, max_len_b=6, print_alignment="hard")
+    ours, theirs = (make_task(m).build_generator(models, options) for m in (method, "stock"))
+    found, expected = nbest(ours, models), nbest(theirs, models)
+    assert_equal(found, expected)
+    for ranked, others in zip(found, expected, strict=True):
+        for one, other in zip(ranked, others, strict=True):
+            assert one["alignment"] == other["alignment"]

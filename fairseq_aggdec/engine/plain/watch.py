@@ -199,7 +199,10 @@ class Numbers:
     """Some numbers of every tensor, by PyTorch's operators, at other places every time."""
 
     def __init__(self, tensors: Sequence[Tensor]):
-        flats = [flat for tensor in tensors if (flat := _flat(tensor)) is not None]
+        # On the host as they stand in memory, where NaN is like itself.
+        on_host = all(tensor.device.type == "cpu" for tensor in tensors)
+        view = _words if on_host else _flat
+        flats = [flat for tensor in tensors if (flat := view(tensor)) is not None]
         own = torch.Generator().manual_seed(1)
         self.probes = []
         for _ in range(TURNS):
