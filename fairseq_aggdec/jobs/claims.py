@@ -112,7 +112,7 @@ class Claims:
     def turn(
         self, name: str, done: Callable[[], bool], wait: Callable[[], object]
     ) -> Iterator[bool]:
-        """The same, as soon as nobody else holds it; not held where what it is for was ``done`` meanwhile.
+        """As :meth:`take`, as soon as nobody else holds it; not held where what it is for was ``done`` meanwhile.
 
         Args:
             wait: is called once if somebody else holds it.
