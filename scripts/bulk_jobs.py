@@ -24,7 +24,8 @@ import zstandard
 
 from fairseq_aggdec.api import session
 from fairseq_aggdec.bench import replay
-from fairseq_aggdec.cli import distill, fairseq_commands, translate_file
+from fairseq_aggdec.bulk import command as translate_file
+from fairseq_aggdec.cli import distill, fairseq_commands
 from fairseq_aggdec.distill import distilled_folder
 from scripts.bulk_kills import OPTIONS, write_model
 from tests.random_models import WORDS, make_dictionary

@@ -81,14 +81,18 @@ def write(path: Path, model: dict[str, Tensor], options: dict[str, Any], trained
     partial.replace(path)
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoints", nargs="+", type=Path)
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--half", action="store_true", help="store parameters in fp16")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    args = build_parser().parse_args()
     states = [load_checkpoint(str(path)) for path in args.checkpoints]
     model = average([state["model"] for state in states], args.half)
     options: Any = OmegaConf.to_container(states[-1]["cfg"], resolve=True, enum_to_str=True)

@@ -22,7 +22,7 @@ def generate() -> int:
     """``aggdec-generate``: decodes a data set; with ``--input-file``, a text of any size."""
     from fairseq_cli import generate
 
-    from fairseq_aggdec.cli import translate_file
+    from fairseq_aggdec.bulk import command as translate_file
 
     if translate_file.is_wanted(sys.argv[1:]):
         return refusals.run("aggdec-generate", translate_file.main, sys.argv[1:])
@@ -61,7 +61,7 @@ def _run(name: str, command: Callable[[], Any]) -> int:
 
             print(help_text())
             if name == "aggdec-generate":
-                from fairseq_aggdec.cli import translate_file
+                from fairseq_aggdec.bulk import command as translate_file
 
                 print(translate_file.help_text())
         command()

@@ -20,8 +20,8 @@ import pytest
 import zstandard
 
 from fairseq_aggdec.bulk import translation
+from fairseq_aggdec.bulk.command import OPTIONS as FILES
 from fairseq_aggdec.cli import fairseq_commands, refusals
-from fairseq_aggdec.cli.translate_file import OPTIONS as FILES
 from fairseq_aggdec.jobs.claims import Claims
 from tests.cli.translating import LINES, main, shards, stock, stock_output, translate, write_folder
 

@@ -19,7 +19,7 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import options as options_of
-from fairseq_aggdec.cli import translate_file
+from fairseq_aggdec.bulk import command as translate_file
 from fairseq_aggdec.cli.main import TOOLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,9 +71,10 @@ def known(words: list[str]) -> frozenset[str]:
         return frozenset(OWN)
     assert words[1] in TOOLS, words
     module = importlib.import_module(f"fairseq_aggdec.cli.{words[1].replace('-', '_')}")
-    # No relatives of fairseq-generate; the pages name their files only.
-    if words[1] in ("average-checkpoints", "lattice-tables"):
+    if words[1] == "lattice-tables":  # the pages name its data only
         return frozenset()
+    if words[1] in ("average-checkpoints", "upgrade-checkpoint"):
+        return frozenset(module.build_parser()._option_string_actions)
     return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
 
 

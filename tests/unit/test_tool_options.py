@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import shutil
 import sys
 from argparse import Namespace
@@ -19,7 +20,6 @@ from fairseq_aggdec.api import session as sessions
 from fairseq_aggdec.bench import engines, replay, rivals
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import audit
-from fairseq_aggdec.cli.main import TOOLS
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -78,16 +78,16 @@ OWN = {
     "rivals": ["--systems", "greedy"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
     "lattice-dump": ["--output", "{tmp}/out"],
-    "whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
-    "tree_drafts": ["--output", "{tmp}/out"],
-    "validation_speed": [],
-    "beam_base_speed": [],
-    "lattice_figures": ["--output", "{tmp}/out"],
-    "interleaved_figures": ["--model", "a={model}", "--output", "{tmp}/out"],
-    "blockwise_table": ["--models", "a/1={model}", "--output", "{tmp}/out"],
+    "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
+    "scripts.recipes.gad.tree_drafts": ["--output", "{tmp}/out"],
+    "scripts.recipes.beam.validation_speed": [],
+    "scripts.recipes.beam.base_speed": [],
+    "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
+    "scripts.recipes.interleaved.figures": ["--model", "a={model}", "--output", "{tmp}/out"],
+    "scripts.recipes.blockwise.table": ["--models", "a/1={model}", "--output", "{tmp}/out"],
 }
 # What some tools refuse besides, with one sentence; tested below.
-ALSO_REFUSED = {"validation_speed": {"lm_path", "prefix_size"}}
+ALSO_REFUSED = {"scripts.recipes.beam.validation_speed": {"lm_path", "prefix_size"}}
 # Options of training, of logging and of how data are read, which change no output of fairseq-generate either; those of
 # other tasks' generators; and the names of what is loaded.
 OTHERS = """
@@ -177,9 +177,10 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def run(tool: str, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module(f"fairseq_aggdec.cli.{tool.replace('-', '_')}")
+    name = tool if "." in tool else f"fairseq_aggdec.cli.{tool.replace('-', '_')}"
+    module = importlib.import_module(name)
     monkeypatch.setattr(sys, "argv", [tool, *given])
-    if tool in ("interleaved_figures", "blockwise_table", "lattice_figures"):
+    if inspect.signature(module.main).parameters:
         module.main(given)
     else:
         module.main()
@@ -245,15 +246,21 @@ def test_every_option_is_known_here() -> None:
 
 
 def test_every_tool_with_these_options_is_known_here() -> None:
-    folder = Path(sessions.__file__).parents[1] / "cli"
+    root = Path(sessions.__file__).parents[2]
+    files = [
+        *(root / "fairseq_aggdec" / "cli").glob("*.py"),
+        *(root / "scripts" / "recipes").rglob("*.py"),
+    ]
     tools = {
-        path.stem
-        for path in folder.glob("*.py")
+        path.stem.replace("_", "-")
+        if "cli" in path.parts
+        else ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in files
         if "generation_parser(" in path.read_text(encoding="utf-8")
     }
-    # Texts and distillation have tests of their own; mutual information decodes nothing.
-    assert tools - {"translate_file", "distill", "pmi"} == {tool.replace("-", "_") for tool in OWN}
-    assert {tool.replace("-", "_") for tool in TOOLS} & tools <= {*tools}
+    # Distillation and the GPU's plan have tests of their own; mutual information decodes nothing.
+    others = {"distill", "scripts.recipes.gpu.plan", "scripts.recipes.interleaved.pmi"}
+    assert tools - others == {*OWN}
 
 
 VALUES = {"distributed_world_size": 2, "num_shards": 2, "shard_id": 1, "distributed_rank": 1}
@@ -281,12 +288,15 @@ def test_what_cannot_arrive_is_refused(name: str, arguments: list[str], seen: Se
         ("audit", ["--decoding", "iad", "--beam", "3"]),
         ("audit", ["--decoding", "beam", "--beam", "3", "--beams", "2"]),
         ("trace", ["--decoding", "iad", "--beam", "3"]),
-        ("validation_speed", ["--lm-path", "lm.pt"]),
-        ("validation_speed", ["--prefix-size", "2"]),
-        ("tree_drafts", ["--draft-nodes", "8", "--output", "out"]),
+        ("scripts.recipes.beam.validation_speed", ["--lm-path", "lm.pt"]),
+        ("scripts.recipes.beam.validation_speed", ["--prefix-size", "2"]),
+        ("scripts.recipes.gad.tree_drafts", ["--draft-nodes", "8", "--output", "out"]),
         ("benchmark", ["--decoding", "gad"]),
         ("rivals", ["--decoding", "gad"]),
-        ("pmi", ["--lenpen", "2", "--pair", "a={model},{model}", "--output", "out"]),
+        (
+            "scripts.recipes.interleaved.pmi",
+            ["--lenpen", "2", "--pair", "a={model},{model}", "--output", "out"],
+        ),
         ("audit", ["--model-overrides", "dropout=1"]),
     ],
 )
