@@ -117,10 +117,10 @@ MUTANTS = [
         (LOSSLESS,),
     ),
     Mutant(
-        *("packed weights stay when training changes them", "engine/linear.py"),
-        "        if told is not None:\n            return told",
-        "        if True:\n            return bool(told)",
-        ("tests/unit/test_linear.py", LOSSLESS, CACHED),
+        *("packed weights stay when training changes them", "engine/plain/watch.py"),
+        "return self._moved() or not self.numbers.same()",
+        "return False",
+        ("tests/unit/test_watch.py", LOSSLESS, CACHED),
     ),
     Mutant(
         *("the cache of another row after sentences left", "engine/cached_decoder.py"),

@@ -171,7 +171,7 @@ def _open(name: str) -> Any:
             if _stale(library):
                 logger.warning(
                     "%s was compiled from other sources than this version's and is not used, which is slower: "
-                    "install fairseq_aggdec again with pip, or run `python setup.py build_ext --inplace` in a checkout",
+                    "run pip for this package again, or `python setup.py build_ext --inplace` in a checkout",
                     path,
                 )
                 return None

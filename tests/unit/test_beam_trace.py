@@ -21,7 +21,7 @@ def arguments(folder: Path) -> list[str]:
 
 
 def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:
-    session = Session(generation_parser(None), arguments(tmp_path))
+    session = Session(generation_parser(None), arguments(tmp_path), reads=["beam"])
     found = list(beam_trace.searches(session, session.batches(1)))
     words = session.task.source_dictionary, session.task.target_dictionary
     assert [number for number, *_ in found] == [0, 1, 2]

@@ -48,7 +48,7 @@ def test_open_tables_outlive_new_ones(tmp_path: Path) -> None:
 def test_tables_of_other_data_are_refused(tmp_path: Path) -> None:
     words = [f"w{i}" for i in range(50)]
     dictionary, other = make_dictionary(words), make_dictionary(words[::-1])
-    with pytest.raises(FileNotFoundError, match=r"no lattice tables; scripts/lattice_tables\.py"):
+    with pytest.raises(FileNotFoundError, match=r"no lattice tables; aggdec lattice-tables"):
         CandidateModel.open(tmp_path, dictionary, dictionary)
     make_model(MONOTONE).save(tmp_path, dictionary, other, {})
     CandidateModel.open(tmp_path, dictionary, other)

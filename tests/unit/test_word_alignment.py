@@ -316,7 +316,7 @@ def test_wrong_choices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match="no program nowhere; name it with --atools"):
         Aligner("fast_align", fast_align=sys.executable, atools="nowhere")
     monkeypatch.setattr(word_alignment, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fairseq_aggdec\[lattice\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'systran-align"):
         Aligner()
 
 
