@@ -13,13 +13,19 @@ from fairseq_aggdec.version import __version__
 if TYPE_CHECKING:
     from fairseq_aggdec.api import Hypothesis, Translator, from_pretrained
 
-__all__ = ["Hypothesis", "Translator", "__version__", "from_pretrained"]
+INTERFACE = ["Hypothesis", "Translator", "from_pretrained"]  # loaded when asked for
+__all__ = ["Hypothesis", "Translator", "__version__", "from_pretrained", "register"]
 
 register_with_fairseq()
 
 
+def register() -> None:
+    """Tells fairseq of our tasks, models and criterions now; imports fairseq if that has not been done."""
+    from fairseq_aggdec import registration  # noqa: F401  (importing it registers)
+
+
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in INTERFACE:
         from fairseq_aggdec import api
 
         return getattr(api, name)

@@ -10,10 +10,13 @@ import torch
 from fairseq.data import Dictionary, data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+import fairseq_aggdec
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
 from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+
+fairseq_aggdec.register()
 
 WORDS = 36
 SIZES = {

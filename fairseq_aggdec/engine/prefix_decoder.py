@@ -87,7 +87,7 @@ class PrefixDecoder:
         if rows > 1:
             pairs.append((recomputed[0], found[0]))
         return not all(
-            torch.allclose(ours, theirs, tolerance, tolerance * float(theirs.abs().max()), True)
+            torch.allclose(ours, theirs, tolerance, tolerance * _largest(theirs), True)
             for ours, theirs in pairs
         )
 
@@ -125,3 +125,8 @@ def _copied(decoder: Any) -> Any:
         return copy.deepcopy(decoder, known)
     except Exception:
         return decoder
+
+
+def _largest(x: Tensor) -> float:
+    """The largest absolute value among the finite numbers, 0 if there is none."""
+    return float(x.abs().nan_to_num(nan=0.0, posinf=0.0).max())

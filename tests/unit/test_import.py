@@ -27,7 +27,8 @@ ORDERS = {
     "fairseq first": "import fairseq; import fairseq_aggdec",
     "user-dir": USER_DIR,
     "user-dir after ours": f"import fairseq_aggdec\n{USER_DIR}",
-    "modules before fairseq": "import fairseq_aggdec.checkpoints, fairseq_aggdec.models.slot_chain",
+    "by hand": "import fairseq_aggdec; fairseq_aggdec.register()",
+    "interface": "from fairseq_aggdec import Translator",
 }
 
 
@@ -48,6 +49,22 @@ def test_alone_it_is_light() -> None:
         "from fairseq_aggdec.cli import main, fairseq_commands\n"
         "assert not {'torch', 'fairseq', 'numpy', 'omegaconf'} & set(sys.modules)"
     )
+
+
+@pytest.mark.parametrize(
+    "module", ["kernels.library", "windows.window", "jobs.claims", "records.machine"]
+)
+def test_low_rooms_load_no_model(module: str) -> None:
+    run(
+        f"import sys, fairseq_aggdec.{module}\n"
+        "assert not [name for name in sys.modules if name.startswith('fairseq_aggdec.models')]"
+    )
+
+
+@pytest.mark.parametrize("module", ["engine.cached_decoder", "drafters.nar", "tasks.decoding_task"])
+def test_a_room_can_be_imported_first(module: str) -> None:
+    """Rooms do not register: whoever imports one before anything else finds it whole."""
+    run(f"import fairseq_aggdec.{module}")
 
 
 def test_a_fairseq_that_does_not_fit_is_named() -> None:

@@ -52,6 +52,14 @@ HARMLESS_BEGINNINGS = ("build_", "prepare_for_", "_load_", "_save_", "_abc_")
 TELLING = frozenset(
     ("__call__", "__getattr__", "__getattribute__")
 )  # of all names with underscores around
+
+
+def _harmless(name: str) -> bool:
+    if name.startswith("__") and name.endswith("__"):
+        return name not in TELLING
+    return name in HARMLESS or name.startswith(HARMLESS_BEGINNINGS)
+
+
 # Where the classes come from whose own methods are known here.
 OURS = "fairseq_aggdec."
 # The methods that turn a decoder's output into probabilities as a softmax does.
@@ -93,12 +101,13 @@ KNOWN: tuple[type, ...] = (
 READ = (*KNOWN, nn.Linear, nn.LayerNorm, nn.Embedding, FairseqDropout, nn.Module, FairseqDecoder)
 READ += (SinusoidalPositionalEmbedding, LearnedPositionalEmbedding, BaseFairseqModel)
 READ += (TransformerModelBase,)
-# The functions of these classes as they were imported: whoever replaces one alters every module of the class.
+# The functions of these classes as they were imported: whoever replaces one alters every module of the class. (PyTorch's
+# compiler replaces nn.Module.__init__, which computes nothing.)
 FUNCTIONS = {
     (cls, name): value
     for cls in READ
     for name, value in vars(cls).items()
-    if inspect.isfunction(value)
+    if inspect.isfunction(value) and not _harmless(name)
 }
 _PLAIN_PROBABILITIES = {
     FUNCTIONS[cls, name]
@@ -130,12 +139,6 @@ def global_gap() -> str | None:
 # What BART puts in place of its encoder's reorder_encoder_out() for beam search: cross-attention then reads the one
 # source of all hypotheses, which computes the same.
 _UNORDERED = FUNCTIONS[TransformerEncoderBase, "_reorder_encoder_out"]
-
-
-def _harmless(name: str) -> bool:
-    if name.startswith("__") and name.endswith("__"):
-        return name not in TELLING
-    return name in HARMLESS or name.startswith(HARMLESS_BEGINNINGS)
 
 
 def _redefined(module: nn.Module, base: type) -> str | None:
