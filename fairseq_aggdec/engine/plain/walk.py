@@ -101,8 +101,8 @@ KNOWN: tuple[type, ...] = (
 READ = (*KNOWN, nn.Linear, nn.LayerNorm, nn.Embedding, FairseqDropout, nn.Module, FairseqDecoder)
 READ += (SinusoidalPositionalEmbedding, LearnedPositionalEmbedding, BaseFairseqModel)
 READ += (TransformerModelBase,)
-# The functions of these classes as they were imported: whoever replaces one alters every module of the class. (PyTorch's
-# compiler replaces nn.Module.__init__, which computes nothing.)
+# The functions of these classes as they were imported: whoever replaces one alters every module of the class.
+# (PyTorch's compiler replaces nn.Module.__init__, which computes nothing.)
 FUNCTIONS = {
     (cls, name): value
     for cls in READ
