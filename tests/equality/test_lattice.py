@@ -304,7 +304,7 @@ def test_what_cannot_be_honoured_is_refused(option: str, folder: Path) -> None:
 def test_wrong_models_and_missing_tables_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs a model of --arch lattice_transformer"):
         build([make_model(make_task(), 1)], folder, {})
-    with pytest.raises(FileNotFoundError, match=r"scripts/lattice_tables\.py"):
+    with pytest.raises(FileNotFoundError, match=r"aggdec lattice-tables"):
         build([lattice_model()], folder, {"lattice": None})
     with pytest.raises(FileNotFoundError, match="nothing"):
         build([lattice_model()], tmp_path / "nothing", {})
