@@ -49,5 +49,7 @@ def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Ten
         scores = (keys * q[:, :, slot : slot + 1].float()).sum(-1) * scale  # (B, H, L)
         if mask is not None:
             scores += mask[:, :, min(slot, mask.size(2) - 1)]
+            # A slot that nobody reads may see nothing; its values must stay numbers all the same.
+            scores.masked_fill_(scores.isneginf(), torch.finfo(scores.dtype).min)
         out[:, :, slot] = (scores.softmax(-1).unsqueeze(-1) * values).sum(2)
     return out

@@ -19,7 +19,7 @@ from tests.strict.device.strict_device import DEVICE, strict_device
 Row = dict[str, Any]
 Rows = Iterator[Row]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = ROOT / "checkpoints" / "ua_gec"
 PRECISIONS = {"fp32": [], "fp16": ["--fp16"], "bf16": ["--bf16"]}
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parents[1]
+import fairseq_aggdec
+
+PACKAGE = Path(fairseq_aggdec.__path__[0])
 
 KERNEL, VIEW, TRANSFER, BLOCKING = "kernels", "views", "copies", "blocking"
 IN_GRAPH = "in graphs"  # kernels that a replayed graph launches; the graph itself counts as one
 # A blocking operator that is no copy (nonzero) counts as a kernel and as blocking.
 KINDS = (KERNEL, IN_GRAPH, VIEW, TRANSFER, BLOCKING)
-OWN = {"strict_device.py", "device_recorder.py", "device_graphs.py"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _place(frame: FrameType | None) -> str:
 def _name(file: str) -> str | None:
     """A file of this package, relative to it; None for any other and for the device's own."""
     path = Path(file)
-    inside = path.is_relative_to(PACKAGE) and path.name not in OWN
+    inside = path.is_relative_to(PACKAGE)
     return str(path.relative_to(PACKAGE)) if inside else None
 
 
