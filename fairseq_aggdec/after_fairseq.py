@@ -8,17 +8,19 @@ commands of this package.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 FAIRSEQ = "fairseq"
+Execute = Callable[[ModuleType], None]
 PACKAGE = __name__.split(".", maxsplit=1)[0]
 REGISTRATION = f"{PACKAGE}.registration"
 may_set_up_root_logger = False  # the commands set it
@@ -34,43 +36,49 @@ def register_with_fairseq() -> None:
         sys.meta_path.insert(0, AfterFairseq())
 
 
-def imports_itself() -> bool:
-    """Whether a module of this package is being imported: registration would find it half done.
-
-    Only an entry point registers: a user's import of fairseq, ``--user-dir``, a command, the Python interface. A module
-    of the package that imports fairseq for its own use is none of these.
-    """
-    modules = [module for name, module in sys.modules.items() if name.startswith(f"{PACKAGE}.")]
-    return any(getattr(module.__spec__, "_initializing", False) for module in modules)
-
-
 class AfterFairseq(MetaPathFinder):
-    """Finds fairseq where the other finders do, and registers the package once fairseq has been executed."""
+    """Finds modules where the other finders do, and registers the package once fairseq has been executed.
+
+    A module of this package may be the first that imports fairseq. Registration would then find it half done, so it
+    waits until that module is whole.
+    """
 
     searching = False
+    inside = 0  # modules of this package that are being executed
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != FAIRSEQ or self.searching:
+        if self.searching or not (name == FAIRSEQ or name.startswith(f"{PACKAGE}.")):
             return None
         self.searching = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
             self.searching = False
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            with root_logger_unchanged():
-                execute(module)
-                if not imports_itself():
-                    importlib.import_module(REGISTRATION)
-
-        setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  (of this loader, not of its class)
+        if spec is not None and spec.loader is not None:
+            execute = self._fairseq if name == FAIRSEQ else self._own
+            whole = functools.partial(execute, spec.loader.exec_module)
+            setattr(spec.loader, "exec_module", whole)  # noqa: B010  (of this loader, not of its class)
         return spec
+
+    def _fairseq(self, execute: Execute, module: ModuleType) -> None:
+        with root_logger_unchanged():
+            execute(module)
+            self._register()
+
+    def _own(self, execute: Execute, module: ModuleType) -> None:
+        self.inside += 1
+        try:
+            execute(module)
+        finally:
+            self.inside -= 1
+        if FAIRSEQ in sys.modules:
+            self._register()
+
+    def _register(self) -> None:
+        if self.inside == 0:
+            importlib.import_module(REGISTRATION)
 
 
 @contextmanager

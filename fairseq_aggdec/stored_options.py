@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import enum
 import re
 import sys
@@ -68,7 +69,7 @@ WORD = (
 )
 PLAIN = (bool, int, float, str, type(None))
 # `${name:...}` calls a function of OmegaConf, such as oc.env, which reads the environment.
-RESOLVER = re.compile(r"\$\{[^}]*:")
+RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # also where the name is an interpolation itself
 OF_A_CONTAINER = {"_content", "_flags_cache", "_metadata", "_parent"}
 EVALUATING = re.compile(r"fairseq(_cli)?(\.|$)")
 
@@ -149,7 +150,7 @@ def contained(value: Any) -> list[tuple[Any, Any]] | None:
     """Names and values in a container of options; None where `value` is no such container."""
     value = unwrapped(value)
     kind = type(value)
-    if kind is argparse.Namespace:
+    if kind is argparse.Namespace or dataclasses.is_dataclass(kind):
         return list(vars(value).items())
     if isinstance(value, Mapping) and kind.__module__ in ("builtins", "collections"):
         return [*value.items(), *getattr(value, "__dict__", {}).items()]  # of an OrderedDict
@@ -229,7 +230,7 @@ def _size(node: ast.expr) -> float:
     match node:
         case ast.Constant(value=value):
             return len(value) if isinstance(value, str | bytes) else 1
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant()):
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=ast.Constant()):
             return 1
         case ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values):
             return 1 + sum(map(_size, values))

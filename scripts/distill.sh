@@ -2,7 +2,7 @@
 # Sequence-level distillation: DATA with the targets of its training set replaced by what a teacher writes, as a data
 # folder OUTPUT for fairseq-train.
 #
-#   scripts/distill.sh DATA OUTPUT --path teacher.pt [options of fairseq-generate, of the plugin and of distill.py]
+#   scripts/distill.sh DATA OUTPUT --path teacher.pt [options of fairseq-generate, of the plugin and of aggdec distill]
 #
 # One process per visible GPU, or PROCESSES on the CPU (1); one where torchrun or srun start the processes. Several machines with
 # OUTPUT in a shared folder: the same command on each, at any time. Kill what you like: the same command goes on. The process that
@@ -46,9 +46,9 @@ CORES=$(nproc)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((CORES > PROCESSES ? CORES / PROCESSES : 1))}
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
-distill() { exec "$BIN/aggdec" distill "$DATA" --output "$OUTPUT" "$@"; }
+distill() { exec "$PYTHON" -m fairseq_aggdec.cli.main distill "$DATA" --output "$OUTPUT" "$@"; }
 
-# distill.py says more, but after it has started; and the logs must not be written into somebody's data folder.
+# aggdec distill says more, but after it has started; and the logs must not be written into somebody's data folder.
 [ ! "$OUTPUT" -ef "$DATA" ] || die "OUTPUT $OUTPUT is DATA, whose training set would be lost: name a new folder"
 [ -d "$OUTPUT/shards" ] || [ -z "$(ls -A "$OUTPUT" 2>/dev/null)" ] ||
     die "OUTPUT $OUTPUT holds files that distillation did not write: name a new folder"

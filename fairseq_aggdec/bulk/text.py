@@ -167,8 +167,9 @@ def keep(source: str, path: Path) -> None:
             else:
                 with open(source, "rb") as pipe:
                     shutil.copyfileobj(pipe, file, CHUNK)
+        wanted = digest(partial)  # before it gets its place, where it may not stay under this name
         put_anew(partial, path)
-        if digest(path) != digest(partial):
+        if digest(path) != wanted:
             name = "standard input" if source == STDIN else source
             raise BulkError(f"{name} is not what it was when {path} was written")
     finally:

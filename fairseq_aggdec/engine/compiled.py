@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fairseq.modules import gelu, gelu_accurate
+from fairseq.utils import relu_squared
 from torch import Tensor
 
 from fairseq_aggdec.engine.linear import FastNorm
+from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import (
-    ACTIVATIONS,
     WORD,
     LayerStruct,
     NormStruct,
@@ -25,6 +27,10 @@ from fairseq_aggdec.windows.window import Window
 
 PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
+# What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
+# nothing.
+ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
+assert len(ACTIVATIONS) == library.ACTIVATIONS
 
 
 def needs_mask(window: Window, span: int | None) -> bool:

@@ -1,6 +1,6 @@
 // Which drafted tokens stand, the verifier's own choices or others among its best, and what the emitted tokens score.
 //
-// fairseq_aggdec/decoding/loop.py, acceptance.py and rules.py do the same in PyTorch's operators.
+// fairseq_aggdec/search/loop.py, acceptance.py and rules.py do the same in PyTorch's operators.
 
 #pragma once
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import gelu, gelu_accurate
-from fairseq.utils import relu_squared
 from torch import Tensor
 
 from fairseq_aggdec.kernels.huge_pages import use_huge_pages
@@ -126,16 +124,14 @@ class HeadsStruct(ctypes.Structure):
     )
 
 
-# What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
-# nothing.
-ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
+ACTIVATIONS = 5  # functions in activations.h
 
 _CALLS = (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct, HeadsStruct)
 _LAYOUT = (
     ctypes.sizeof(ProductStruct)
     + 1000 * sum(map(ctypes.sizeof, _CALLS))
     + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
-    + 1000000000 * len(ACTIVATIONS)
+    + 1000000000 * ACTIVATIONS
 )
 
 

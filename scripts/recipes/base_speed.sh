@@ -55,6 +55,6 @@ SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5 $lengths" --system "
 BASELINES=("fairseq beam 5" "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy")
 in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
 # shellcheck disable=SC2086
-"$BIN/aggdec" compare "$DATA" --path "$(model transformer)" --gen-subset test --beam 1 $DEVICE_FLAGS --limit "$LIMIT" \
+aggdec compare "$DATA" --path "$(model transformer)" --gen-subset test --beam 1 $DEVICE_FLAGS --limit "$LIMIT" \
     --threads $THREADS --batch-sizes $BATCH_SIZES --title "Speed at base size, untrained weights, outputs of $LENGTH tokens" \
     "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/base-speed}"

@@ -88,10 +88,10 @@ TEST=("$DATA" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
 "$PYTHON" -m scripts.recipes.blockwise.table "${TEST[@]}" --models "${MODELS[@]}" --batch-size 32 \
     --post-process sentencepiece $TABLE_FLAGS --output "$OUTPUT"
 
-# once RESULT SCRIPT OPTIONS...: runs a script, unless its result is there.
+# once RESULT COMMAND...: runs a command, unless its result is there.
 once() {
     if [ -e "$1" ]; then say "$1 is there already, kept"; return; fi
-    "$PYTHON" "$ROOT/scripts/$2.py" "${@:3}"
+    "${@:2}"
 }
 
 audit() {
@@ -104,21 +104,21 @@ audit() {
             distillation*) reference=(--reference "$VERIFIER") ;;
         esac
         name=$OUTPUT-equality-${name/\//-}
-        once "$name.json" audit "${TEST[@]}" --path "${model#*=}" --decoding blockwise --batch-sizes 1 8 32 \
+        once "$name.json" aggdec audit "${TEST[@]}" --path "${model#*=}" --decoding blockwise --batch-sizes 1 8 32 \
             "${reference[@]}" --output "$name"
     done
 }
 
 cost() {
     # shellcheck disable=SC2086
-    once "$OUTPUT-cost.json" blockwise_cost $DEVICE_FLAGS --output "$OUTPUT-cost"
+    once "$OUTPUT-cost.json" "$PYTHON" -m scripts.recipes.blockwise.cost $DEVICE_FLAGS --output "$OUTPUT-cost"
 }
 
 trace() {
     local largest
     largest=$(printf '%s\n' "${MODELS[@]}" | grep "^both$NAME/" | sort -V | tail -n 1) ||
         die "ANALYSES=trace needs a model of the setting both"
-    once "$OUTPUT-trace.html" trace "${TEST[@]}" --path "${largest#*=}" --decoding blockwise --count 3 \
+    once "$OUTPUT-trace.html" aggdec trace "${TEST[@]}" --path "${largest#*=}" --decoding blockwise --count 3 \
         --post-process sentencepiece --report "$OUTPUT-trace.html"
 }
 

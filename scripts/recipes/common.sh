@@ -13,6 +13,7 @@ BIN=$(dirname "$PYTHON")
 USER_DIR="$ROOT/fairseq_aggdec"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" # python -m scripts.recipes...
 
+aggdec() { "$PYTHON" -m fairseq_aggdec.cli.main "$@"; }
 say() { printf '[%(%H:%M:%S)T] %s\n' -1 "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
@@ -133,7 +134,7 @@ average() {
     [ "${#checkpoints[@]}" -gt 0 ] || mapfile -t checkpoints < <(find "$1" -name 'checkpoint_*_*.pt' | sort -V | tail -n "$2")
     # The last of several may be younger than the last that has a number.
     [ "${#checkpoints[@]}" -gt 1 ] || checkpoints=("$1/checkpoint_last.pt")
-    "$BIN/aggdec" average-checkpoints --output "$OUT/model.pt" "${checkpoints[@]}"
+    aggdec average-checkpoints --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 
 # generate FLAG...: fairseq-generate, with its command, output and log in $OUT.

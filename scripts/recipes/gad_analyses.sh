@@ -58,7 +58,7 @@ compare() {
     local name=$1 title=$2; shift 2
     if [ -e "$OUTPUT-$name.json" ]; then say "$OUTPUT-$name.json is there already, kept"; return; fi
     # shellcheck disable=SC2086  # the flags are lists
-    "$BIN/aggdec" compare "${DATA[@]}" --beam 1 --post-process sentencepiece \
+    aggdec compare "${DATA[@]}" --beam 1 --post-process sentencepiece \
         --title "GAD on $TITLE: $title" "$@" $TABLE_FLAGS --output "$OUTPUT-$name"
 }
 
@@ -123,7 +123,7 @@ traces() {
 trace() {
     if [ -e "$OUTPUT-$1.html" ]; then say "$OUTPUT-$1.html is there already, kept"; return; fi
     # shellcheck disable=SC2086
-    "$BIN/aggdec" trace "${DATA[@]}" $GAD $2 --report "$OUTPUT-$1.html"
+    aggdec trace "${DATA[@]}" $GAD $2 --report "$OUTPUT-$1.html"
 }
 
 for analysis in $ANALYSES; do "${analysis//-/_}"; done

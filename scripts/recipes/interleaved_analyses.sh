@@ -67,7 +67,7 @@ choices() {
         )
     done
     # shellcheck disable=SC2086
-    "$BIN/aggdec" compare "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
+    aggdec compare "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
         --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
         --baselines 1x1 $TABLE_FLAGS --output "$OUTPUT-choices"
 }

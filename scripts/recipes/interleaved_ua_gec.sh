@@ -65,7 +65,7 @@ in_bf16 "1x1 on this engine, beam $first" "ours, IAD"
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
 # shellcheck disable=SC2086
-"$BIN/aggdec" compare "$WORK/data" --path "$BASE" --gen-subset test --post-process sentencepiece $DEVICE_FLAGS \
+aggdec compare "$WORK/data" --path "$BASE" --gen-subset test --post-process sentencepiece $DEVICE_FLAGS \
     "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" --title "Interleaved decoding on UA-GEC" --hypotheses "$texts" \
     --output "$OUTPUT" $TABLE_FLAGS
 hypotheses=("source=$WORK/text/test.src")

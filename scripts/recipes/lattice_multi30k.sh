@@ -22,7 +22,7 @@ MARKOV_ORDER=${MARKOV_ORDER:-mixed}
 PAPER=${PAPER-}
 
 tables() {
-    "$BIN/aggdec" lattice-tables "$(data_of "$1")" --output "$OUT"
+    aggdec lattice-tables "$(data_of "$1")" --output "$OUT"
 }
 
 # train SETTING FLAG...

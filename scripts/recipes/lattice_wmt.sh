@@ -66,7 +66,7 @@ data_of() {
 
 tables() {
     # shellcheck disable=SC2086
-    "$BIN/aggdec" lattice-tables "$1" "${LANGUAGES[@]}" --output "$OUT" $TABLE_FLAGS
+    aggdec lattice-tables "$1" "${LANGUAGES[@]}" --output "$OUT" $TABLE_FLAGS
 }
 
 # scorer SETTING LAYERS: sizes of the teacher but for the depth of its decoder, everything from scratch.

@@ -54,7 +54,7 @@ model() {
     local checkpoints
     mapfile -t checkpoints < <(find "$WORK/train/" -name 'checkpoint_*_*.pt' | sort -V)
     [ "${#checkpoints[@]}" -gt 0 ] || checkpoints=("$WORK/train/checkpoint_last.pt") # a run shorter than 50 updates
-    "$BIN/aggdec" average-checkpoints --half --output "$OUT/checkpoint.pt" "${checkpoints[@]}"
+    aggdec average-checkpoints --half --output "$OUT/checkpoint.pt" "${checkpoints[@]}"
     cp "$WORK/subwords/spm.model" "$WORK/subwords/dict.txt" "$OUT"
 }
 

@@ -61,10 +61,10 @@ class Recipe:
             timeout=60,
         )
 
-    def called(self, script: str) -> list[list[str]]:
-        """Arguments of every call of a script."""
+    def called(self, tool: str) -> list[list[str]]:
+        """Arguments of every call of a tool."""
         calls = [shlex.split(line) for line in self.calls.read_text().splitlines()]
-        return [call for call in calls if any(script in argument for argument in call[:2])]
+        return [call for call in calls if any(argument.endswith(tool) for argument in call[:4])]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def after(call: list[str], option: str) -> str:
 def test_frozen_models_are_audited_against_their_base(recipe: Recipe) -> None:
     done = recipe.run(ANALYSES="audit")
     assert done.returncode == 0, done.stderr
-    audits = {after(call, "--output"): call for call in recipe.called("audit.py")}
+    audits = {after(call, "--output"): call for call in recipe.called("audit")}
     assert set(audits) == {f"{recipe.output}-equality-{name}" for name in MODELS}
     expected = {"regular-4": str(recipe.base), "distillation-4": str(recipe.verifier)}
     for name in MODELS:
@@ -94,16 +94,16 @@ def test_every_analysis_is_made_once(recipe: Recipe) -> None:
         done = recipe.run(ANALYSES="trace cost audit")
         assert done.returncode == 0, done.stderr
     assert done.stderr.count("is there already, kept") == 2 + len(MODELS)
-    (call,) = recipe.called("trace.py")
+    (call,) = recipe.called("trace")
     assert "blockwise-both-10-de-en" in after(call, "--path")
-    (call,) = recipe.called("blockwise_cost.py")
+    (call,) = recipe.called("blockwise.cost")
     assert after(call, "--output") == f"{recipe.output}-cost"
-    assert len(recipe.called("audit.py")) == len(MODELS)
+    assert len(recipe.called("audit")) == len(MODELS)
 
 
 def test_no_analyses_by_default(recipe: Recipe) -> None:
     assert recipe.run().returncode == 0
-    (table,) = recipe.called(".py")
+    (table,) = recipe.called("blockwise.table")
     assert f"both-dense/8={recipe.work}/blockwise-both-dense-8-de-en/checkpoint_best.pt" in table
 
 

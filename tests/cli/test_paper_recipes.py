@@ -190,7 +190,7 @@ STAND_INS = {
     'touch "$data/called"; printf "H-99\\t0\\tstale\\n"; echo "out of memory" >&2; exit 1; fi\n'
     'awk \'{ printf "H-%d\\t-0.5\\t%s\\n", NR - 1, $0 }\' "${data%/data}/subwords/test.src"\n'
     'echo "INFO:Translated 4 sentences (40 tokens) in 2.0s (2.00 sentences/s)" >&2',
-    "python": 'case $1 in *average_checkpoints.py) touch "$3" ;; *) exec PYTHON "$@" ;; esac',
+    "python": 'case $3 in average-checkpoints) touch "$5" ;; *) exec PYTHON "$@" ;; esac',
 }
 
 

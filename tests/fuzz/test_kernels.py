@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_aggdec.engine.compiled import ACTIVATIONS as COMPILED
 from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.plain.support import decoder_gap
@@ -145,8 +146,8 @@ def check_norms(chance: random.Random, code: Any) -> None:
 
 
 def check_activations(chance: random.Random, code: Any) -> None:
-    number = chance.randrange(len(library.ACTIVATIONS))
-    activation = library.ACTIVATIONS[number]
+    number = chance.randrange(len(COMPILED))
+    activation = COMPILED[number]
     x = numbers(chance, chance.choice((0, 1, size(chance))))
     found = x.clone()
     code.aggdec_activate(number, found.data_ptr(), len(x), 1)

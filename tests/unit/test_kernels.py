@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.compiled import ACTIVATIONS as COMPILED
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.largest import first_largest
@@ -118,10 +119,10 @@ def test_norm(instructions: str, size: int) -> None:
     torch.testing.assert_close(found, F.layer_norm(x, (size,), weight, bias), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("number", range(len(library.ACTIVATIONS)))
+@pytest.mark.parametrize("number", range(len(COMPILED)))
 def test_activations(instructions: str, number: int) -> None:
     """Against PyTorch from small numbers to large ones; bit for bit wherever in a row a number stands."""
-    activation = library.ACTIVATIONS[number]
+    activation = COMPILED[number]
     x = torch.cat(
         [torch.linspace(-12, 12, 4801), torch.randn(200) * 1e-4, torch.tensor(torch.nan)[None]]
     )

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 from fairseq import utils
-from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer import TransformerConfig, TransformerModel
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import compat
@@ -62,6 +62,8 @@ HOSTILE: dict[str, Any] = {
     "a large list": {"model": {"encoder_layers": "[0] * 10 ** 10"}},
     "a long text": {"model": {"encoder_layers": "1+" * 9999 + "1"}},
     "the environment": {"model": {"data": "${oc.env:HOME}"}},
+    "the environment by a name within": {"model": {"data": "${${a}:HOME}"}, "a": "oc.env"},
+    "a dataclass": {"model": TransformerConfig(adaptive_softmax_cutoff=CODE)},
     "a target of hydra": {"model": {"_target_": "os.system", "command": "true"}},
     "an attribute of a dictionary": {"model": ordered(adaptive_softmax_cutoff=CODE)},
     "a hidden attribute": {"model": configuration({"a": 1}, adaptive_softmax_cutoff=CODE)},

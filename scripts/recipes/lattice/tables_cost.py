@@ -30,7 +30,7 @@ from fairseq_aggdec.records import machine
 
 SOURCE, TARGET = "src", "tgt"
 ALIGN = ["-m", "fairseq_aggdec.lattice.alignment.word_alignment"]
-TABLES = Path(__file__).with_name("lattice_tables.py")
+TABLES = ["-m", "fairseq_aggdec.cli.main", "lattice-tables"]
 TRANSLATIONS = (0.7, 0.2, 0.1)  # chances of a word's translations
 DROPPED, INSERTED = (
     0.1,
@@ -108,7 +108,7 @@ def make_tables(data: Path) -> dict[str, float]:
     links = data / "links.txt"
     align = [*ALIGN, "--data", str(data), "--output", str(links)]
     return cost_of("alignment", align) | cost_of(
-        "tables", [str(TABLES), str(data), "--links", str(links)]
+        "tables", [*TABLES, str(data), "--links", str(links)]
     )
 
 
