@@ -41,6 +41,8 @@ class Scale:
         """A token to which this scale gave a chance (its logarithm) stood, or did not."""
         certain = -math.expm1(min(chance, -1e-6))  # of not standing
         logit = (chance - math.log(certain) - self.shift) / self.slope
+        if math.isnan(logit):  # of a model that is broken: decoding ends with its own message
+            return
         place = round((min(max(logit, -LIMIT), LIMIT) + LIMIT) * PER_NAT)
         self.reached[place] += 1.0
         self.stood[place] += stood

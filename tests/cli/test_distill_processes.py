@@ -131,7 +131,7 @@ def test_a_killed_merge_is_repeated(
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     process = context.Process(target=run_until, args=(str(tmp_path / seen), signal.SIGKILL))
-    with mock.patch.object(sys, "argv", ["distill.py", *arguments(folder, tmp_path, "--merge")]):
+    with mock.patch.object(sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]):
         process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -149,7 +149,7 @@ def test_a_merge_that_stands_still_for_longer_than_its_lease(
     seen = str(tmp_path / f"valid.{PAIR}.{replay.SOURCE}.bin")
     paused = context.Process(target=run_until, args=(seen, signal.SIGSTOP))
     given = arguments(folder, tmp_path, "--lease", "1", "--merge")
-    with mock.patch.object(sys, "argv", ["distill.py", *given]):
+    with mock.patch.object(sys, "argv", ["aggdec", "distill", *given]):
         paused.start()
     stat = Path(f"/proc/{paused.pid}/stat")
     while stat.read_text().rpartition(")")[2].split()[0] != "T":

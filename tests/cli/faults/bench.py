@@ -171,7 +171,7 @@ OPTIONS = {name: [*COMMON, *PLUGIN[2:]] for name in GENERATING}
 OPTIONS |= {name: COMMON for name in OF_GENERATE if name not in GENERATING}
 OPTIONS["fairseq-interactive"] = [*OPTIONS["fairseq-interactive"], "--buffer-size", "2"]
 for name in ("audit", "benchmark", "compare", "trace"):  # which have --batch-sizes, or none
-    OPTIONS[f"scripts/{name}.py"] = [*COMMON[:3], *COMMON[5:]]
+    OPTIONS[f"aggdec {name}"] = [*COMMON[:3], *COMMON[5:]]
 OPTIONS["aggdec distill"] = ["--cpu", "--batch-size", "4", "--beam", "1", *CUT]
 OPTIONS["aggdec-generate"] = [*COMMON, "--source-lang", LANGUAGES[0], "--target-lang", LANGUAGES[1]]
 OPTIONS["fairseq-train"] = [*PLUGIN, "--cpu", "--lr", "0.001", "--optimizer", "adam"]

@@ -123,7 +123,7 @@ def code_cases() -> list[Case]:
         ("fairseq-interactive", plain.replace("{model}", "{tmp}/evil.pt"), make),
         ("fairseq-train", "--arch blockwise_transformer --base-checkpoint {tmp}/evil.pt", make),
         ("aggdec average-checkpoints", "DATA= --output {tmp}/new.pt {tmp}/evil.pt", make),
-        ("scripts/recipes/grow.py", "DATA= {tmp}/evil.pt {tmp}/new.pt", make),
+        ("scripts.recipes.grow", "DATA= {tmp}/evil.pt {tmp}/new.pt", make),
         ("aggdec distill", "--path {tmp}/evil.pt --output {tmp}/out", make),
         ("aggdec audit", "--path {tmp}/evil.pt --decoding greedy", make),
         ("aggdec upgrade-checkpoint", "DATA= {tmp}/evil.pt {tmp}/new.pt", make),
