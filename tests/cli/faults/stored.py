@@ -129,7 +129,7 @@ def code_cases() -> list[Case]:
         ("aggdec upgrade-checkpoint", "DATA= {tmp}/evil.pt {tmp}/new.pt", make),
     ):
         names = [word for word in options.split() if word.startswith("--") and word != "--output"]
-        title = " ".join(names) or "the file"
+        title = " ".join((command, *names))
         found.append(Case(group, title, command, options, REFUSED, "evil.pt is refused", one))
     # fairseq builds the checkpoint's own task here, so that no task of ours sees the file.
     found.append(
