@@ -54,6 +54,9 @@ def _decoder_layer_gap(layer: Any) -> str | None:
     for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
         if getattr(layer, name, None) is not None:
             return f"layers with {name}"
+    flags = layer.self_attn.self_attention, layer.encoder_attn.encoder_decoder_attention
+    if not all(flags) or layer.self_attn.encoder_decoder_attention or layer.cross_self_attention:
+        return "layers whose attentions read something else than their own input and the source"
     if layer.self_attn.num_heads != layer.encoder_attn.num_heads:
         return "layers whose attentions have different numbers of heads"
     return _activation_gap(layer)
