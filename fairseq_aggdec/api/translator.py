@@ -69,7 +69,8 @@ class Translator:
     ):
         self.task, self.models, self.generator = task, list(models), generator
         self.codec, self.nbest, self.post_process = codec, nbest, post_process
-        self.turn = threading.Lock()  # the generator holds the state of one batch
+        # The generator holds the state of one batch. A hook of the model that comes back here gets its error.
+        self.turn = threading.RLock()
         self.device = next(self.models[0].parameters()).device
         self.longest, _ = utils.resolve_max_positions(
             task.max_positions(), *(model.max_positions() for model in self.models)

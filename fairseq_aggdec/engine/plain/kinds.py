@@ -94,6 +94,13 @@ def _decoder_values(decoder: Any) -> str | None:
     return _scale_gap(decoder)
 
 
+def _encoder_values(encoder: Any) -> str | None:
+    positions = getattr(encoder.embed_positions, "padding_idx", encoder.padding_idx)
+    if positions != encoder.padding_idx:
+        return "an encoder whose positions know another padding"
+    return _scale_gap(encoder)
+
+
 def _scale_gap(part: Any) -> str | None:
     """An encoder or decoder whose embeddings are not multiplied by a fixed number."""
     if isinstance(part.embed_scale, (int, float)):
@@ -193,7 +200,7 @@ ENCODER = Kind(
     leaf=False,
     parts=_STACK | {"embed_positions": POSITIONS},
     optional=("layernorm_embedding", "layer_norm", "embed_positions"),
-    values=_scale_gap,
+    values=_encoder_values,
 )
 DECODER = Kind(
     TransformerDecoderBase,
