@@ -94,7 +94,8 @@ class Translator:
         """
         refresh = getattr(self.generator, "refresh", None)  # stock fairseq keeps nothing
         if refresh is not None:
-            refresh()
+            with self.turn:
+                refresh()
 
     def summary(self) -> str:
         """Sentences, tokens, iterations, acceptance and seconds so far, in one line; all 0 with ``stock``."""

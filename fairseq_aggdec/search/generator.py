@@ -168,6 +168,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         self.device_loop: DeviceLoop | None = None
         self.on_host = False  # the device's loop without graphs, for tests
 
+    @exclusive
     def prepare(self) -> None:
         """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
         self.verifier.prepare()

@@ -122,7 +122,7 @@ def test_a_hook_that_comes_back_gets_an_error() -> None:
     thread = threading.Thread(target=translator.translate, args=(["Це добре ."],), daemon=True)
     thread.start()
     thread.join(60)
-    assert len(said) == 1 and not thread.is_alive()
+    assert said and not thread.is_alive()
     assert translator.translate(["Це добре ."]) == ["Це добре ."]
 
 
