@@ -33,8 +33,7 @@ def or_stock(generate: Generate) -> Generate:
 
 def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
-    size = generator.no_repeat_ngram_size
-    generator.repeat_ngram_blocker = functools.partial(_block_repeats, size) if size > 0 else None
+    block_repeats(generator, generator.no_repeat_ngram_size)
     found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     check_best(found)
     for hypothesis in (hypothesis for ranked in found for hypothesis in ranked):
@@ -42,7 +41,19 @@ def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any)
     return found
 
 
-def _block_repeats(
+def block_repeats(generator: Any, size: int) -> None:
+    """Has stock's search repeat no n-gram of ``size`` tokens; 0: as many as it likes.
+
+    Args:
+        generator: a ``SequenceGenerator``; another one (a scorer) is left as it is.
+    """
+    if size > 0 and isinstance(generator, SequenceGenerator):
+        generator.__dict__.pop("repeat_ngram_blocker", None)
+        generator._modules.pop("repeat_ngram_blocker", None)
+        generator.repeat_ngram_blocker = functools.partial(_ban_repeats, size)
+
+
+def _ban_repeats(
     size: int, tokens: Tensor, log_probs: Tensor, sentences: int, beam: int, step: int
 ) -> Tensor:
     """Bans what would repeat an n-gram, as our own searches do; stock's blocker bans nothing on a CPU.

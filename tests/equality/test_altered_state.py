@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -191,3 +192,16 @@ def test_no_ngram_is_repeated(method: str, size: int) -> None:
             tokens = hypothesis["tokens"].tolist()
             grams = list(zip(*(tokens[i:] for i in range(size)), strict=False))
             assert len(grams) == len(set(grams))
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_no_ngram_is_repeated_where_beam_search_is_left_to_stock(altered: bool) -> None:
+    models = [lively()]
+    options = generation_options(beam=5, max_len_b=12, no_repeat_ngram_size=2)
+    fast = nbest(make_task("beam").build_generator(models, options), models)
+    probabilities = models[0].get_normalized_probs
+    if altered:
+        models[0].get_normalized_probs = lambda *args, **kwargs: probabilities(*args, **kwargs)
+    generator = make_task("beam").build_generator(models, options)
+    assert (type(generator) is SequenceGenerator) == altered
+    assert_equal(nbest(generator, models), fast)

@@ -102,8 +102,8 @@ class Structure:
         ]
         grow = {id(table.buffers) for table in self.growing}
         # The dictionaries of the modules themselves, and what is in them now.
-        self.parts = [module._modules for module in self.modules]
-        self.tables: list[Any] = [*self.parts]
+        self.tables: list[Any] = [module._modules for module in self.modules]
+        self.parts = [table for table in self.tables if len(table) > 1]
         for module in self.modules:
             self.tables += [module._forward_hooks, module._forward_pre_hooks]
         for module in read:
