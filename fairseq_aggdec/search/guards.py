@@ -36,6 +36,8 @@ def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any)
     block_repeats(generator, generator.no_repeat_ngram_size)
     found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     check_best(found)
+    lengths = [len(ranked[0]["tokens"]) if ranked else 0 for ranked in found]
+    generator.counters.add_by_stock(lengths)
     for hypothesis in (hypothesis for ranked in found for hypothesis in ranked):
         hypothesis |= {"steps": len(hypothesis["tokens"]), "history": []}  # a call for each token
     return found

@@ -205,3 +205,15 @@ def test_no_ngram_is_repeated_where_beam_search_is_left_to_stock(altered: bool) 
     generator = make_task("beam").build_generator(models, options)
     assert (type(generator) is SequenceGenerator) == altered
     assert_equal(nbest(generator, models), fast)
+
+
+@pytest.mark.parametrize("method", ["beam", "iad"])
+def test_batches_that_are_left_to_stock_are_counted(method: str) -> None:
+    models = [lively()]
+    generator = generator_of(method, models, METHODS[method])
+    ALTERED["probabilities"](models[0])
+    found = nbest(generator, models)
+    counters = generator.counters
+    assert counters.sentences == len(found)
+    assert counters.tokens == sum(len(ranked[0]["tokens"]) for ranked in found)
+    assert counters.mean_accepted_tokens == 1
