@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.plain import watch as watch_module
 from fairseq_aggdec.engine.plain.watch import ModelWatch, Numbers
 from fairseq_aggdec.kernels.library import kernels
+from tests.alterations import lively
 
 
 def test_watch_sees_nothing_when_nothing_happens() -> None:
@@ -182,6 +183,29 @@ def test_watch_of_others_is_about_what_they_are() -> None:
     module[0].note = "anything"  # type: ignore[assignment]
     assert not watch.changed()
     module[0].register_forward_hook(lambda *arguments: None)
+    assert watch.changed()
+
+
+def test_watch_lets_notes_of_the_caller_pass() -> None:
+    decoder = lively().decoder
+    watch = ModelWatch([decoder])
+    for step in range(3):
+        decoder.step = step
+        decoder.layers[0].fc1.note = step
+        assert not watch.changed()
+    again = ModelWatch([decoder])
+    decoder.step = 7
+    assert not again.changed()
+
+
+@pytest.mark.parametrize(
+    "where, name", [("", "embed_scale"), ("layers.0", "normalize_before"), ("layers.0.fc1", "bias")]
+)
+def test_watch_sees_attributes_that_tell(where: str, name: str) -> None:
+    decoder = lively().decoder
+    module = decoder.get_submodule(where)
+    watch = ModelWatch([decoder])
+    vars(module)[name] = None
     assert watch.changed()
 
 

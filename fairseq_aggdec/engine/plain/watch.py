@@ -19,7 +19,7 @@ from fairseq.modules import (
 )
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.walk import KNOWN, methods
+from fairseq_aggdec.engine.plain.walk import KNOWN, mentioned, methods
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.models.interleaved_transformer import SlotPositions
 
@@ -32,7 +32,8 @@ RUN, TURNS = 8, 8
 
 # The name of a layer's keys and values in the state of stock decoding.
 STATE = "_incremental_state_id"
-# What the packed form has read of modules of these classes, beside their parameters; of others every attribute.
+# What the packed form has read of modules of these classes, beside their parameters; of others every attribute that
+# their methods speak of.
 ATTRIBUTES: dict[type, tuple[str, ...]] = {
     nn.Linear: (),
     nn.ModuleList: (),
@@ -66,12 +67,22 @@ def _attributes(module: nn.Module) -> Iterable[str]:
     ]
 
 
-def _telling(module: nn.Module) -> Iterable[str]:
-    """Of a module that runs as it is: attributes of a known class, of others what is called."""
-    known = type(module) in ATTRIBUTES or type(module) in KNOWN
-    names = _attributes(module) if known else ()
-    own = [name for name, value in vars(module).items() if callable(value)]
-    return dict.fromkeys([*names, *own, "training"])
+def _telling(module: nn.Module, read: bool, spoken_of: set[str]) -> list[str]:
+    """The attributes that tell what a module computes, and whether it was altered.
+
+    Args:
+        module: its own are looked at, not those of its parts.
+        read: it was packed; else it runs as it is, and tells less where its class is not known.
+        spoken_of: by classes, of which no other attributes matter.
+    """
+    own, names = vars(module), ["training"] if not read else []
+    if read or type(module) in ATTRIBUTES or type(module) in KNOWN:
+        names += [name for name in _attributes(module) if name in spoken_of]
+    names += [name for name, value in own.items() if callable(value)]
+    # What hides a tensor or a part.
+    for parts in (module._parameters, module._buffers, module._modules):
+        names += [name for name in parts if name in own]
+    return names
 
 
 class Structure:
@@ -87,11 +98,15 @@ class Structure:
         read = _unique(packed)
         self.modules = _unique([*packed, *others])
         known = set(map(id, read))
-        self.others = [module for module in self.modules if id(module) not in known]
-        self.counts = self._counted()
-        places = [(vars(module), name) for module in read for name in _attributes(module)]
+        self.read = [id(module) in known for module in self.modules]
+        types = set(map(type, self.modules))
+        self.spoken_of = mentioned(types) | {"training"}
+        self.owned = list(map(vars, self.modules))
+        self.counts = list(map(len, self.owned))
         self.told = self._told()
-        places += [(vars(module), name) for module, names in self.told for name in names]
+        places = [
+            (own, name) for own, names in zip(self.owned, self.told, strict=True) for name in names
+        ]
         self.owners = [owner for owner, _ in places]
         self.names = [name for _, name in places]
         self.growing = [
@@ -112,8 +127,7 @@ class Structure:
         hooks = nn.modules.module
         self.tables += [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
         self.contents = list(map(dict, self.tables))
-        self.counted = list(map(vars, read))
-        of_classes = [(cls, name) for cls in set(map(type, self.modules)) for name in methods(cls)]
+        of_classes = [(cls, name) for cls in types for name in methods(cls)]
         self.classes = [cls for cls, _ in of_classes]
         self.methods = [name for _, name in of_classes]
         self.before = self._now()
@@ -122,17 +136,16 @@ class Structure:
         # For every batch: map() takes a fraction of the time of a loop.
         return [
             *map(type, self.modules),
-            *map(len, self.counted),
             *map(list, self.parts),  # their order
             *map(getitem, self.owners, self.names),
             *map(getattr, self.classes, self.methods),
         ]
 
-    def _counted(self) -> list[int]:
-        return list(map(len, map(vars, self.others)))
-
-    def _told(self) -> list[tuple[nn.Module, list[str]]]:
-        return [(module, list(_telling(module))) for module in self.others]
+    def _told(self) -> list[list[str]]:
+        return [
+            _telling(module, read, self.spoken_of)
+            for module, read in zip(self.modules, self.read, strict=True)
+        ]
 
     def changed(self) -> bool:
         try:
@@ -141,11 +154,10 @@ class Structure:
                 return True
         except (KeyError, AttributeError, RuntimeError):
             return True
-        if (counts := self._counted()) != self.counts:
-            # Layers that run as they are may keep whatever they like, but methods.
-            if [names for _, names in self._told()] != [names for _, names in self.told]:
+        if (counts := list(map(len, self.owned))) != self.counts:
+            if self._told() != self.told:
                 return True
-            self.counts = counts
+            self.counts = counts  # notes of whoever works with the model
         return any(table.changed() for table in self.growing)
 
 
