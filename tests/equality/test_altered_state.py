@@ -217,3 +217,12 @@ def test_batches_that_are_left_to_stock_are_counted(method: str) -> None:
     assert counters.sentences == len(found)
     assert counters.tokens == sum(len(ranked[0]["tokens"]) for ranked in found)
     assert counters.mean_accepted_tokens == 1
+
+
+def test_attention_that_says_to_read_something_else() -> None:
+    """Beam search with stock's layers reorders what it says to be self-attention only."""
+    models = [lively()]
+    attention = layers(models[0])[1].self_attn
+    attention.self_attention, attention.encoder_decoder_attention = False, True
+    generator = generator_of("beam", models, 5, eval_bleu=True)
+    assert_equal(nbest(generator, models), by_stock(models, 5))
