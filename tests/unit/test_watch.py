@@ -199,7 +199,14 @@ def test_watch_lets_notes_of_the_caller_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "where, name", [("", "embed_scale"), ("layers.0", "normalize_before"), ("layers.0.fc1", "bias")]
+    ("where", "name"),
+    [
+        ("", "embed_scale"),
+        ("layers.0", "normalize_before"),
+        ("layers.0.fc1", "bias"),
+        ("layers.0.self_attn", "_incremental_state_id"),
+        ("embed_positions", "padding_idx"),
+    ],
 )
 def test_watch_sees_attributes_that_tell(where: str, name: str) -> None:
     decoder = lively().decoder
