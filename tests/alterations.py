@@ -293,6 +293,12 @@ def layers_in_another_order(model: Any) -> None:
 
 
 @alteration
+def layers_in_another_order_in_place(model: Any) -> None:
+    parts = model.decoder.layers._modules
+    parts["0"] = parts.pop("0")
+
+
+@alteration
 def layer_of_another_kind(model: Any) -> None:
     class Halved(TransformerDecoderLayer):
         def forward(self, *args: Any, **kwargs: Any) -> Any:

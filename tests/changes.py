@@ -72,6 +72,27 @@ def limited_embeddings(model: Any) -> None:
     model.decoder.embed_tokens.max_norm = 0.5
 
 
+@alteration
+def padding_of_positions(model: Any) -> None:
+    model.decoder.embed_positions.padding_idx += 5
+
+
+@alteration
+def padding_of_positions_of_encoder(model: Any) -> None:
+    model.encoder.embed_positions.padding_idx += 5
+
+
+@alteration
+def padding_of_encoder(model: Any) -> None:
+    model.encoder.padding_idx = 7
+
+
+@alteration
+def state_of_another_layer(model: Any) -> None:
+    first, second = model.decoder.layers
+    second.self_attn._incremental_state_id = first.self_attn._incremental_state_id
+
+
 # Numbers
 
 
@@ -139,6 +160,13 @@ def another_type(model: Any) -> None:
 def table_of_positions(model: Any) -> None:
     positions = model.decoder.embed_positions
     positions.weights = positions.weights.flip(-1)
+
+
+@alteration
+def table_of_positions_that_grew(model: Any) -> None:
+    positions = model.decoder.embed_positions
+    positions.weights = positions.get_embedding(2000, 16, 1)
+    positions.weights.mul_(-3)
 
 
 # Probabilities: what a data store, a copier or a calibration adds

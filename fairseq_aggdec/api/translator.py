@@ -69,7 +69,8 @@ class Translator:
     ):
         self.task, self.models, self.generator = task, list(models), generator
         self.codec, self.nbest, self.post_process = codec, nbest, post_process
-        self.turn = threading.Lock()  # the generator holds the state of one batch
+        # The generator holds the state of one batch. A hook of the model that comes back here gets its error.
+        self.turn = threading.RLock()
         self.device = next(self.models[0].parameters()).device
         self.longest, _ = utils.resolve_max_positions(
             task.max_positions(), *(model.max_positions() for model in self.models)
@@ -93,7 +94,8 @@ class Translator:
         """
         refresh = getattr(self.generator, "refresh", None)  # stock fairseq keeps nothing
         if refresh is not None:
-            refresh()
+            with self.turn:
+                refresh()
 
     def summary(self) -> str:
         """Sentences, tokens, iterations, acceptance and seconds so far, in one line; all 0 with ``stock``."""

@@ -14,6 +14,7 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop, Emitted
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.loop import commit
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
@@ -70,6 +71,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     drafter: NarDrafter
     on_device = DraftOnlyLoop
 
+    @exclusive
     def prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
             self.verifier.prepare()

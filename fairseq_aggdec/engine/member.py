@@ -110,8 +110,8 @@ class Member:
         which goes on from a state of the layers; sets :attr:`left` where these differ."""
         if self.unsure and isinstance(self.decoder, PrefixDecoder):
             self.unsure = False
-            if self.decoder.differs():
-                self.left = f"{self.decoder_gap}, which computes a prefix otherwise than its words one by one"
+            if doubt := self.decoder.doubt():
+                self.left = f"{self.decoder_gap}, {doubt}"
 
 
 def _check_int8(model: nn.Module) -> None:

@@ -1,13 +1,15 @@
 """Decoders whose layers :class:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder` cannot represent."""
 
 import copy
+import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.windows.transfer import to_device
@@ -52,17 +54,34 @@ class PrefixDecoder:
             )
         return output[0][window.row_of, window.positions]
 
-    def differs(self) -> bool:
-        """Whether, for the batch that was taken up, recomputing made-up prefixes gives other numbers than decoding them
-        one by one, as stock does: layers may have a state of their own, or see how many positions there are."""
+    def doubt(self) -> str | None:
+        """Why, for the batch that was taken up, recomputing made-up prefixes may give other numbers than decoding them
+        one by one, as stock does: layers may have a state of their own, or see how many positions there are.
+
+        Nothing is written to the decoder, and no random number of the caller is used up.
+        """
         if not isinstance(self.model.decoder, FairseqIncrementalDecoder):
-            return False  # stock recomputes, too
-        rows = min(COMPARED[0], len(self.tokens))
-        device = self.tokens.device
+            return None  # stock recomputes, too
+        decoder = _copied(self.model.decoder)
+        if decoder is None:
+            return "which cannot be copied to find out whether it computes a prefix as its words one by one"
+        devices = [self.tokens.device] if self.tokens.is_cuda else []
+        with (
+            torch.random.fork_rng(devices),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
+            if self._differs(decoder):
+                return "which computes a prefix otherwise than its words one by one"
+        return None
+
+    def _differs(self, decoder: Any) -> bool:
+        """Whether a copy of the decoder computes prefixes otherwise than one by one."""
+        rows, device = COMPARED[0], self.tokens.device
         encoder_out: Any = self.encoder_out
         if isinstance(encoder_out, dict):  # some encoders write to it
             encoder_out = {name: copy.copy(part) for name, part in encoder_out.items()}
-        order = torch.arange(rows, device=device)
+        order = torch.arange(rows, device=device) % len(self.tokens)
         encoder_out = self._reordered(encoder_out, order)
         dictionary = self.model.decoder.dictionary
         # One row ends early, so that there is padding behind it.
@@ -71,21 +90,15 @@ class PrefixDecoder:
         tokens[:, 0] = dictionary.eos()
         whole, padded = tokens.clone(), COMPARED[1] // 2
         whole[-1, padded:] = self.pad
-        with torch.inference_mode(False), torch.no_grad():
-            decoder = _copied(self.model.decoder)
-            recomputed = decoder.forward(whole, encoder_out=encoder_out)[0]
-            state: dict[Any, Any] = {}
-            steps = [
-                decoder.forward(tokens[:, :end], encoder_out=encoder_out, incremental_state=state)[
-                    0
-                ][:, -1]
-                for end in range(1, COMPARED[1] + 1)
-            ]
-        found = torch.stack(steps, 1)
+        recomputed = decoder.forward(whole, encoder_out=encoder_out)[0]
+        state: dict[Any, Any] = {}
+        steps = [
+            decoder.forward(tokens[:, :end], encoder_out=encoder_out, incremental_state=state)[0]
+            for end in range(1, COMPARED[1] + 1)
+        ]
+        found = torch.stack([step[:, -1] for step in steps], 1)
         tolerance = TOLERANCE.get(found.dtype, TOLERANCE_OF_OTHERS)
-        pairs = [(recomputed[-1, :padded], found[-1, :padded])]
-        if rows > 1:
-            pairs.append((recomputed[0], found[0]))
+        pairs = (recomputed[:-1], found[:-1]), (recomputed[-1, :padded], found[-1, :padded])
         return not all(
             torch.allclose(ours, theirs, tolerance, tolerance * _largest(theirs), True)
             for ours, theirs in pairs
@@ -117,14 +130,28 @@ class PrefixDecoder:
         self.encoder_out = self._reordered(self.encoder_out, order)
 
 
-def _copied(decoder: Any) -> Any:
-    """A decoder with a state of its own and the same parameters; the decoder itself where it cannot be copied."""
-    shared = *decoder.parameters(), decoder.dictionary
+def _copied(decoder: Any) -> Any | None:
+    """A decoder with a state of its own and the same parameters, None where it cannot be copied."""
+    shared = *decoder.parameters(), decoder.dictionary, *_owners_outside(decoder)
     known: dict[int, Any] = {id(part): part for part in shared}
     try:
         return copy.deepcopy(decoder, known)
     except Exception:
-        return decoder
+        return None
+
+
+def _owners_outside(decoder: nn.Module) -> list[Any]:
+    """The objects whose methods are called in a decoder and that are no part of it: a trainer, a data store."""
+    inside = set(map(id, decoder.modules()))
+    found = []
+    for module in decoder.modules():
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        for called in (*hooks, *vars(module).values()):
+            called = called.func if isinstance(called, functools.partial) else called
+            owner = called.__self__ if inspect.ismethod(called) else None
+            if owner is not None and id(owner) not in inside:
+                found.append(owner)
+    return found
 
 
 def _largest(x: Tensor) -> float:

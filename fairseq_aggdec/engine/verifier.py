@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -33,6 +34,20 @@ def _first_parameter(model: Any) -> Tensor:
     weight = getattr(getattr(model.decoder, "embed_tokens", None), "weight", None)
     # To look for the first of all takes longer than to decode a token does.
     return weight if isinstance(weight, Tensor) else next(model.parameters())
+
+
+@contextmanager
+def _same_random_numbers_where_left(device: torch.device) -> Iterator[None]:
+    """Stock encodes a batch that is left to it once more: with the random numbers that it would have found."""
+    on_host = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    except LeftToStock:
+        torch.set_rng_state(on_host)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
+        raise
 
 
 class Verifier:
@@ -93,11 +108,14 @@ class Verifier:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave(self.cached_only)
-        for member in self.members:
-            member.begin(net_input, capacity)
-            if self.leaves:
-                member.check_prefixes()
-        self._leave(False)
+        unsure = self.leaves and any(member.unsure for member in self.members)
+        device = net_input["src_tokens"].device
+        with _same_random_numbers_where_left(device) if unsure else nullcontext():
+            for member in self.members:
+                member.begin(net_input, capacity)
+                if self.leaves:
+                    member.check_prefixes()
+            self._leave(False)
 
     def _leave(self, cached_only: bool) -> None:
         for member in self.members if self.leaves else ():

@@ -88,10 +88,12 @@ class LatticeGenerator(SequenceGenerator):
         self.smoothing, self.form, self.count = smoothing, form, count
         self.scorer = EdgeScorer(models, normalise, pack, self.temperature)
 
+    @exclusive
     def prepare(self) -> None:
         """Packs the weights now: the first sentence does not wait for it."""
         self.scorer.prepare()
 
+    @exclusive
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         for member in self.scorer.members:

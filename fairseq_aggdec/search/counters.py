@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fairseq_aggdec.windows.draft import Verification
@@ -74,6 +74,15 @@ class Counters:
         for tokens, stood in zip(verification.emitted, verification.accepted, strict=True):
             self.emitted[len(tokens)] += 1
             self.stood[stood] += 1
+
+    def add_by_stock(self, lengths: Sequence[int]) -> None:
+        """Counts a batch that stock fairseq decoded, a call for each token of its best outputs."""
+        tokens = sum(lengths)
+        self.sentences += len(lengths)
+        self.calls += max(lengths, default=0)
+        self.iterations += tokens
+        self.emitted[1] += tokens
+        self.stood[0] += tokens
 
     @property
     def tokens(self) -> int:

@@ -76,6 +76,7 @@ class CachedGenerator(SequenceGenerator):
             list(self.model.models), pack, self.temperature, int8, strict, graphs, leaves=True
         )
 
+    @exclusive
     def prepare(self) -> None:
         """Packs the weights now instead of with the first batch."""
         self.verifier.prepare()
@@ -83,6 +84,7 @@ class CachedGenerator(SequenceGenerator):
     def forget(self) -> None:
         """Forgets what was learned about drafts: what follows depends on nothing before it (but measured times)."""
 
+    @exclusive
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
@@ -166,6 +168,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         self.device_loop: DeviceLoop | None = None
         self.on_host = False  # the device's loop without graphs, for tests
 
+    @exclusive
     def prepare(self) -> None:
         """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
         self.verifier.prepare()

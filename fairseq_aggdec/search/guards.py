@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fairseq.ngram_repeat_block import NGramRepeatBlock
+import torch
 from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
 
 from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.search.errors import check_best
+from fairseq_aggdec.search.rules import repeats
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,13 +33,45 @@ def or_stock(generate: Generate) -> Generate:
 
 def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
-    size = generator.no_repeat_ngram_size
-    generator.repeat_ngram_blocker = NGramRepeatBlock(size) if size > 0 else None
+    block_repeats(generator, generator.no_repeat_ngram_size)
     found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
     check_best(found)
+    lengths = [len(ranked[0]["tokens"]) if ranked else 0 for ranked in found]
+    generator.counters.add_by_stock(lengths)
     for hypothesis in (hypothesis for ranked in found for hypothesis in ranked):
         hypothesis |= {"steps": len(hypothesis["tokens"]), "history": []}  # a call for each token
     return found
+
+
+def block_repeats(generator: Any, size: int) -> None:
+    """Has stock's search repeat no n-gram of ``size`` tokens; 0: as many as it likes.
+
+    Args:
+        generator: a ``SequenceGenerator``; another one (a scorer) is left as it is.
+    """
+    if size > 0 and isinstance(generator, SequenceGenerator):
+        generator.__dict__.pop("repeat_ngram_blocker", None)
+        generator._modules.pop("repeat_ngram_blocker", None)
+        generator.repeat_ngram_blocker = functools.partial(_ban_repeats, size)
+
+
+def _ban_repeats(
+    size: int, tokens: Tensor, log_probs: Tensor, sentences: int, beam: int, step: int
+) -> Tensor:
+    """Bans what would repeat an n-gram, as our own searches do; stock's blocker bans nothing on a CPU.
+
+    Args:
+        size: the n of the n-grams.
+        tokens: (sentences * beam, T) int64, start symbol first, of which ``step`` more are written.
+        log_probs: (sentences * beam, V), changed in place.
+        sentences, beam, step: as stock gives them.
+    """
+    forced = ((log_probs > -torch.inf).sum(1) <= 1).tolist()  # by the caller or by the length
+    for row, (first, *output) in enumerate(tokens[:, : step + 1].tolist()):
+        banned = [token for _, token in repeats(output, step, size, first)]
+        if banned and not forced[row]:
+            log_probs[row, banned] = -torch.inf
+    return log_probs
 
 
 class OneThread:
@@ -53,8 +87,9 @@ class OneThread:
         """Raises ``RuntimeError`` while another call is inside."""
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
-                "this generator is decoding a batch already: give every thread a generator of its own, or use "
-                "fairseq_aggdec.from_pretrained(), whose Translator lets threads take turns"
+                "this generator is decoding a batch already, and a hook of its model cannot use it: give every thread "
+                "a generator of its own, or use fairseq_aggdec.from_pretrained(), whose Translator lets threads take "
+                "turns"
             )
 
     def __exit__(self, *error: object) -> None:

@@ -65,6 +65,7 @@ from fairseq_aggdec.search.errors import (
     refusal,
 )
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.guards import block_repeats
 from fairseq_aggdec.tasks.checked_models import CheckedModels
 
 logger = logging.getLogger(__name__)
@@ -161,9 +162,12 @@ class DecodingTask(CheckedModels):
         if decoding == "beam":
             decoding = self._beam(models, args, extra, seq_gen_cls, prefix_allowed_tokens_fn)
         if decoding == "stock" or getattr(args, "score_reference", False):
-            return super().build_generator(
+            generator = super().build_generator(
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
+            if str(self.cfg.decoding) == "beam":  # which keeps what it promises
+                block_repeats(generator, getattr(args, "no_repeat_ngram_size", 0))
+            return generator
         if prefix_allowed_tokens_fn is not None:
             reason = "a search under constraints needs --decoding stock"
             raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -189,40 +189,6 @@ def test_what_needs_the_fast_form_is_refused(name: str, options: dict[str, Any])
             nbest(generator, models)
     with refused:
         generator_of("greedy", models, 1, **options)
-
-
-# State
-
-
-class Counting(nn.Linear):
-    """Gives more with every call, as a layer that learns while it decodes does."""
-
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x) * (1 + self.calls / 4)
-
-
-class Lonely(nn.Linear):
-    """Tells a position alone from several."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (2 if len(x) == 1 else 1)
-
-
-@pytest.mark.parametrize("kind", [Counting, Lonely])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("layer", ["fc1", "self_attn.q_proj"])
-def test_state_of_a_layer(kind: type, method: str, layer: str) -> None:
-    found, expected = lively(), lively()
-    for model in (found, expected):
-        layers(model)[1].get_submodule(layer).__class__ = kind
-    beam = METHODS[method]
-    generator = generator_of(method, [found], beam)
-    stock = generator_of("stock", [expected], beam)
-    for _ in range(2):
-        assert_equal(nbest(generator, [found]), nbest(stock, [expected]))
 
 
 # Several models, drafters, heads

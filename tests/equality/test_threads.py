@@ -106,6 +106,26 @@ def test_an_error_leaves_the_generator_free_and_a_copy_is_free() -> None:
         pass
 
 
+def test_a_hook_that_comes_back_gets_an_error() -> None:
+    translator = load("greedy", 1)
+    said: list[str] = []
+
+    def come_back(module: Any, inputs: Any, output: Any) -> None:
+        hook.remove()
+        with pytest.raises(RuntimeError, match="a hook of its model cannot use it") as error:
+            translator.translate(["Це добре ."])
+        said.append(str(error.value))
+
+    layer = translator.models[0].decoder.layers[0].fc1
+    hook = layer.register_forward_hook(come_back)
+    # In a thread of its own: waiting for oneself never ends.
+    thread = threading.Thread(target=translator.translate, args=(["Це добре ."],), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert said and not thread.is_alive()
+    assert translator.translate(["Це добре ."]) == ["Це добре ."]
+
+
 def load(decoding: str, beam: int, **options: Any) -> Translator:
     model = SHIPPED / "checkpoint.pt"
     options |= {"spm": SHIPPED / "spm.model", "device": "cpu", "max_len_b": 40}

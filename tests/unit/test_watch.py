@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.plain import watch as watch_module
 from fairseq_aggdec.engine.plain.watch import ModelWatch, Numbers
 from fairseq_aggdec.kernels.library import kernels
+from tests.alterations import lively
 
 
 def test_watch_sees_nothing_when_nothing_happens() -> None:
@@ -123,6 +124,33 @@ def test_watch_takes_parameters_that_do_not_stand_row_after_row() -> None:
     assert watch.changed()
 
 
+def every_other_column(linear: nn.Linear) -> Tensor:
+    return torch.zeros(linear.out_features, 2 * linear.in_features)[:, ::2]
+
+
+def columns(linear: nn.Linear) -> Tensor:
+    return torch.zeros(linear.out_features, 2 * linear.in_features)[:, : linear.in_features]
+
+
+def at_an_odd_offset(linear: nn.Linear) -> Tensor:
+    flat = torch.zeros(linear.weight.numel() + 1, dtype=torch.bfloat16)
+    return flat[1:].view_as(linear.weight)
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("place", [every_other_column, columns, at_an_odd_offset])
+def test_watch_sees_what_stands_in_no_row_of_words(place: Any, library: bool) -> None:
+    module = nn.Linear(64, 48)
+    module.weight.data = place(module).copy_(module.weight)
+    module.weight.data[3, :20] = torch.nan
+    found = kernels() if library else None
+    with mock.patch.object(watch_module, "kernels", return_value=found):
+        watch = ModelWatch([module])
+    assert not any(watch.changed() for _ in range(watch_module.TURNS))
+    module.weight.data[4:] += 1
+    assert any(watch.changed() for _ in range(2))
+
+
 def test_watch_bears_not_a_number() -> None:
     module = nn.Linear(4, 3)
     module.weight.data[:] = torch.nan
@@ -139,6 +167,15 @@ def test_watch_lets_tables_of_positions_grow() -> None:
     assert watch.changed()
 
 
+def test_watch_sees_writes_to_a_table_that_grew() -> None:
+    positions = SinusoidalPositionalEmbedding(8, 1, init_size=10)
+    watch = ModelWatch([positions])
+    positions(torch.full((1, 30), 5))
+    assert not watch.changed()
+    positions.weights[3:].mul_(2)
+    assert watch.changed()
+
+
 def test_watch_of_others_is_about_what_they_are() -> None:
     module = nn.Sequential(nn.Linear(4, 3))
     watch = ModelWatch([], [module])
@@ -147,6 +184,57 @@ def test_watch_of_others_is_about_what_they_are() -> None:
     assert not watch.changed()
     module[0].register_forward_hook(lambda *arguments: None)
     assert watch.changed()
+
+
+def test_watch_lets_notes_of_the_caller_pass() -> None:
+    decoder = lively().decoder
+    watch = ModelWatch([decoder])
+    for step in range(3):
+        decoder.step = step
+        decoder.layers[0].fc1.note = step
+        assert not watch.changed()
+    again = ModelWatch([decoder])
+    decoder.step = 7
+    assert not again.changed()
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("", "embed_scale"),
+        ("layers.0", "normalize_before"),
+        ("layers.0.fc1", "bias"),
+        ("layers.0.self_attn", "_incremental_state_id"),
+        ("embed_positions", "padding_idx"),
+    ],
+)
+def test_watch_sees_attributes_that_tell(where: str, name: str) -> None:
+    decoder = lively().decoder
+    module = decoder.get_submodule(where)
+    watch = ModelWatch([decoder])
+    vars(module)[name] = None
+    assert watch.changed()
+
+
+def put_forward(module: nn.Module) -> None:
+    module.forward = lambda x: x  # type: ignore[method-assign,assignment]
+
+
+def put_another_forward(module: nn.Module) -> None:
+    module.forward = lambda x: x  # type: ignore[method-assign,assignment]
+
+
+def take_forward_back(module: nn.Module) -> None:
+    del module.forward
+
+
+def test_watch_of_others_sees_what_is_called_in_them() -> None:
+    module = nn.Sequential(nn.Linear(4, 3))
+    for change in (put_forward, put_another_forward, take_forward_back):
+        watch = ModelWatch([], [module])
+        assert not watch.changed()
+        change(module[0])
+        assert watch.changed()
 
 
 def test_watch_says_what_it_was_told_once() -> None:

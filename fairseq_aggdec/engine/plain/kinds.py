@@ -54,6 +54,9 @@ def _decoder_layer_gap(layer: Any) -> str | None:
     for name in ("c_attn", "attn_ln", "ffn_layernorm", "w_resid"):
         if getattr(layer, name, None) is not None:
             return f"layers with {name}"
+    flags = layer.self_attn.self_attention, layer.encoder_attn.encoder_decoder_attention
+    if not all(flags) or layer.self_attn.encoder_decoder_attention or layer.cross_self_attention:
+        return "layers whose attentions read something else than their own input and the source"
     if layer.self_attn.num_heads != layer.encoder_attn.num_heads:
         return "layers whose attentions have different numbers of heads"
     return _activation_gap(layer)
@@ -89,6 +92,13 @@ def _decoder_values(decoder: Any) -> str | None:
     if decoder.cross_self_attention or decoder.quant_noise is not None:
         return "cross+self attention or quantisation noise"
     return _scale_gap(decoder)
+
+
+def _encoder_values(encoder: Any) -> str | None:
+    positions = getattr(encoder.embed_positions, "padding_idx", encoder.padding_idx)
+    if positions != encoder.padding_idx:
+        return "an encoder whose positions know another padding"
+    return _scale_gap(encoder)
 
 
 def _scale_gap(part: Any) -> str | None:
@@ -190,7 +200,7 @@ ENCODER = Kind(
     leaf=False,
     parts=_STACK | {"embed_positions": POSITIONS},
     optional=("layernorm_embedding", "layer_norm", "embed_positions"),
-    values=_scale_gap,
+    values=_encoder_values,
 )
 DECODER = Kind(
     TransformerDecoderBase,

@@ -7,6 +7,7 @@ parameters and attributes that the formula assumes. :func:`gap` names the first 
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,26 +39,62 @@ from fairseq.modules.transformer_layer import (
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-# Methods that say nothing of what is computed when a batch is decoded; so do all with these beginnings.
-HARMLESS = frozenset(
+# What runs when a module is called, and what a list of modules gives: of all names with underscores around these only.
+TELLING = frozenset(
     (
-        *("train", "eval", "to", "half", "float", "requires_grad_", "extra_repr"),
+        *("__call__", "__getattr__", "__getattribute__"),
+        *("__iter__", "__getitem__", "__len__"),
+    )
+)
+# Of all methods of nn.Module these compute; libraries replace others (cuda, _apply, register_buffer ...).
+COMPUTING = frozenset(("forward", "_call_impl", "_wrapped_call_impl", "_slow_forward"))
+# Methods that say nothing of what is computed when a batch is decoded; so do all with these beginnings.
+HARMLESS = frozenset(vars(nn.Module)) - COMPUTING
+HARMLESS |= frozenset(
+    (
         *("max_positions", "max_decoder_positions", "get_targets", "set_beam_size"),
         *("add_args", "hub_models", "from_pretrained", "set_num_updates", "set_epoch"),
-        *("load_state_dict", "state_dict", "reset_parameters", "make_generation_fast_"),
+        *("reset_parameters", "make_generation_fast_"),
         *("upgrade_state_dict", "upgrade_state_dict_named"),
     )
 )
 HARMLESS_BEGINNINGS = ("build_", "prepare_for_", "_load_", "_save_", "_abc_")
-TELLING = frozenset(
-    ("__call__", "__getattr__", "__getattribute__")
-)  # of all names with underscores around
 
 
 def _harmless(name: str) -> bool:
     if name.startswith("__") and name.endswith("__"):
         return name not in TELLING
     return name in HARMLESS or name.startswith(HARMLESS_BEGINNINGS)
+
+
+def methods(cls: type) -> dict[str, Any]:
+    """What the methods of a class are that may change what is computed, by name, wherever they were inherited from."""
+    found = {}
+    for name in dir(cls):
+        method = None if _harmless(name) else getattr(cls, name, None)
+        # Some attributes are made anew whenever they are read: these cannot be compared.
+        if callable(method) and getattr(cls, name, None) is method:
+            found[name] = method
+    return found
+
+
+def mentioned(classes: Iterable[type]) -> set[str]:
+    """The names of all attributes that methods of classes and of their bases speak of: no other can matter to them."""
+    bases = {base for cls in classes for base in cls.__mro__[:-1]} - {nn.Module}
+    codes = [
+        getattr(inspect.unwrap(value), "__code__", None)
+        for base in bases
+        for value in vars(base).values()
+        if callable(value)
+    ]
+    found: set[str] = set()
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            found.update(code.co_names)
+            found.update(const for const in code.co_consts if isinstance(const, str))
+            codes += [const for const in code.co_consts if inspect.iscode(const)]
+    return found
 
 
 # Where the classes come from whose own methods are known here.
@@ -101,37 +138,44 @@ KNOWN: tuple[type, ...] = (
 READ = (*KNOWN, nn.Linear, nn.LayerNorm, nn.Embedding, FairseqDropout, nn.Module, FairseqDecoder)
 READ += (SinusoidalPositionalEmbedding, LearnedPositionalEmbedding, BaseFairseqModel)
 READ += (TransformerModelBase,)
-# The functions of these classes as they were imported: whoever replaces one alters every module of the class.
-# (PyTorch's compiler replaces nn.Module.__init__, which computes nothing.)
-FUNCTIONS = {
-    (cls, name): value
-    for cls in READ
-    for name, value in vars(cls).items()
-    if inspect.isfunction(value) and not _harmless(name)
-}
+# The methods of these classes as they were imported: whoever replaces one alters every module of the class.
+FUNCTIONS = {(cls, name): method for cls in READ for name, method in methods(cls).items()}
+
+
+def _is_foreign(cls: type, name: str) -> bool:
+    """Whether a method that stands in a class is not the one that the module of the class defines for it."""
+    method = vars(cls)[name]
+    method = method.__func__ if isinstance(method, staticmethod) else method
+    if not inspect.isfunction(method):
+        return True
+    if method.__globals__ is not vars(sys.modules[cls.__module__]):
+        return True  # also a wrapper that says to be what it wraps
+    return method.__qualname__.split(".")[0] not in (cls.__name__, "_forward_unimplemented")
+
+
+# Those that had been replaced before they were imported here.
+FOREIGN = [
+    (found, name)
+    for cls, name in FUNCTIONS
+    for found in cls.__mro__[:-1]
+    if name in vars(found) and _is_foreign(found, name)
+]
 _PLAIN_PROBABILITIES = {
     FUNCTIONS[cls, name]
     for cls in (BaseFairseqModel, TransformerModelBase, FairseqDecoder)
     for name in PROBABILITIES
-    if (cls, name) in FUNCTIONS
+    if (cls, name) in FUNCTIONS and not any(foreign == name for _, foreign in FOREIGN)
 }
-
-
-# What stock decoding calls of an encoder, a decoder, a model and of what they consist of.
-METHODS = (
-    *("forward", "extract_features", "extract_features_scriptable", "output_layer"),
-    *("forward_torchscript", "forward_scriptable", "forward_embedding", "residual_connection"),
-    *("buffered_future_mask", "_call_impl", *PROBABILITIES),
-)
-CALLED = tuple((cls, name) for cls, name in FUNCTIONS if name in METHODS)
 
 
 def global_gap() -> str | None:
     """What alters modules everywhere: hooks on all of them, a method replaced in a class of torch or fairseq."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "hooks on every module"
-    for (cls, name), function in FUNCTIONS.items():
-        if vars(cls).get(name) is not function:
+    for cls, name in FOREIGN:
+        return f"{cls.__name__} with another {name}()"
+    for (cls, name), method in FUNCTIONS.items():
+        if getattr(cls, name, None) is not method:
             return f"{cls.__name__} with another {name}()"
     return None
 
@@ -142,16 +186,20 @@ _UNORDERED = FUNCTIONS[TransformerEncoderBase, "_reorder_encoder_out"]
 
 
 def _redefined(module: nn.Module, base: type) -> str | None:
-    """Names the first method that a class between that of ``module`` and the first known one defines anew."""
-    foreign: list[type] = []
-    for cls in type(module).__mro__:
-        if cls is base or cls in KNOWN or cls.__module__.startswith(OURS):
-            for part in foreign:
-                for name in vars(part):
-                    if hasattr(cls, name) and not _harmless(name):
-                        return f"{type(module).__name__} has a {name}() of its own"
-            return None
-        foreign.append(cls)
+    """Names the first method that ``module`` has from a class that is not known, in place of a known one."""
+    order = type(module).__mro__
+    known = [
+        cls in KNOWN or cls.__module__.startswith(OURS) or cls in base.__mro__ for cls in order
+    ]
+    if all(known):
+        return None
+    seen: set[str] = set()
+    for place, cls in enumerate(order):
+        for name in () if known[place] else vars(cls):
+            replaces = name not in seen and not _harmless(name)
+            if replaces and any(name in vars(order[i]) for i in range(len(order)) if known[i]):
+                return f"{type(module).__name__} has a {name}() of its own"
+        seen.update(vars(cls))
     return None
 
 

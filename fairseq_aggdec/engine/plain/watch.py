@@ -19,7 +19,7 @@ from fairseq.modules import (
 )
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.walk import CALLED, METHODS
+from fairseq_aggdec.engine.plain.walk import KNOWN, mentioned, methods
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.models.interleaved_transformer import SlotPositions
 
@@ -30,25 +30,28 @@ PIECE = 2**15
 # On a GPU and without the compiled library: numbers of every tensor that are compared, at so many places in turn.
 RUN, TURNS = 8, 8
 
-# What the packed form has read of modules of these classes, beside their parameters; of others every attribute.
+# The name of a layer's keys and values in the state of stock decoding.
+STATE = "_incremental_state_id"
+# What the packed form has read of modules of these classes, beside their parameters; of others every attribute that
+# their methods speak of.
 ATTRIBUTES: dict[type, tuple[str, ...]] = {
     nn.Linear: (),
     nn.ModuleList: (),
     nn.LayerNorm: ("eps", "normalized_shape"),
     nn.Embedding: ("max_norm",),
-    LearnedPositionalEmbedding: ("max_norm",),
-    SinusoidalPositionalEmbedding: (),
+    LearnedPositionalEmbedding: ("max_norm", "padding_idx"),
+    SinusoidalPositionalEmbedding: ("padding_idx",),
     FairseqDropout: ("p", "training", "apply_during_inference"),
     MultiheadAttention: (
         *("num_heads", "head_dim", "embed_dim", "scaling", "bias_k", "add_zero_attn"),
-        *("use_xformers", "training"),
+        *("use_xformers", "training", STATE, "self_attention", "encoder_decoder_attention"),
     ),
 }
 # Set by whatever decodes with the model, read by nothing that is packed.
 UNREAD = frozenset(("beam_size", "num_updates"))
 # Tables that modules lengthen when a longer sentence comes: (class, name of the buffer).
 GROWING = ((SinusoidalPositionalEmbedding, "weights"), (SlotPositions, "waves"))
-_OF_ANY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_UNREAD_OF_ANY = (frozenset(vars(nn.Module())) | UNREAD) - {"training"}
 
 _version: Callable[[Tensor], int] = attrgetter("_version")
 
@@ -57,35 +60,65 @@ def _attributes(module: nn.Module) -> Iterable[str]:
     names = ATTRIBUTES.get(type(module))
     if names is not None:
         return [name for name in names if name in vars(module)]
-    unread = _OF_ANY_MODULE | UNREAD
-    return [name for name in vars(module) if name not in unread and not name.startswith("_")]
+    return [
+        name
+        for name in vars(module)
+        if name == STATE or (name not in _UNREAD_OF_ANY and not name.startswith("_"))
+    ]
+
+
+def _telling(module: nn.Module, read: bool, spoken_of: set[str]) -> list[str]:
+    """The attributes that tell what a module computes, and whether it was altered.
+
+    Args:
+        module: its own are looked at, not those of its parts.
+        read: it was packed; else it runs as it is, and tells less where its class is not known.
+        spoken_of: by classes, of which no other attributes matter.
+    """
+    own, names = vars(module), ["training"] if not read else []
+    if read or type(module) in ATTRIBUTES or type(module) in KNOWN:
+        names += [name for name in _attributes(module) if name in spoken_of]
+    names += [name for name, value in own.items() if callable(value)]
+    # What hides a tensor or a part.
+    for parts in (module._parameters, module._buffers, module._modules):
+        names += [name for name in parts if name in own]
+    return names
 
 
 class Structure:
-    """Which modules there are, of which classes, with which hooks, tensors and attributes.
+    """Which modules there are, of which classes, with which methods, hooks, tensors and attributes.
 
     Args:
         packed: modules of which everything inside was read.
-        others: of these only what tells whether they could be: their modules, classes, hooks and whether they train.
+        others: of these only what tells whether they could be: their modules, classes, methods, hooks, what is called
+            in them, and whether they train.
     """
 
     def __init__(self, packed: Sequence[nn.Module], others: Sequence[nn.Module]):
         read = _unique(packed)
         self.modules = _unique([*packed, *others])
-        places = [(vars(module), name) for module in read for name in _attributes(module)]
         known = set(map(id, read))
-        places += [(vars(m), "training") for m in self.modules if id(m) not in known]
+        self.read = [id(module) in known for module in self.modules]
+        types = set(map(type, self.modules))
+        self.spoken_of = mentioned(types) | {"training"}
+        self.owned = list(map(vars, self.modules))
+        self.counts = list(map(len, self.owned))
+        self.told = self._told()
+        places = [
+            (own, name) for own, names in zip(self.owned, self.told, strict=True) for name in names
+        ]
         self.owners = [owner for owner, _ in places]
         self.names = [name for _, name in places]
         self.growing = [
-            (module._buffers, name, table)
+            Table(module._buffers, name, table)
             for module in read
             for cls, name in GROWING
             if isinstance(module, cls) and (table := module._buffers.get(name)) is not None
         ]
-        grow = {id(buffers) for buffers, *_ in self.growing}
+        grow = {id(table.buffers) for table in self.growing}
         # The dictionaries of the modules themselves, and what is in them now.
         self.tables: list[Any] = [module._modules for module in self.modules]
+        self.parts = [table for table in self.tables if len(table) > 1]
         for module in self.modules:
             self.tables += [module._forward_hooks, module._forward_pre_hooks]
         for module in read:
@@ -94,19 +127,24 @@ class Structure:
         hooks = nn.modules.module
         self.tables += [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
         self.contents = list(map(dict, self.tables))
-        self.counted = [*map(vars, read), *map(vars, others)]
-        classes = {type(root) for root in (*packed, *others)}
-        called = [(cls, name) for cls in classes for name in METHODS if hasattr(cls, name)]
-        self.classes, self.methods = zip(*CALLED, *called, strict=True)
+        of_classes = [(cls, name) for cls in types for name in methods(cls)]
+        self.classes = [cls for cls, _ in of_classes]
+        self.methods = [name for _, name in of_classes]
         self.before = self._now()
 
     def _now(self) -> list[Any]:
         # For every batch: map() takes a fraction of the time of a loop.
         return [
             *map(type, self.modules),
-            *map(len, self.counted),
+            *map(list, self.parts),  # their order
             *map(getitem, self.owners, self.names),
             *map(getattr, self.classes, self.methods),
+        ]
+
+    def _told(self) -> list[list[str]]:
+        return [
+            _telling(module, read, self.spoken_of)
+            for module, read in zip(self.modules, self.read, strict=True)
         ]
 
     def changed(self) -> bool:
@@ -116,12 +154,33 @@ class Structure:
                 return True
         except (KeyError, AttributeError, RuntimeError):
             return True
-        for place, (buffers, name, table) in enumerate(self.growing):
-            found = buffers.get(name)
-            if found is not table:
-                if not _grown(table, found):
-                    return True
-                self.growing[place] = (buffers, name, found)
+        if (counts := list(map(len, self.owned))) != self.counts:
+            if self._told() != self.told:
+                return True
+            self.counts = counts  # notes of whoever works with the model
+        return any(table.changed() for table in self.growing)
+
+
+class Table:
+    """A buffer that may be replaced by one that begins as it does."""
+
+    def __init__(self, buffers: dict[str, Tensor | None], name: str, table: Tensor):
+        self.buffers, self.name = buffers, name
+        self._take_up(table)
+
+    def _take_up(self, table: Tensor) -> None:
+        # A tensor made in inference mode counts no writes.
+        self.table, self.writes = table, 0 if table.is_inference() else _version(table)
+
+    def changed(self) -> bool:
+        found, table = self.buffers.get(self.name), self.table
+        if not table.is_inference() and _version(table) != self.writes:
+            return True
+        if found is not table:
+            if not _grown(table, found):
+                return True
+            assert found is not None
+            self._take_up(found)
         return False
 
 
@@ -156,13 +215,33 @@ def _words(tensor: Tensor) -> Tensor | None:
     return flat.view(torch.int32) if flat.numel() else None
 
 
+# Of the numbers of a type so many bytes wide, as which NaN is like itself.
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as whole numbers, of whatever strides."""
+    kind = _WHOLE.get(tensor.itemsize)
+    return tensor.detach() if kind is None else tensor.detach().view(kind)
+
+
+def _spread(tensor: Tensor, start: float) -> Tensor:
+    """View of some numbers of a tensor, :data:`RUN` or up to twice as many along each dimension, from ``start`` on, a
+    share of the distance between two."""
+    steps = [max(1, size // RUN) for size in tensor.shape]
+    return tensor.detach()[tuple(slice(int(start * step), None, step) for step in steps)]
+
+
 class HostNumbers:
     """Numbers in memory of the host, read by the compiled library."""
 
     def __init__(self, tensors: Sequence[Tensor]):
         self.library = kernels()
-        words = [found for tensor in tensors if (found := _words(tensor)) is not None]
+        of_all = [_words(tensor) for tensor in tensors]
+        words = [found for found in of_all if found is not None]
         self.kept = words
+        # What does not stand side by side, or not on whole words.
+        self.rest = Numbers([t for t, found in zip(tensors, of_all, strict=True) if found is None])
         total = sum(map(len, words))
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
         places, numbers = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int32)]
@@ -187,6 +266,8 @@ class HostNumbers:
     def same(self) -> bool:
         if not self.library.aggdec_same(*self.call):
             return False
+        if not self.rest.same():
+            return False
         if not self.pieces:
             return True
         turn = self.turn
@@ -195,32 +276,42 @@ class HostNumbers:
         return found == self.sums[turn]
 
 
+def _flattened(probe: Tensor) -> Tensor:
+    return probe if probe.dim() == 1 else probe.reshape(-1)
+
+
+def _probe(tensor: Tensor, start: float) -> Tensor:
+    """View of some numbers: side by side where they stand so, else spread."""
+    flat = _flat(tensor)
+    if flat is None:
+        return _spread(tensor, start)
+    first = int(start * max(1, len(flat) - RUN))
+    return flat[first : first + RUN]
+
+
 class Numbers:
     """Some numbers of every tensor, by PyTorch's operators, at other places every time."""
 
     def __init__(self, tensors: Sequence[Tensor]):
         # On the host as they stand in memory, where NaN is like itself.
-        on_host = all(tensor.device.type == "cpu" for tensor in tensors)
-        view = _words if on_host else _flat
-        flats = [flat for tensor in tensors if (flat := view(tensor)) is not None]
+        parts = [
+            (_bits(tensor) if tensor.device.type == "cpu" else tensor.detach())
+            for tensor in tensors
+            if tensor.numel()
+        ]
         own = torch.Generator().manual_seed(1)
         self.probes = []
-        for _ in range(TURNS):
-            starts = torch.rand(len(flats), generator=own).tolist()
-            self.probes.append(
-                [
-                    flat[(first := int(start * max(1, len(flat) - RUN))) : first + RUN]
-                    for flat, start in zip(flats, starts, strict=True)
-                ]
-            )
-        self.values = [torch.cat(probes) for probes in self.probes] if flats else []
+        for _ in range(TURNS if parts else 0):
+            starts = torch.rand(len(parts), generator=own).tolist()
+            self.probes.append(list(map(_probe, parts, starts)))
+        self.values = [torch.cat(list(map(_flattened, probes))) for probes in self.probes]
         self.turn = 0
 
     def _next(self) -> tuple[Tensor, Tensor]:
         """What stands at the next places, and what stood there."""
         turn = self.turn
         self.turn = (turn + 1) % TURNS
-        return torch.cat(self.probes[turn]), self.values[turn]
+        return torch.cat(list(map(_flattened, self.probes[turn]))), self.values[turn]
 
     def question(self) -> Tensor | None:
         """Whether some differ, () bool on their device."""

@@ -87,10 +87,12 @@ class InterleavedGenerator(SequenceGenerator):
         self.geometry = common_geometry(models)
         self.verifier = Verifier(list(models), pack, self.temperature, graphs=graphs)
 
+    @exclusive
     def prepare(self) -> None:
         """Packs the weights now: the first sentence does not wait for it."""
         self.verifier.prepare()
 
+    @exclusive
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
