@@ -37,7 +37,8 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-multi30k$SUFFIX}
 # shellcheck disable=SC2206
-DATA=("$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS $LIMIT)
+DATA=("$WORK/data-$PAIR" --path "$WORK/model-$PAIR/model.pt" --gen-subset test $DEVICE_FLAGS $LIMIT)
+LENGTHS=(--max-len-a 1.2 --max-len-b 10)
 
 for analysis in $ANALYSES; do
     case $analysis in
@@ -67,7 +68,7 @@ choices() {
         )
     done
     # shellcheck disable=SC2086
-    aggdec compare "${DATA[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
+    aggdec compare "${DATA[@]}" "${LENGTHS[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
         --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
         --baselines 1x1 $TABLE_FLAGS --output "$OUTPUT-choices"
 }
@@ -83,7 +84,7 @@ figures() {
     local systems=() geometry
     for geometry in $GEOMETRIES; do systems+=(--model "$geometry=$(model "$geometry")"); done
     # shellcheck disable=SC2086
-    "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
+    "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${LENGTHS[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
         --batch-sizes $BATCH_SIZES --beams $BEAMS --output "$OUTPUT-figures"
 }
 
