@@ -65,7 +65,7 @@ class PrefixDecoder:
         decoder = _copied(self.model.decoder)
         if decoder is None:
             return "which cannot be copied to find out whether it computes a prefix as its words one by one"
-        devices = [self.tokens.device] if self.tokens.is_cuda else []
+        devices = [self.tokens.device] if torch.cuda.is_initialized() else []
         with (
             torch.random.fork_rng(devices),
             torch.inference_mode(False),

@@ -40,7 +40,8 @@ def _first_parameter(model: Any) -> Tensor:
 def _same_random_numbers_where_left(device: torch.device) -> Iterator[None]:
     """Stock encodes a batch that is left to it once more: with the random numbers that it would have found."""
     on_host = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    on_gpu = device.type == "cuda" and torch.cuda.is_initialized()
+    on_device = torch.cuda.get_rng_state(device) if on_gpu else None
     try:
         yield
     except LeftToStock:
