@@ -134,6 +134,11 @@ def _copied(decoder: Any) -> Any | None:
     """A decoder with a state of its own and the same parameters, None where it cannot be copied."""
     shared = *decoder.parameters(), decoder.dictionary, *_owners_outside(decoder)
     known: dict[int, Any] = {id(part): part for part in shared}
+    for module in decoder.modules():
+        # Buffers, and tables that fairseq keeps as attributes.
+        for part in (*module._buffers.values(), *vars(module).values()):
+            if isinstance(part, Tensor) and id(part) not in known:
+                known[id(part)] = part.detach().clone()
     try:
         return copy.deepcopy(decoder, known)
     except Exception:
