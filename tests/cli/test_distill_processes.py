@@ -131,7 +131,9 @@ def test_a_killed_merge_is_repeated(
 ) -> None:
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     process = context.Process(target=run_until, args=(str(tmp_path / seen), signal.SIGKILL))
-    with mock.patch.object(sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]):
+    with mock.patch.object(
+        sys, "argv", ["aggdec", "distill", *arguments(folder, tmp_path, "--merge")]
+    ):
         process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

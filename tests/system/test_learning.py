@@ -94,7 +94,9 @@ def table_of(data: Path, model: Path) -> dict[str, dict[str, Any]]:
     """What ``scripts/recipes/blockwise/table.py`` finds, by rule."""
     output = data.parent / "table"
     options = ["--gen-subset", "test", "--cpu", "--output", str(output)]
-    script("scripts.recipes.blockwise.table").main([str(data), "--models", f"both/4={model}", *options])
+    script("scripts.recipes.blockwise.table").main(
+        [str(data), "--models", f"both/4={model}", *options]
+    )
     assert "| both/4 | 500 | exact |" in output.with_suffix(".md").read_text()
     scores = json.loads(output.with_suffix(".json").read_text())["scores"]
     return {score["rule"]: score for score in scores}
