@@ -37,7 +37,7 @@ from fairseq_aggdec.audit.equality import Audit
 from fairseq_aggdec.jobs.workers import positive
 from fairseq_aggdec.records import machine, results
 from tests.fuzz import slow_references
-from tests.fuzz.audits import audits
+from tests.fuzz.audits import StockFailsError, audits
 from tests.fuzz.cases import Case
 
 REAL_EVERY = 4
@@ -93,6 +93,8 @@ def decode(case: Case) -> Record:
     try:
         for name, audit in [*audits(case), *slow_references.audits(case)]:
             record["methods"][name] = found(audit)
+    except StockFailsError as error:
+        record["stock fails"] = str(error)
     except Exception:
         record["error"] = traceback.format_exc()
     return record
@@ -165,6 +167,8 @@ def differences(records: Sequence[Record]) -> Iterator[str]:
                 yield f"| {seed} | {name} | scores | {one['score_error']:.1e} | BUG |"
             if one["missing"]:
                 yield f"| {seed} | {name} | missing: {one['missing']} | | BUG |"
+        if "stock fails" in record:
+            yield f"| {seed} | stock | {results.cell(record['stock fails'])} | | fails itself |"
         if "error" in record:
             said = results.cell(record["error"].strip().splitlines()[-1])
             yield f"| {seed} | error | {said} | | BUG |"
