@@ -279,7 +279,7 @@ class Session:
         return [self.batch([order[place] for place in chunk]) for chunk in chunks]
 
     def batch(self, sentences: Sequence[int]) -> dict[str, Any]:
-        """The sample of these sentences, on the device."""
+        """A batch of the given sentences, on the device."""
         sample = self.dataset.collater([self.dataset[i] for i in sentences])
         return utils.move_to_cuda(sample) if self.cuda else sample
 

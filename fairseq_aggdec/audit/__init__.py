@@ -1,1 +1,1 @@
-"""TODO"""
+"""Is it the same: audits of outputs against stock fairseq."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""How fast is it: systems, rivals, timing, replays."""

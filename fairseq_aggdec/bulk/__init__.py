@@ -1,5 +1,5 @@
-"""Bulk work on any number of machines: shards in a shared folder, claimed, made and put in place one by one.
+"""Texts of any size: read whole, cut into shards, translated by any number of workers, joined.
 
-``claims.py`` says who works on what, ``job.py`` does the work, ``workers.py`` starts it; ``text.py`` reads and cuts
-texts, ``translation.py`` translates them. Distillation uses the first three.
+``compressed.py`` reads files to their end, ``text.py`` cuts them, ``translation.py`` translates a shard, ``command.py``
+is ``aggdec-generate --input-file``. Claims and workers are those of :mod:`fairseq_aggdec.jobs`.
 """

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Image super-resolution: its task, models and data."""

@@ -2,9 +2,9 @@
 
 From training pairs to tables, once (``aggdec lattice-tables``):
 
-    corpus           sentence pairs of a binarised data folder, many at a time
-    word_alignment   which source token each target token comes from (fast_align); a tool by itself
-                     fast_align_model and symmetrisation: its links in each direction and how the two are combined
+    alignment.corpus           sentence pairs of a binarised data folder, many at a time
+    alignment.word_alignment   which source token each target token comes from (fast_align); a tool by itself
+                               fast_align_model and symmetrisation: its links in each direction, combined
     counting         links -> counts of (source token, offset, target token) and of positions -> tables
     tables           the folder beside the data in which they are kept, memory-mapped
     building         all of this in order
@@ -16,7 +16,6 @@ From a batch of sources to translations:
     candidates       tables -> a few candidate tokens at every target position
     lattice          the candidates of a batch with their masks: what a scorer reads and gives edge scores to
     viterbi          the best paths
-    drawing          one sentence's lattice as JSON, Graphviz or SVG
 
 A neural scorer computes P(y_t | y_{t-1}, t, x) for the candidates of a :class:`~fairseq_aggdec.lattice.lattice.Lattice`
 and hands the scores back to its ``search``.

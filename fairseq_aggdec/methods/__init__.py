@@ -1,1 +1,1 @@
-"""TODO"""
+"""What each --decoding reads, refuses and builds: options, drafters, generators."""

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Pages, plots and tables made of results."""
 
 import logging
 

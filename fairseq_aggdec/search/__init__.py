@@ -1,1 +1,1 @@
-"""TODO"""
+"""THE loop (propose, verify, accept, commit), its state and rules, and fairseq's generator contract around it."""

@@ -127,3 +127,10 @@ def test_no_room_is_crowded(room: str) -> None:
     ]
     most = 16 if room == "cli" else 14  # until benchmark, compare and rivals are one tool
     assert len(files) <= most, f"{room} has {len(files)} files"
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "registration"])
+def test_every_room_says_what_it_is(room: str) -> None:
+    text = (ROOT / "fairseq_aggdec" / room / "__init__.py").read_text(encoding="utf-8")
+    said = ast.get_docstring(ast.parse(text)) or ""
+    assert len(said.split()) > 2 and said != "TODO", room

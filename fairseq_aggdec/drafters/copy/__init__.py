@@ -1,1 +1,1 @@
-"""TODO"""
+"""Drafts copied from a text: the source, a file, a lattice's best path."""

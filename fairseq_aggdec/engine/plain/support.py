@@ -47,7 +47,7 @@ def decoder_gap(decoder: Any) -> str | None:
 
 
 def parts_gap(decoder: TransformerDecoderBase) -> str | None:
-    """The same about the modules that ``decoder`` consists of, whatever it does with them."""
+    """What keeps fast layers from representing the modules of ``decoder``, None if nothing does."""
     if decoder.adaptive_softmax is not None or decoder.output_projection is None:
         return "adaptive input or softmax"
     if gap := _stack_gap(decoder, DECODER, DECODER_LAYER):
@@ -67,7 +67,7 @@ def _shared_state(decoder: Any) -> str | None:
 
 
 def model_gap(model: Any) -> str | None:
-    """The same of a whole model whose next words are likely as a softmax over its decoder's output says."""
+    """What keeps fast layers from representing a model whose probabilities are a softmax of its decoder's output."""
     return plain.probabilities_gap(model) or decoder_gap(model.decoder)
 
 

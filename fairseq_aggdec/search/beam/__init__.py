@@ -1,1 +1,1 @@
-"""TODO"""
+"""Beam search over a tree of prefixes, by stock's rules."""

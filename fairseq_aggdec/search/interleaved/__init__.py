@@ -1,1 +1,1 @@
-"""TODO"""
+"""Beam search that writes several words per step."""
