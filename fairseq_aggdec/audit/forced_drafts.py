@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.draft import Draft, TreeDraft
 
 RIGHT, WRONG, RANDOM, END = "right", "wrong", "random", "end"
 TREE, RANDOM_TREE = "tree", "random-tree"
@@ -17,7 +18,7 @@ TREES = (TREE, RANDOM_TREE)
 BUSHINESS = 5
 
 
-class ForcedDrafter:
+class ForcedDrafter(Drafter):
     """Drafts of one kind, as long as there is room for.
 
     Args:
@@ -83,9 +84,3 @@ class ForcedDrafter:
             if depths[node] < length:
                 open_nodes.append(node)
         return tokens, parents
-
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass

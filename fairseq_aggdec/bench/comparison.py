@@ -13,6 +13,8 @@ from fairseq_aggdec.bench.timing import TURN, Measurement, System, different, me
 from fairseq_aggdec.records.quality import bleu
 from fairseq_aggdec.records.results import cell
 from fairseq_aggdec.search.counters import PARTS, Counters
+from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.generator import drafter_of
 
 COLUMNS = ("system", "BLEU", "steps / sentence", "tokens / step", "ms / sentence", "p50", "p95")
 DRAFTERS_ENCODER = "drafter's encoder"
@@ -52,8 +54,8 @@ class Method:
         """Their paths and precision."""
         return str(self.session.cfg.common_eval.path), self.session.precision
 
-    def system(self) -> tuple[System, Any]:
-        """Ready to be timed, and what drafts in it, if anything does."""
+    def system(self) -> tuple[System, Drafter]:
+        """Ready to be timed, and its drafter."""
         generator, counters = self.session.generator(self.decoding, self.beam)
 
         def decode(sample: dict[str, Any]) -> list[list[int]]:
@@ -63,7 +65,7 @@ class Method:
             return [hypothesis["tokens"].tolist() for hypothesis in found]
 
         system = System(self.name, decode, None if self.stock else counters)
-        return system, getattr(generator, "drafter", None)
+        return system, drafter_of(generator)
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Line:
 
 
 def time_modules_apart(
-    systems: Sequence[tuple[System, Any]],
+    systems: Sequence[tuple[System, Drafter]],
     batches: Sequence[dict[str, Any]],
     wait: Callable[[], object],
 ) -> None:
@@ -104,23 +106,22 @@ def time_modules_apart(
         counters = system.counters
         if counters is None:
             continue
-        waiting = [(part, part.wait) for part in (counters, drafter) if hasattr(part, "wait")]
+        waiting: list[tuple[Any, Any]] = [(part, part.wait) for part in (counters, drafter)]
         for part, _ in waiting:
             part.wait = wait
         counters.seconds = dict.fromkeys(PARTS, 0.0)
-        if hasattr(drafter, "encoder_seconds"):
-            drafter.encoder_seconds = 0.0
+        drafter.encoder_seconds = 0.0
         for sample in batches:
             system.decode(sample)
         for part, before in waiting:
             part.wait = before
 
 
-def shares(counters: Counters | None, drafter: Any) -> dict[str, float]:
+def shares(counters: Counters | None, drafter: Drafter) -> dict[str, float]:
     """Share of the time by module; ``draft`` is without the drafter's encoder."""
     if counters is None:
         return {}
-    encoding = getattr(drafter, "encoder_seconds", 0.0)
+    encoding = drafter.encoder_seconds
     seconds = counters.seconds | {DRAFTERS_ENCODER: encoding}
     seconds["draft"] -= encoding
     total = sum(seconds.values())

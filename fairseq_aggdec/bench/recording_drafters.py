@@ -15,7 +15,7 @@ from fairseq_aggdec.windows.draft import Draft, Verification
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
-class RecordingDrafter:
+class RecordingDrafter(Drafter):
     """Lets ``drafter`` propose and keeps what was proposed and what became of it.
 
     The loop must accept with :meth:`watched`, from which the verifier's choices are known.
@@ -82,7 +82,7 @@ class RecordingDrafter:
         self.drafter.keep_rows(rows)
 
 
-class ReplayDrafter:
+class ReplayDrafter(Drafter):
     """Forces the recorded draft lengths and bifurcations on another model, whose output is known.
 
     Of each draft so many tokens are right as stood in the recording, the next one is wrong. The output is not

@@ -95,7 +95,7 @@ class BatchChoice:
         self.ended = time.perf_counter()
 
     def batch_ended(self, clean: bool, gain: float) -> None:
-        """A device has decoded the batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
+        """A device has decoded the batch alone, see :class:`~fairseq_aggdec.search.drafter.DeviceDrafter`."""
         self.passed()
         self.clean, self.gain = clean, gain
 

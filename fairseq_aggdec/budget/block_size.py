@@ -58,7 +58,7 @@ class BlockSize(Protocol):
 
     def batch_ended(self, clean: bool, gain: float) -> None:
         """All of a batch has ended, on a device that goes on alone, see
-        :class:`~fairseq_aggdec.search.drafter.Follows`."""
+        :class:`~fairseq_aggdec.search.drafter.DeviceDrafter`."""
 
     def rest(self, seconds: float) -> None:
         """An iteration without a draft, while ``resting``, took so long, which counts while ``timing`` only."""

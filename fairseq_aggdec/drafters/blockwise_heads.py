@@ -20,7 +20,6 @@ from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -41,14 +40,11 @@ class BlockwiseHeadsDrafter(Warmed):
         proposing: how proposals are computed.
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
-    Attributes:
-        reads_features, ragged: see :class:`~fairseq_aggdec.search.drafter.Follows`.
-
     Heads with weights that are not finite numbers propose nothing.
     """
 
-    reads_features, ragged = True, False
-    reads_heads = True  # which are those of a cached decoder
+    reads_features = True
+    needs_cached_decoder = True  # whose heads it reads
     layered = False  # heads have layers, which the device alone does not run
 
     def __init__(
@@ -138,7 +134,7 @@ class BlockwiseHeadsDrafter(Warmed):
             return self.trees.alone(logits, room, state.eos)
         return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
 
-    def follows(self, state: DecodeState) -> int | None:
+    def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
         if self.block_size.learned or self.trees:
@@ -146,18 +142,11 @@ class BlockwiseHeadsDrafter(Warmed):
         size = self.block_size.choose(len(state.rows))
         return None if size and self.layered else size
 
-    def reserve(self, shape: Shape) -> Sequence[Memory]:
-        return []  # its heads are in what the verifier captures
-
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
         return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
 
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        pass
-
     def batch_ended(self, clean: bool, gain: float) -> None:
-        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
         self.block_size.batch_ended(clean, gain)
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:

@@ -5,17 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from fairseq_aggdec.budget.times import Decayed
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification, grafted
+from fairseq_aggdec.windows.transfer import Watch
 
 PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand before any was seen
 
 
-class CopyFirst:
+class CopyFirst(Drafter):
     """Chooses for every sentence and iteration; the other drafter does not run where all sentences copy alone.
 
     A sentence copies alone from its beginning until a copied token does not stand, and again once the copy agrees with
@@ -29,17 +33,21 @@ class CopyFirst:
 
     def __init__(self, copy: CopyDrafter, other: Any):
         self.copy, self.other = copy, other
-        self.reads: Any = getattr(copy, "reads", lambda sample: [])
-        self.prepare = getattr(other, "prepare", lambda verifier: None)
-        self.reads_heads = getattr(other, "reads_heads", False)
+        self.needs_cached_decoder = other.needs_cached_decoder
         self.stood = Decayed()  # tokens of the other's drafts
 
     @property
-    def watches(self) -> Any:
-        return getattr(self.other, "watches", ())
+    def watches(self) -> Sequence[Watch]:
+        return [*self.copy.watches, *self.other.watches]
+
+    def reads(self, sample: Mapping) -> Sequence[Tensor]:
+        return [*self.copy.reads(sample), *self.other.reads(sample)]
+
+    def prepare(self, verifier: Verifier) -> None:
+        self.copy.prepare(verifier)
+        self.other.prepare(verifier)
 
     def forget(self) -> None:
-        """Forgets what was learned from the batches before."""
         self.copy.forget()
         self.other.forget()
         self.stood = Decayed()

@@ -21,6 +21,7 @@ from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verification
 
@@ -115,7 +116,7 @@ class Table:
         return tokens, scores
 
 
-class LatticeTreeDrafter:
+class LatticeTreeDrafter(Drafter):
     """Drafts the likeliest paths of a lattice; nothing more once its scores were not finite numbers.
 
     Args:

@@ -7,7 +7,7 @@ slots (with slots that predict the token after them, the last committed token is
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,9 +61,6 @@ class NarDrafter(Warmed):
 
     Attributes:
         broken: its numbers are not finite: it drafts nothing until its parameters change.
-        encoder_seconds: the time of encoding for the drafter, summed over batches.
-        wait: called before a draft and behind encoding, so that the time in between is that of what was done in it,
-            see :class:`~fairseq_aggdec.search.counters.Counters`; None but on a GPU where times are learned from.
     """
 
     def __init__(
@@ -81,13 +78,10 @@ class NarDrafter(Warmed):
         self.longest = model.decoder.max_positions()
         self.watch: ModelWatch | None = None
         self.verifier_model: Any = None
-        self.encoder_seconds = 0.0
         self.broken, self.doubt = False, Doubt()
         self.finite: Told | None = None
-        self.wait: Callable[[], object] | None = None
         self.clock = IterationClock()
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
-        self.reads_features = self.ragged = False
         self.starts_beside = not model.shares_encoder and not self.block_size.learned
 
     def prepare(self, verifier: Verifier) -> None:
@@ -112,8 +106,7 @@ class NarDrafter(Warmed):
             self._begin()
 
     @property
-    def watches(self) -> list[Watch]:
-        """What :func:`~fairseq_aggdec.windows.transfer.begin` asks the device for this drafter."""
+    def watches(self) -> Sequence[Watch]:
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
@@ -165,7 +158,7 @@ class NarDrafter(Warmed):
         draft = paths if self.trees is None else self.trees.compiled
         return draft(grow, size, [row.tokens[-1] for row in state.rows], room, state.eos)
 
-    def follows(self, state: DecodeState) -> int | None:
+    def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
         if self.trees is not None or self.block_size.learned or self.doubt.due:
             return None
@@ -214,7 +207,6 @@ class NarDrafter(Warmed):
         self.doubt.observe(drafted, accepted)
 
     def batch_ended(self, clean: bool, gain: float) -> None:
-        """The device has decoded a batch alone, see :class:`~fairseq_aggdec.search.drafter.Follows`."""
         self.block_size.batch_ended(clean, gain)
 
     def _tree(

@@ -28,6 +28,7 @@ from fairseq_aggdec.budget.block_size import (
 from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.budget.draft_length import STEP_COST_IN_TOKENS
 from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
@@ -258,8 +259,8 @@ class TreeGrower:
         self.trees = []
 
 
-class Warmed:
-    """Mixed into a drafter that chooses how much to draft."""
+class Warmed(DeviceDrafter):
+    """A drafter that chooses how much to draft."""
 
     block_size: BlockSize
     trees: TreeGrower | None
@@ -281,12 +282,10 @@ class Warmed:
 
     @property
     def learns_times(self) -> bool:
-        """Whether it chooses by how long iterations take."""
         return self.block_size.learned or (self.trees is not None and self.trees.budget.learned)
 
     @contextmanager
     def always(self) -> Iterator[None]:
-        """Drafts in every iteration meanwhile, and learns nothing."""
         kept = self.block_size, self.trees
         if isinstance(self.block_size, LearnedBlockSize):
             self.block_size = FixedBlockSize(self.block_size.largest)

@@ -10,6 +10,8 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import comparison
 from fairseq_aggdec.bench.systems import LABELS
 from fairseq_aggdec.bench.timing import Measurement, System, different, measure
+from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.generator import drafter_of
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Timed:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-def timed(system: System, measured: Measurement, stock: Measurement, drafter: Any = None) -> Timed:
+def timed(system: System, measured: Measurement, stock: Measurement, drafter: Drafter) -> Timed:
     """A decoder beside stock with the same beam, all of them measured on the same sentences."""
     itself = measured is stock
     sentences = len(measured.outputs)
@@ -70,7 +72,7 @@ def against_stock(
     ]
 
 
-def one(session: Session, name: str, decoding: str, beam: int) -> tuple[System, Any]:
+def one(session: Session, name: str, decoding: str, beam: int) -> tuple[System, Drafter]:
     """A system of the session's models, and what drafts in it."""
     generator, counters = session.generator(decoding, beam)
 
@@ -78,4 +80,4 @@ def one(session: Session, name: str, decoding: str, beam: int) -> tuple[System, 
         return [best["tokens"].tolist() for best in session.decode(generator, sample)]
 
     stock = decoding == "stock"
-    return System(name, decode, None if stock else counters), getattr(generator, "drafter", None)
+    return System(name, decode, None if stock else counters), drafter_of(generator)

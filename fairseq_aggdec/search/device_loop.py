@@ -35,7 +35,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
 from fairseq_aggdec.search.board import Board, Outcome, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import Follows
+from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, remaining
 from fairseq_aggdec.windows.grid import GridWindow
@@ -64,10 +64,10 @@ class DeviceLoop:
         drafter: drafts on the device.
     """
 
-    def __init__(self, verifier: Verifier, drafter: Follows, accept: Acceptance, rules: Rules):
+    def __init__(
+        self, verifier: Verifier, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
+    ):
         self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
-        self.iteration_ended = getattr(drafter, "iteration_ended", None)
-        self.batch_ended = getattr(drafter, "batch_ended", None)
         self.steady = True  # nothing was captured since the host was told of an iteration
         self.board: Board | None = None
         self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
@@ -107,8 +107,10 @@ class DeviceLoop:
                 now, steady, self.steady = time.perf_counter(), self.steady, True
                 if steady and before:
                     pace.passed(now - max(before, known.at))
-                    if size and self.iteration_ended is not None:
-                        self.iteration_ended(len(known.sentences), known.slots, now - before)
+                    if size:
+                        self.drafter.iteration_ended(
+                            len(known.sentences), known.slots, now - before
+                        )
                 before = now
                 reach = 1 + max(max(position, ~position) for position in positions.values())
                 sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
@@ -125,9 +127,8 @@ class DeviceLoop:
             self.drafter.learn(drafted, accepted)
         else:
             counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
-        if self.batch_ended is not None:
-            gains = [number for outcome in outcomes for number in outcome.emitted]
-            self.batch_ended(self.clean, sum(gains) / len(gains))
+        gains = [number for outcome in outcomes for number in outcome.emitted]
+        self.drafter.batch_ended(self.clean, sum(gains) / len(gains))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""

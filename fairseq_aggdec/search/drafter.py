@@ -1,7 +1,7 @@
-"""What a drafter is: the protocol of the loop, and the drafter that proposes nothing (one-by-one decoding)."""
+"""What a drafter is: the base class, what the loop on a GPU asks for more, and the drafter that proposes nothing."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -10,104 +10,121 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.transfer import Watch
 
 
-class Drafter(Protocol):
+class Drafter:
     """Proposes tokens. With exact acceptance the speed of the loop depends on what is proposed, never its output.
 
-    A drafter whose ``start`` reads the sample only and launches work of its own may have an attribute ``starts_beside``
-    that is true: on a GPU its ``start`` then runs beside the verifier's encoder. One with weights to pack may have a
-    method ``prepare`` that does it before the first batch.
+    A drafter must define :meth:`draft`. Everything else has a default that does nothing.
+
+    Attributes:
+        needs_cached_decoder: reads what only a cached decoder computes; other models are left to stock fairseq.
+        starts_beside: :meth:`start` reads the sample only and launches work of its own. On a GPU it then runs beside
+            the verifier's encoder.
+        learns_times: chooses by measured times. It then decodes a sentence before the first batch, so that its first
+            times are like later ones.
+        encoder_seconds: time that the drafter spent on reading sources, summed over batches.
+        wait: called where a part of the drafter's work ends, so that its time can be told; None: nothing waits.
     """
+
+    needs_cached_decoder = False
+    starts_beside = False
+    encoder_seconds = 0.0
+    wait: Callable[[], object] | None = None
+
+    @property
+    def learns_times(self) -> bool:
+        return False
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """What to ask the device about the drafter's weights when a batch begins."""
+        return ()
+
+    def reads(self, sample: Mapping) -> Sequence[Tensor]:
+        """Tensors of a batch, beside its source, that :meth:`start` needs on the host; one transfer fetches all."""
+        return ()
+
+    def prepare(self, verifier: Verifier) -> None:
+        """Packs weights before the first batch, so that the first sentence does not wait for it."""
+
+    def forget(self) -> None:
+        """Forgets what was learned from earlier batches, except measured times."""
+
+    @contextmanager
+    def always(self) -> Iterator[None]:
+        """Drafts in every iteration meanwhile, and learns nothing but times; used with ``learns_times`` only."""
+        yield
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""
 
     def draft(self, state: DecodeState) -> Draft:
-        """Proposes for every row of ``state.rows`` at most ``row.end - row.position`` tokens."""
+        """Proposes at most ``row.end - row.position`` tokens for every row of ``state.rows``."""
+        raise NotImplementedError(f"{type(self).__name__} does not define draft()")
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         """Learns what came of the last draft; ``state.rows`` are still all rows that were verified."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Keeps what it knows of the given rows, in this order."""
+        """Some sentences have ended: keeps what it knows of the given rows, in this order."""
 
 
-class Follows(Protocol):
-    """A drafter that can draft on the device, for every row as many tokens or fewer.
-
-    One that learns from times may have a method ``iteration_ended(rows, slots, seconds)``: it is told how long an
-    iteration took for which it drafted, of so many rows, whose window had so many slots in all. And one
-    ``batch_ended(clean, gain)``: it is told of every batch how many tokens an iteration gained, and whether no graph
-    was captured meanwhile, so that the time is that of others like it.
+class DeviceDrafter(Drafter):
+    """A drafter that can also draft on the device, while the host waits for nothing.
 
     Attributes:
-        reads_features: whether it reads what the verifier makes of a position; then it drafts nothing at first.
-        ragged: whether it drafts fewer for some rows.
+        reads_features: reads the verifier's features of each row's last position; so it drafts nothing at first.
+        ragged: may draft fewer tokens for some rows than for others.
     """
 
-    reads_features: bool
-    ragged: bool
+    reads_features = False
+    ragged = False
 
-    def follows(self, state: DecodeState) -> int | None:
-        """How many tokens it drafts for the rows of a batch, which has started; 0 for none; None where the host is to
-        be asked in every iteration."""
-
-    def reserve(self, shape: Shape) -> Sequence[Memory]:
-        """Makes room for what it reads when the verifier reads windows of such a shape.
+    def start_on_device(self, state: DecodeState) -> int | None:
+        """Takes up a started batch for the loop on the device, if it can be decoded there.
 
         Returns:
-            the memory that it reads and writes.
+            how many tokens it drafts for each row, 0 for none; None where the host must ask in every iteration.
         """
-
-    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        """What is drafted behind the last token of every row, (R, W - 1) int64; ``NO_DRAFT`` behind the last token of
-        a row for which fewer are drafted.
-
-        Args:
-            board: what is known of the sentences.
-            owners: (R,) int64, those of the rows.
-            rows: their numbers.
-            shape: of the window that the verifier is going to read, R, W and the keys of a row.
-        """
-
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Is told of every draft of a batch how many tokens it had, and how many stood."""
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Keeps what it knows of the given rows, in this order."""
-
-
-def can_follow(drafter: Any) -> TypeGuard[Follows]:
-    """Whether a drafter is one that :class:`Follows`; a protocol's own check takes as long as a small product."""
-    return hasattr(drafter, "follows")
-
-
-class EmptyDrafter:
-    """Proposes nothing: the loop decodes one by one."""
-
-    reads_features = ragged = False
-
-    def follows(self, state: DecodeState) -> int | None:
-        return 0
+        return None
 
     def reserve(self, shape: Shape) -> Sequence[Memory]:
+        """Makes room for drafting beside windows of this shape; returns the memory that drafting reads and writes."""
         return []
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        """The draft behind the last token of every row, (R, W - 1) int64. Rows with fewer tokens end in ``NO_DRAFT``.
+
+        Args:
+            board: what is known of the sentences.
+            owners: (R,) int64, the sentences of the rows.
+            rows: their numbers.
+            shape: of the window that the verifier will read: R, W and the keys of a row.
+        """
         return owners.new_empty(len(owners), 0)
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        pass
+        """Is told, when a batch has ended, the tokens of every draft and how many of them were accepted."""
 
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        pass
+    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
+        """An iteration with a draft took ``seconds``: it had ``rows`` rows and ``slots`` positions in all."""
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        """The device has decoded a batch alone.
+
+        Args:
+            clean: no graph was captured meanwhile, so the batch's time is like that of others.
+            gain: tokens per iteration.
+        """
+
+
+class EmptyDrafter(DeviceDrafter):
+    """Proposes nothing: the loop decodes one by one."""
+
+    def start_on_device(self, state: DecodeState) -> int | None:
+        return 0
 
     def draft(self, state: DecodeState) -> Draft:
         return Draft([()] * len(state.rows))
-
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass

@@ -6,7 +6,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, cast
+from typing import Any
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding
@@ -18,7 +18,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop
-from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter, Follows, can_follow
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores
 from fairseq_aggdec.search.guards import exclusive, or_stock
 from fairseq_aggdec.search.loop import draft_and_verify
@@ -34,11 +34,6 @@ Hypothesis = dict[str, Any]
 SPARE_POSITIONS = 16
 # What a drafter whose times are learned from decodes before its first batch.
 WARM_UP_TOKENS = 12
-
-
-def no_more(sample: dict[str, Any]) -> list[Tensor]:
-    """What most drafters read of a batch beside its source."""
-    return []
 
 
 class CachedGenerator(SequenceGenerator):
@@ -175,12 +170,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         net_input = self.verifier.warm_up()
         if net_input is not None:
             self._warm_up(EmptyDrafter(), end=1)
-        prepare = getattr(self.drafter, "prepare", None)
-        if prepare is not None:
-            prepare(self.verifier)
-        if net_input is not None and getattr(self.drafter, "learns_times", False):
+        self.drafter.prepare(self.verifier)
+        if net_input is not None and self.drafter.learns_times:
             # Those of the first drafts are to be like those of the others.
-            with cast(Any, self.drafter).always():
+            with self.drafter.always():
                 end = min(WARM_UP_TOKENS, net_input["src_tokens"].size(1) - 1)
                 self._warm_up(self.drafter, end, {"net_input": net_input})
             self.forget()
@@ -197,13 +190,11 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self._hypotheses(state)
 
     def forget(self) -> None:
-        forget = getattr(self.drafter, "forget", None)
-        if forget is not None:
-            forget()
+        self.drafter.forget()
 
     def refresh(self) -> None:
         super().refresh()
-        for watch in getattr(self.drafter, "watches", ()):
+        for watch in self.drafter.watches:
             watch.answer(True)
 
     @exclusive
@@ -242,19 +233,19 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
         """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
         begin(
-            [sample["net_input"]["src_tokens"], *getattr(self.drafter, "reads", no_more)(sample)],
-            [*self.verifier.watches, *getattr(self.drafter, "watches", ())],
+            [sample["net_input"]["src_tokens"], *self.drafter.reads(sample)],
+            [*self.verifier.watches, *self.drafter.watches],
         )
         beside = Beside(state.device)
         with self.counters.clock("encoder"):
             types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
                 types = self.shortlist(sample["net_input"]["src_tokens"])
-            self.verifier.cached_only = getattr(self.drafter, "reads_heads", False)
+            self.verifier.cached_only = self.drafter.needs_cached_decoder
             self.verifier.start(sample["net_input"], capacity)
             if types is not None:
                 self.verifier.restrict(types)
-        start = beside.work if getattr(self.drafter, "starts_beside", False) else nullcontext
+        start = beside.work if self.drafter.starts_beside else nullcontext
         with self.counters.clock("draft"), start():
             self.drafter.start(sample, self.verifier, state)
         drafted, sentences = self.counters.drafted, len(state.rows)
@@ -271,10 +262,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
             or self.counters.wait is not None
         )
         drafter = self.drafter
-        if not seen and can_follow(drafter):
+        if not seen and isinstance(drafter, DeviceDrafter):
             loop = self._loop_of(drafter)
             if self.on_host or loop.captures():
-                size = drafter.follows(state)
+                size = drafter.start_on_device(state)
                 if size is not None:
                     with self.counters.clock("verify"):
                         loop.decode(state, size, self.counters)
@@ -284,7 +275,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _loop_on_host(self, state: DecodeState) -> None:
         draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
 
-    def _loop_of(self, drafter: Follows) -> DeviceLoop:
+    def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
         """The one of before, unless another drafter or another acceptance has been put in since."""
         loop = self.device_loop
         if loop is None or loop.drafter is not drafter or loop.accept is not self.accept:
@@ -350,3 +341,8 @@ def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None
         parts = flat.split([value.numel() for value in values])
         for hypothesis, value, part in zip(hypotheses, values, parts, strict=True):
             hypothesis[name] = part.view(value.shape).clone()
+
+
+def drafter_of(generator: Any) -> Drafter:
+    """The drafter of a generator; one that drafts nothing where the generator has none."""
+    return generator.drafter if isinstance(generator, DraftAndVerifyGenerator) else EmptyDrafter()

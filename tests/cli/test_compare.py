@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from fairseq_aggdec.bench import comparison, memory
 from fairseq_aggdec.bench.timing import Measurement
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter
 from tests.cli.commands import CUT, PLUGIN, Trained
 from tests.cli.test_tools import script
 
@@ -87,11 +87,13 @@ def test_speed_up_is_of_single_sentences() -> None:
 def test_time_by_module() -> None:
     """What the drafter's encoder took is no longer part of drafting; a method without a drafter has none."""
     counters = Counters(seconds={"encoder": 1.0, "draft": 5.0, "verify": 3.0, "other": 1.0})
-    found = comparison.shares(counters, Namespace(encoder_seconds=2.0))
+    timed = Drafter()
+    timed.encoder_seconds = 2.0
+    found = comparison.shares(counters, timed)
     expected = [0.1, 0.2, 0.3, 0.3, 0.1]
     assert found == pytest.approx(dict(zip(comparison.MODULES, expected, strict=True)))
-    assert comparison.shares(counters, None)["drafter's encoder"] == 0
-    assert comparison.shares(None, None) == {}
+    assert comparison.shares(counters, Drafter())["drafter's encoder"] == 0
+    assert comparison.shares(None, Drafter()) == {}
 
 
 def test_memory_of_each_system_in_its_own_process(

@@ -15,6 +15,7 @@ from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verification, grafted
@@ -156,7 +157,7 @@ def test_both_together_take_fewer_iterations_than_either() -> None:
     assert steps(both, verifier, sample, expected) < min(alone)
 
 
-class Fixed:
+class Fixed(Drafter):
     """Says the same in every iteration; remembers what it was told."""
 
     def __init__(self, draft: Draft):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft
 from tests.support import (
     ACTIVATIONS,
     WORDS,
@@ -28,7 +29,7 @@ from tests.support import (
 Propose = Callable[[int, int, list[int]], int]
 
 
-class ScriptedDrafter:
+class ScriptedDrafter(Drafter):
     """Drafts as long as there is room, each token by a rule of (sentence, output index, oracle output)."""
 
     def __init__(self, oracle: Sequence[Mapping[str, Any]], propose: Propose, longest: int = 7):
@@ -51,12 +52,6 @@ class ScriptedDrafter:
                 ]
             )
         return Draft(drafts)
-
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass
 
 
 def right(sentence: int, position: int, oracle: list[int]) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verification
 from tests.support import (
@@ -121,7 +122,7 @@ def test_encoder_with_a_forward_of_its_own_runs_as_it_is() -> None:
     assert "forward() of its own" in str(encoder_gap(model.encoder))
 
 
-class RandomDrafter:
+class RandomDrafter(Drafter):
     """Drafts of any length and content, right more often than not."""
 
     def __init__(self, oracle: Sequence[Mapping[str, Any]], seed: int):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
 from tests.support import (
@@ -32,7 +33,7 @@ EOS = 2
 TYPES = len(make_task().target_dictionary)
 
 
-class Gardener:
+class Gardener(Drafter):
     """Drafts trees with the right path among others, up to where luck ends it, as the last of all.
 
     Args:
@@ -85,9 +86,6 @@ class Gardener:
 
     def observe(self, verification: Verification, state: DecodeState) -> None:
         self.standing += verification.accepted
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass
 
 
 def grown(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
-from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import BlockDraft, Draft, Verification
+from fairseq_aggdec.windows.draft import BlockDraft, Draft
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal
@@ -21,7 +21,7 @@ from tests.strict.test_methods import SIZES, assert_equal
 BLOCK = 5
 
 
-class Prompter:
+class Prompter(Drafter):
     """Drafts what the output will be, but for some tokens.
 
     Args:
@@ -34,9 +34,6 @@ class Prompter:
         self.outputs, self.chance, self.on_device = outputs, chance, on_device
         self.random = random.Random(5)
 
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        pass
-
     def draft(self, state: DecodeState) -> Draft:
         blocks, room = [], []
         for row in state.rows:
@@ -47,12 +44,6 @@ class Prompter:
         if self.on_device and any(room):
             return BlockDraft(torch.tensor(blocks, device=state.device), room)
         return Draft([block[:most] for block, most in zip(blocks, room, strict=True)])
-
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        pass
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        pass
 
 
 OPTIONS = pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class CopyBoard:
         """(R, K) the texts from where the outputs stand now, ``NO_DRAFT`` behind the last token to draft.
 
         Args:
-            board, owners, rows: as :meth:`~fairseq_aggdec.search.drafter.Follows.block` has them.
+            board, owners, rows: as :meth:`~fairseq_aggdec.search.drafter.DeviceDrafter.block` has them.
             size: K, as in the iteration before: no row has gained more than K + 1 tokens in it.
         """
         own = owners.clamp(max=self.room[0])  # the board may have room for more sentences

@@ -15,12 +15,13 @@ from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, Memory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
 from fairseq_aggdec.windows.transfer import on_host
 
 
-class CopyDrafter:
+class CopyDrafter(DeviceDrafter):
     """Drafts from one text per sentence. What text that is, is said by the class that inherits.
 
     Args:
@@ -34,7 +35,7 @@ class CopyDrafter:
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
 
-    reads_features, ragged = False, True
+    ragged = True
 
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
@@ -132,7 +133,7 @@ class CopyDrafter:
         drafted, accepted = zip(*found, strict=True)
         return list(drafted), list(accepted)
 
-    def follows(self, state: DecodeState) -> int | None:
+    def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:
             return 0
         if self.trees is not None:
