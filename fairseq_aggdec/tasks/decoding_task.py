@@ -1,16 +1,11 @@
-"""What ``--decoding`` adds to a fairseq task: the generator of each method, its counters, no lost sentence."""
+"""What ``--decoding`` adds to a fairseq task: the generator of each method."""
 
-import atexit
 import logging
-import struct
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.logging import metrics
-from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.utils import split_paths
 
@@ -20,7 +15,6 @@ from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
-from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.engine.linear import against_bfloat16
 from fairseq_aggdec.methods.draft_options import (
     blockwise_size,
@@ -54,7 +48,6 @@ from fairseq_aggdec.methods.options import (
 from fairseq_aggdec.methods.shortlist import build_shortlist
 from fairseq_aggdec.search.aligned import AlignedGenerator
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
-from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import (
     BROKEN,
@@ -66,80 +59,20 @@ from fairseq_aggdec.search.errors import (
 )
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.search.guards import block_repeats
-from fairseq_aggdec.tasks.checked_models import CheckedModels
+from fairseq_aggdec.tasks.hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 
-class DecodingTask(CheckedModels):
+class DecodingTask(Hooks):
     """Mixed in before a sequence-to-sequence task whose configuration has the fields of ``DecodingConfig``.
 
     Attributes:
-        counters: of everything that this task's generators decoded.
         first_number: index of the first symbol that is a number, for ``--acceptance distance``; None where symbols are
             words.
     """
 
     first_number: int | None = None
-
-    def __init__(self, cfg: Any, *args: Any, **kwargs: Any):
-        super().__init__(cfg, *args, **kwargs)
-        self.counters = Counters()
-        self.summary_at_exit = False
-        self.training = False
-
-    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
-        """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
-        times = getattr(self.cfg, "upsample_primary", 1)
-        parts = (Path(path).glob(f"{split}1.*") for path in split_paths(self.cfg.data))
-        if kwargs.get("combine") and times < 0 and any(map(any, parts)):
-            raise ValueError(
-                f"--upsample-primary {times}: of a set in parts ({split}, {split}1 ...) fairseq takes the first that "
-                "many times; for all parts once, say --upsample-primary 1"
-            )
-        try:
-            super().load_dataset(split, *args, **kwargs)
-        except (EOFError, ValueError, struct.error) as error:
-            raise ValueError(
-                f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
-            ) from error
-
-    def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
-        self.training = True  # only training and validation ask for a criterion
-        return super().build_criterion(*args, **kwargs)
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stock batching, but no sentence is lost.
-
-        fairseq drops the end of a set that does not fill ``--required-batch-size-multiple`` (default 8), which is
-        harmless in training only.
-        """
-        if not (self.training and dataset is self.datasets.get(self.cfg.train_subset)):
-            kwargs["required_batch_size_multiple"] = 1
-        return super().get_batch_iterator(dataset, *args, **kwargs)
-
-    def train_step(
-        self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """fairseq's, with ``--amp`` on CPU too: products in bfloat16, weights and sums in fp32."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(optimizer, AMPOptimizer)):
-            return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
-
-    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
-        tokens, iterations = self.counters.tokens, self.counters.iterations
-        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
-        if self.counters.iterations > iterations:
-            logging_output["_emitted"] = self.counters.tokens - tokens
-            logging_output["_iterations"] = self.counters.iterations - iterations
-        return loss, sample_size, logging_output
-
-    def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        super().reduce_metrics(logging_outputs, criterion)
-        iterations = sum(log.get("_iterations", 0) for log in logging_outputs)
-        if iterations:
-            # Not mean_accepted, which is what a criterion measures, by other means and on other positions.
-            emitted = sum(log.get("_emitted", 0) for log in logging_outputs)
-            metrics.log_scalar("decoded_accepted", emitted / iterations, iterations, round=2)
 
     def build_generator(
         self,
@@ -384,15 +317,3 @@ class DecodingTask(CheckedModels):
             drafted_nodes(cfg, on_gpu(drafter)),
             graphs=not cfg.no_graphs,
         )
-
-    def _log_summary_at_exit(self) -> None:
-        # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.
-        if not self.summary_at_exit and not getattr(self.cfg, "eval_bleu", False):
-            self.summary_at_exit = True
-            atexit.register(self._log_summary)
-
-    def _log_summary(self) -> None:
-        if self.counters.sentences:
-            logger.info("decoding summary: %s", self.counters.summary())
-        if made.graphs:
-            logger.info("graphs: %s", made.summary())
