@@ -151,11 +151,11 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
 
 
 def encoder_form(model: nn.Module) -> str:
-    return form(FastEncoder(model.encoder, pack=True))
+    return form(FastEncoder(model.encoder))
 
 
 def decoder_form(model: nn.Module) -> str:
-    return form(CachedDecoder(model.decoder, pack=True))
+    return form(CachedDecoder(model.decoder))
 
 
 def form(part: Any) -> str:

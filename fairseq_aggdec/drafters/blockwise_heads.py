@@ -9,6 +9,7 @@ chain (``--slot-chain``) those of their likely tokens are drafted that go togeth
 import functools
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class BlockwiseHeadsDrafter(Warmed):
             weight = weight or broken_weight(decoder.head_layers)
         if decoder.chain is not None:
             weight = weight or broken_weight(decoder.chain)
-            self.chain = FastChain(decoder, member.pack, self.proposing.int8)
+            self.chain = FastChain(decoder, replace(member.precision, int8=self.proposing.int8))
         self.proposer: Proposer | None = None
         if isinstance(member.decoder, CachedDecoder):
             vocabulary = member.decoder.draft_projection(self.proposing)

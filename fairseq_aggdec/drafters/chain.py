@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, tokens_before
 
 
@@ -18,17 +19,16 @@ class FastChain:
 
     Args:
         decoder: has a chain.
-        int8: compute the products in 8 bits.
-        pack: lay the weights out for few rows on CPU. (What a slot hears of every token, V x C, is kept in any case.)
+        precision: how to compute. (What a slot hears of every token, V x C, is kept in any case.)
     """
 
     @torch.no_grad()
-    def __init__(self, decoder: ChainedDecoder, pack: bool, int8: bool = False):
+    def __init__(self, decoder: ChainedDecoder, precision: Precision = EXACT):
         assert decoder.chain is not None
         embedded = decoder.embed_scale * decoder.embed_tokens.weight
         self.heard = decoder.chain.read_token(embedded)  # (V, C)
-        self.read_slot = linear([decoder.chain.read_slot], pack=pack, int8=int8)
-        self.write = linear([decoder.chain.write], pack=pack, int8=int8)
+        self.read_slot = linear([decoder.chain.read_slot], precision)
+        self.write = linear([decoder.chain.write], precision)
         self.projection = decoder.output_projection
 
     def told(self, features: Tensor, before: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ slots (with slots that predict the token after them, the last committed token is
 import functools
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
@@ -54,10 +56,9 @@ class NarDrafter(Warmed):
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
         block_size: chooses k, at most the trained one, which is the default.
-        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.engine.linear`).
+        precision: how the drafter computes, but for ``int8``, which ``proposing`` says.
         proposing: how drafts are computed.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
-        graphs: on a GPU, replay the drafter's calls as captured graphs.
 
     Attributes:
         broken: its numbers are not finite: it drafts nothing until its parameters change.
@@ -67,14 +68,14 @@ class NarDrafter(Warmed):
         self,
         model: NarDrafterModel,
         block_size: BlockSize | None = None,
-        pack: bool = True,
+        precision: Precision = EXACT,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
-        graphs: bool = False,
     ):
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
-        self.model, self.pack, self.proposing, self.graphs = model, pack, proposing, graphs
+        self.model, self.proposing = model, proposing
+        self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
         self.watch: ModelWatch | None = None
         self.verifier_model: Any = None
@@ -324,10 +325,10 @@ class NarDrafter(Warmed):
         fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
         if fast_decoder:
-            self.slots = CachedSlots(model, self.pack, self.proposing.int8, self.graphs)
+            self.slots = CachedSlots(model, self.precision)
         self.chain: FastChain | None = None
         if model.decoder.chain is not None:
-            self.chain = FastChain(model.decoder, self.pack, self.proposing.int8)
+            self.chain = FastChain(model.decoder, self.precision)
         self.proposer: Proposer | None = None
         if isinstance(self.slots, CachedSlots):
             vocabulary = self.slots.draft_projection(self.proposing)
@@ -340,7 +341,7 @@ class NarDrafter(Warmed):
     def _fast_encoder(self) -> FastEncoder | StockEncoder:
         encoder = self.model.encoder
         return (
-            FastEncoder(encoder, self.pack, self.proposing.int8)
+            FastEncoder(encoder, self.precision)
             if encoder_gap(encoder) is None
             else StockEncoder(encoder)
         )

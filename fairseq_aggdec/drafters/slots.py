@@ -14,6 +14,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import Embedding
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -82,10 +83,8 @@ def keys_beside(shape: Shape) -> int:
 class CachedSlots(CachedDecoder):
     """The cached decoder over mask slots; a causal prefix is read once and kept."""
 
-    def __init__(
-        self, model: NarDrafterModel, pack: bool, int8: bool = False, graphs: bool = False
-    ):
-        super().__init__(model.decoder, pack, int8, graphs)
+    def __init__(self, model: NarDrafterModel, precision: Precision = EXACT):
+        super().__init__(model.decoder, precision)
         self.model = model
         self.decoder: NarDecoder = model.decoder
         # What stands where a mask slot does.

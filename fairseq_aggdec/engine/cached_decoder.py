@@ -9,6 +9,7 @@ there. Architectures with other layers are for :mod:`~fairseq_aggdec.engine.pref
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +21,7 @@ from fairseq_aggdec.engine.compiled import Embedding, compile_layers, needs_mask
 from fairseq_aggdec.engine.decoder_layer import DecoderLayer
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.graphs.window_graphs import Kept, WindowGraphs
-from fairseq_aggdec.engine.head_layers import FastHeadLayers
-from fairseq_aggdec.engine.heads import FastHeads
+from fairseq_aggdec.engine.heads import FastHeadLayers, FastHeads
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
     FastLinear,
@@ -29,6 +29,7 @@ from fairseq_aggdec.engine.linear import (
     carry_biases,
     some_outputs,
 )
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.grid import GridWindow
@@ -45,23 +46,15 @@ class CachedDecoder:
     Args:
         decoder: one for which :func:`~fairseq_aggdec.engine.plain.support.decoder_gap` is None; its weights are read,
             never changed.
-        pack: lay the weights out once for small row counts (fp32 on CPU; a second copy of them in memory).
-        int8: compute products in 8 bits, such that a position's result does not depend on what stands beside it.
-        graphs: on a GPU, replay the step as captured graphs.
+        precision: how to compute.
     """
 
-    def __init__(
-        self,
-        decoder: TransformerDecoderBase,
-        pack: bool,
-        int8: bool = False,
-        graphs: bool = False,
-    ):
-        self.decoder, self.pack, self.int8 = decoder, pack, int8
-        self.layers = [DecoderLayer(layer, pack, int8) for layer in decoder.layers]
+    def __init__(self, decoder: TransformerDecoderBase, precision: Precision = EXACT):
+        self.decoder, self.precision = decoder, precision
+        self.layers = [DecoderLayer(layer, precision) for layer in decoder.layers]
         device = decoder.embed_tokens.weight.device
-        self.project_in = _optional_linear(decoder.project_in_dim, pack, int8)
-        self.project_out = _optional_linear(decoder.project_out_dim, pack, int8)
+        self.project_in = _optional_linear(decoder.project_in_dim, precision)
+        self.project_out = _optional_linear(decoder.project_out_dim, precision)
         self.scale = float(decoder.embed_scale)
         self.embed_norm = _optional_norm(decoder.layernorm_embedding)
         self.opening: Tensor | None = None  # (C,), what is added to embeddings
@@ -70,11 +63,11 @@ class CachedDecoder:
             self._carry_biases()
         self.norm = _optional_norm(decoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm, self._embedding())
-        self.project_vocabulary = linear([decoder.output_projection], pack=pack, int8=int8)
+        self.project_vocabulary = linear([decoder.output_projection], precision)
         self.project_drafts: FastLinear | Int8Linear | None = None
         self.proposing = AS_VERIFIED
         headed = isinstance(decoder, HeadedDecoder)
-        self.heads = FastHeads(decoder.heads, pack, int8) if headed else None
+        self.heads = FastHeads(decoder.heads, precision) if headed else None
         self.draft_heads = self.heads
         self.head_layers: FastHeadLayers | None = None
         self.position_table: Tensor | None = None
@@ -83,7 +76,7 @@ class CachedDecoder:
         self.spare: Tensor | None = None  # flat: the memory of the cache, kept from batch to batch
         self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
         self.graphs = None
-        if graphs and device.type == "cuda":
+        if precision.graphs and device.type == "cuda":
             self.graphs = WindowGraphs(self._run_on_grid, device)
 
     def _carry_biases(self) -> None:
@@ -146,7 +139,7 @@ class CachedDecoder:
         """Until the next batch, :meth:`logits` are -inf but for the given types (M,) int64, the only ones computed."""
         part = some_outputs(self.decoder.output_projection, types)
         # In fp32 laying the weight out anew for every batch would not pay.
-        self.types, self.project_types = types, linear([part], pack=False, int8=self.int8)
+        self.types, self.project_types = types, linear([part], replace(self.precision, pack=False))
 
     def features(self, window: Window) -> Tensor:
         """Runs the window and stores its keys and values: tokens (N,) -> decoder features (N, C_out), or of what is
@@ -220,12 +213,12 @@ class CachedDecoder:
             return
         self.proposing, projection = proposing, self.decoder.output_projection
         self.project_drafts = None
-        cheaper = proposing.int8 and not self.int8
+        cheaper = proposing.int8 and not self.precision.int8
         if 0 < proposing.types < projection.out_features or cheaper:
             part = some_outputs(projection, slice(proposing.types or None))
-            self.project_drafts = linear([part], pack=self.pack, int8=proposing.int8)
+            self.project_drafts = linear([part], replace(self.precision, int8=proposing.int8))
         if self.heads is not None and cheaper:
-            self.draft_heads = FastHeads(self.decoder.heads, self.pack, int8=True)
+            self.draft_heads = FastHeads(self.decoder.heads, replace(self.precision, int8=True))
         else:
             self.draft_heads = self.heads
         self.head_layers = None
@@ -275,8 +268,8 @@ class CachedDecoder:
             return self.draft_heads.others(features, block_size)
         assert chosen is not None
         if self.head_layers is None:
-            int8 = proposing.int8 or self.int8
-            self.head_layers = FastHeadLayers(self.decoder, self.pack, int8)
+            int8 = proposing.int8 or self.precision.int8
+            self.head_layers = FastHeadLayers(self.decoder, replace(self.precision, int8=int8))
         sentences = self.sentences[: features.size(0)]
         if rows is not None:
             sentences = [self.sentences[row] for row in rows]
@@ -287,7 +280,7 @@ class CachedDecoder:
     def reads_trees(self) -> bool:
         """Local attention counts places, which are no positions in a tree. In 8 bits a token's numbers must be the same
         in whatever window: the compiled library leaves out what is hidden, PyTorch's sums round by what is between."""
-        return self.span is None and (not self.int8 or self.compiled is not None)
+        return self.span is None and (not self.precision.int8 or self.compiled is not None)
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values: (row, from which place of the cache, to which)."""
@@ -390,9 +383,9 @@ class CachedDecoder:
 
 
 def _optional_linear(
-    module: nn.Linear | None, pack: bool, int8: bool
+    module: nn.Linear | None, precision: Precision
 ) -> FastLinear | Int8Linear | None:
-    return None if module is None else linear([module], pack=pack, int8=int8)
+    return None if module is None else linear([module], precision)
 
 
 def _optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:

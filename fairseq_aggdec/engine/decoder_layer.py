@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.attention import attend_by_query
 from fairseq_aggdec.engine.int8 import attend_alone, linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.window import Window
 
 
 class DecoderLayer:
     """One decoder layer over the N tokens of a window."""
 
-    def __init__(self, layer: Any, pack: bool, int8: bool):
+    def __init__(self, layer: Any, precision: Precision):
         own, cross = layer.self_attn, layer.encoder_attn
-        product = functools.partial(linear, pack=pack, int8=int8)
-        self.own, self.pack, self.int8 = own, pack, int8
+        product = functools.partial(linear, precision=precision)
+        self.own, self.precision = own, precision
         self.heads = own.num_heads
         self.pre_norm = bool(layer.normalize_before)
         self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
@@ -42,7 +43,7 @@ class DecoderLayer:
             bias = bias - out.bias.detach() - weight @ out.bias.detach()
         both.weight = nn.Parameter(weight, requires_grad=False)
         both.bias = nn.Parameter(bias, requires_grad=False)
-        return FastLinear([both], pack=self.pack)
+        return FastLinear([both], pack=self.precision.pack)
 
     def split(self, kv: Tensor) -> Tensor:
         """Keys and values (B, L, 2C) -> (2, B, H, L, D), a view."""
@@ -54,7 +55,7 @@ class DecoderLayer:
         k, v = kv.unbind(0)
         # (N, C) -> (B, H, W, D)
         grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
-        if self.int8:
+        if self.precision.int8:
             attended = attend_alone(grid, k, v, mask)
         elif window.fixed and grid.device.type == "cpu":  # --strict
             attended = attend_by_query(grid, k, v, mask)

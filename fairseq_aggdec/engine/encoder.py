@@ -12,6 +12,7 @@ from fairseq_aggdec.engine.attention import with_kernels
 from fairseq_aggdec.engine.compiled import compile_layers
 from fairseq_aggdec.engine.int8 import attend_alone, linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
@@ -21,10 +22,10 @@ EncoderOut = dict[str, Any]
 class _Layer:
     """One encoder layer over (B, S, C)."""
 
-    def __init__(self, layer: Any, pack: bool, int8: bool):
+    def __init__(self, layer: Any, precision: Precision):
         attention = layer.self_attn
-        product = functools.partial(linear, pack=pack, int8=int8)
-        self.heads, self.int8 = attention.num_heads, int8
+        product = functools.partial(linear, precision=precision)
+        self.heads, self.int8 = attention.num_heads, precision.int8
         self.qkv = product([attention.q_proj, attention.k_proj, attention.v_proj])
         self.own_out = product([attention.out_proj])
         self.own_norm = FastNorm(layer.self_attn_layer_norm)
@@ -50,13 +51,12 @@ class FastEncoder:
 
     Args:
         encoder: its weights are read, never changed.
-        pack: lay the weights out for few rows on CPU.
-        int8: compute in 8 bits, such that a sentence's result does not depend on what stands beside it.
+        precision: how to compute.
     """
 
-    def __init__(self, encoder: TransformerEncoderBase, pack: bool, int8: bool = False):
+    def __init__(self, encoder: TransformerEncoderBase, precision: Precision = EXACT):
         self.encoder = encoder
-        self.layers = [_Layer(layer, pack, int8) for layer in encoder.layers]
+        self.layers = [_Layer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm)
         self.positions: Tensor | None = None  # (longest source so far, C)

@@ -1,15 +1,24 @@
-"""Block heads over packed weights: only the heads and positions that are read."""
+"""Block heads and their layers over packed weights: only the heads and positions that are read."""
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_aggdec.engine.compiled import compile_layers
+from fairseq_aggdec.engine.decoder_layer import DecoderLayer
+from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
-from fairseq_aggdec.engine.linear import FastLinear, some_outputs
+from fairseq_aggdec.engine.linear import FastLinear, FastNorm, some_outputs
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import HeadsStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
+from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+from fairseq_aggdec.windows.masks import additive_mask, mask_of_rows
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.window import Window
 
 
 class FastHeads:
@@ -17,12 +26,11 @@ class FastHeads:
 
     Args:
         heads: the trained module; its weights are read, never changed.
-        pack: lay the weights out for few rows on CPU.
-        int8: compute in 8 bits.
+        precision: how to compute.
     """
 
-    def __init__(self, heads: BlockHeads, pack: bool, int8: bool = False):
-        self.heads, self.pack, self.int8 = heads, pack, int8
+    def __init__(self, heads: BlockHeads, precision: Precision = EXACT):
+        self.heads, self.precision = heads, precision
         self.struct: HeadsStruct | None = None
         self.first_head = None if heads.identity_first else self._layers(0, 1)
         if heads.block_size > 1:
@@ -56,7 +64,7 @@ class FastHeads:
         )
 
     def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear | Int8Linear:
-        return linear([some_outputs(module, rows)], relu, self.pack, self.int8)
+        return linear([some_outputs(module, rows)], self.precision, relu)
 
     def first(self, features: Tensor) -> Tensor:
         """Head 1, the model itself: (N, C) -> (N, C)."""
@@ -120,3 +128,66 @@ class FastHeads:
                 self.biases[:wanted], by_head[:wanted], self.weights[:wanted]
             ).transpose(0, 1)
         return correction + features.unsqueeze(1)
+
+
+class FastHeadLayers:
+    """The layers that heads 2 to k pass through, in evaluation mode.
+
+    Args:
+        decoder: has them; its weights are read, never changed.
+        precision: how to compute. (What a head hears of every token, V x C, is kept in any case.)
+
+    Attributes:
+        heard: (V, C), what heads hear of every token.
+    """
+
+    @torch.no_grad()
+    def __init__(self, decoder: HeadedDecoder, precision: Precision):
+        module = decoder.head_layers
+        assert module is not None
+        self.heard = module.read_token(decoder.embed_scale * decoder.embed_tokens.weight)  # (V, C)
+        self.layers = [DecoderLayer(layer, precision) for layer in module.layers]
+        self.norm = None if module.layer_norm is None else FastNorm(module.layer_norm)
+        self.compiled = compile_layers(self.layers, self.norm)
+        self.encoder_out: EncoderOut | None = None
+
+    def _start(self, encoder_out: EncoderOut) -> None:
+        states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
+        padding = encoder_out["encoder_padding_mask"]
+        self.encoder_out, self.sentences = encoder_out, list(range(len(states)))
+        self.of_all = [layer.cross_kv(states) for layer in self.layers]  # each (B, S, 2C)
+        self.mask_of_all = additive_mask(padding[0], states.dtype) if padding else None
+        self.memory, self.memory_mask = self.of_all, self.mask_of_all
+
+    def _read(self, encoder_out: EncoderOut, sentences: list[int]) -> None:
+        """Has keys and values of the given sentences of a batch where the layers read them."""
+        if self.encoder_out is not encoder_out:
+            self._start(encoder_out)
+        if sentences == self.sentences:
+            return
+        rows = to_device(sentences, self.of_all[0].device)
+        self.sentences, mask = sentences, self.mask_of_all
+        self.memory = [memory.index_select(0, rows) for memory in self.of_all]
+        self.memory_mask = None if mask is None else mask_of_rows(mask, rows)
+
+    def __call__(
+        self, heads: Tensor, chosen: Tensor, encoder_out: EncoderOut, sentences: Sequence[int]
+    ) -> Tensor:
+        """Outputs of heads 2 to H + 1 (R, H, C), which have :attr:`heard` the tokens of head 1 (R,) -> (R, H, C).
+
+        Args:
+            encoder_out: of the whole batch.
+            sentences: of which of them the R rows are.
+        """
+        self._read(encoder_out, list(sentences))
+        rows, count, width = heads.shape
+        window = Window(chosen, [0] * rows, [count] * rows)
+        cache = heads.new_empty(len(self.layers), rows, count, 2 * width)
+        x = heads.flatten(0, 1)
+        if self.compiled is not None:
+            x = self.compiled.decode(x, window, cache, None, self.memory, self.memory_mask)
+            return x.view_as(heads)
+        mask = window.mask(x.dtype)
+        for layer, kept, memory in zip(self.layers, cache.unbind(0), self.memory, strict=True):
+            x = layer(x, window, kept, mask, layer.split(memory), self.memory_mask)
+        return (x if self.norm is None else self.norm(x)).view_as(heads)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.linear import FastLinear, joined, joined_bias
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import Product, in_levels, kernels
 
 SMALLEST_RANGE = 1e-12  # of a row, as kernels.cpp has it
@@ -103,13 +104,13 @@ class Int8Linear:
 
 
 def linear(
-    modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True, int8: bool = False
+    modules: Sequence[nn.Linear], precision: Precision = EXACT, relu: bool = False
 ) -> FastLinear | Int8Linear:
     """The layer in 8 bits where that was asked for and can be had."""
     weights = [module.weight for module in modules]
-    if int8 and all(weight.dtype in KINDS and weight.device.type == "cpu" for weight in weights):
+    if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
         return Int8Linear(modules, relu)
-    return FastLinear(modules, relu, pack)
+    return FastLinear(modules, relu, precision.pack)
 
 
 def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Member:
         left: why only stock fairseq decodes with the model; None: this does.
     """
 
-    def __init__(self, model: Any, pack: bool, int8: bool = False, graphs: bool = False):
-        self.model, self.pack, self.int8, self.graphs = model, pack, int8, graphs
+    def __init__(self, model: Any, precision: Precision = EXACT):
+        self.model, self.precision = model, precision
         self.watch: ModelWatch | None = None
         self.said: set[str] = set()
         self._look()
@@ -53,7 +54,7 @@ class Member:
             ("encoder", self.encoder_gap),
             ("decoder", self.decoder_gap or self.left),
         ):
-            if gap is not None and self.int8:
+            if gap is not None and self.precision.int8:
                 raise ValueError(f"--int8 needs the {part} of a stock Transformer, not {gap}")
         if self.encoder_gap is not None:
             self.say(f"encoder runs as it is: {self.encoder_gap}")
@@ -69,8 +70,8 @@ class Member:
         if self.watch is not None and not self.watch.changed():
             return
         self._look()
-        model, pack, int8 = self.model, self.pack, self.int8
-        if int8:
+        model, precision = self.model, self.precision
+        if precision.int8:
             _check_int8(model)
         packed: list[nn.Module] = []
         others: list[nn.Module] = [model]
@@ -80,12 +81,10 @@ class Member:
         # Before anything is read: what is written meanwhile is seen.
         watch = ModelWatch(packed, others)
         self.encoder = (
-            FastEncoder(model.encoder, pack, int8) if fast_encoder else StockEncoder(model.encoder)
+            FastEncoder(model.encoder, precision) if fast_encoder else StockEncoder(model.encoder)
         )
         self.decoder = (
-            CachedDecoder(model.decoder, pack, int8, self.graphs)
-            if fast_decoder
-            else PrefixDecoder(model)
+            CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
         )
         self.watch = watch
 

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.draft import Draft, Verification
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import Window
@@ -56,12 +58,8 @@ class Verifier:
 
     Args:
         models: fairseq encoder-decoder models in evaluation mode; probabilities of several are averaged, as in stock.
-        pack: keep weights packed for CPU (see :mod:`fairseq_aggdec.engine.linear`).
+        precision: how the models compute.
         temperature: divides the logits before the softmax.
-        int8: compute products in 8 bits (fp32 models on CPU).
-        strict: lay all windows of a batch out to so many slots per row, see :mod:`fairseq_aggdec.windows.grid`;
-            0: windows are as large as what they hold.
-        graphs: on a GPU, replay windows as captured graphs.
         leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
 
     Attributes:
@@ -72,19 +70,16 @@ class Verifier:
     def __init__(
         self,
         models: Sequence[nn.Module],
-        pack: bool = True,
+        precision: Precision = EXACT,
         temperature: float = 1.0,
-        int8: bool = False,
-        strict: int = 0,
-        graphs: bool = False,
         leaves: bool = False,
     ):
-        self.strict, self.leaves, self.cached_only = strict, leaves, False
+        self.strict, self.leaves, self.cached_only = precision.strict, leaves, False
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
-        graphs = graphs and not strict
-        self.members = [Member(model, pack, int8, graphs) for model in models]
-        if strict:
+        precision = replace(precision, graphs=precision.graphs and not precision.strict)
+        self.members = [Member(model, precision) for model in models]
+        if precision.strict:
             self._check_strict()
         self.temperature = temperature
         self.features: list[Tensor] = []
@@ -97,11 +92,11 @@ class Verifier:
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row.
 
-        With ``strict`` there will never be room for more.
+        With ``precision.strict`` there will never be room for more.
 
         Raises:
             LeftToStock: a model with which only stock fairseq decodes as it says, where ``leaves`` is true.
-            ValueError: ``strict``, and a model that was altered.
+            ValueError: ``precision.strict``, and a model that was altered.
         """
         for member in self.members:
             member.refresh()

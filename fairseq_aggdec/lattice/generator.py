@@ -11,6 +11,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
@@ -62,7 +63,7 @@ class LatticeGenerator(SequenceGenerator):
         normalise: see :class:`~fairseq_aggdec.lattice.scoring.EdgeScorer`.
         form: of the Viterbi search.
         count: paths per sentence (``--nbest``).
-        pack: keep weights packed for CPU.
+        precision: how the models compute.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class LatticeGenerator(SequenceGenerator):
         normalise: Normalise,
         form: Form,
         count: int = 1,
-        pack: bool = True,
+        precision: Precision = EXACT,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
         self.candidate_model, self.counters = candidate_model, counters
         self.candidates, self.least, self.length_window = candidates, least, length_window
         self.smoothing, self.form, self.count = smoothing, form, count
-        self.scorer = EdgeScorer(models, normalise, pack, self.temperature)
+        self.scorer = EdgeScorer(models, normalise, precision, self.temperature)
 
     @exclusive
     def prepare(self) -> None:

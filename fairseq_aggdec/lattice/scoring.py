@@ -14,6 +14,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.member import Member
 from fairseq_aggdec.engine.plain.support import parts_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.windows.window import NodeWindow
 
@@ -41,7 +42,7 @@ class EdgeScorer:
         models: of ``--arch lattice_transformer``, in evaluation mode.
         normalise: ``candidates``: probabilities of a position's candidates add up to 1, and only these are projected;
             ``vocabulary``: those of all types do.
-        pack: keep weights packed for CPU.
+        precision: how the models compute.
         temperature: divides the logits.
 
     Raises:
@@ -52,12 +53,12 @@ class EdgeScorer:
         self,
         models: Sequence[nn.Module],
         normalise: Normalise = "candidates",
-        pack: bool = True,
+        precision: Precision = EXACT,
         temperature: float = 1.0,
     ):
         for model in models:
             _refuse(parts_gap(model.decoder) or probabilities_gap(model))
-        self.members = [ScorerMember(model, pack) for model in models]
+        self.members = [ScorerMember(model, precision) for model in models]
         self.normalise, self.temperature = normalise, temperature
 
     def start(self, net_input: Mapping[str, Tensor]) -> None:

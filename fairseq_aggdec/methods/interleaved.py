@@ -7,6 +7,7 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options import beam_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
@@ -48,8 +49,7 @@ def build_interleaved_generator(
     alignment = getattr(args, "print_alignment", None)
     extra |= {
         "counters": task.counters,
-        "pack": not cfg.no_weight_packing,
-        "graphs": not cfg.no_graphs,
+        "precision": Precision(pack=not cfg.no_weight_packing, graphs=not cfg.no_graphs),
         "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
     generator_class: Any = InterleavedGenerator

@@ -9,6 +9,7 @@ from typing import Any
 from fairseq.tasks import FairseqTask
 from torch import nn
 
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
@@ -100,6 +101,6 @@ def build_lattice_generator(
         "normalise": str(cfg.lattice_normalise),
         "form": str(cfg.lattice_search),
         "count": getattr(args, "nbest", 1),
-        "pack": not cfg.no_weight_packing,
+        "precision": Precision(pack=not cfg.no_weight_packing),
     }
     return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)

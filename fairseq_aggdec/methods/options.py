@@ -7,6 +7,7 @@ from typing import Any
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
@@ -227,17 +228,17 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
     return at_least(cfg.min_block_size, rules[kind]())
 
 
-def strict_width(cfg: DecodingConfig) -> int:
-    """Slots of every row in every window, 0 where windows are as large as what they hold.
+def precision(cfg: DecodingConfig) -> Precision:
+    """How the options say that models compute.
 
     Raises:
-        ValueError: fewer than a window with a draft needs, or an option that shapes windows otherwise.
+        ValueError: ``--strict`` leaves no slot for a draft, or stands beside ``--int8``.
     """
     if cfg.strict and cfg.strict < 2:
         raise ValueError(f"--strict {cfg.strict}: it must be at least 2, or 0")
     if cfg.strict and cfg.int8:
         raise ValueError("--strict does not go with --int8, whose outputs agree without it")
-    return int(cfg.strict)
+    return Precision(not cfg.no_weight_packing, bool(cfg.int8), not cfg.no_graphs, int(cfg.strict))
 
 
 def announce_int8(cfg: DecodingConfig) -> None:

@@ -14,6 +14,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import Beside
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
@@ -42,10 +43,7 @@ class CachedGenerator(SequenceGenerator):
     Args:
         models, tgt_dict, **options: as ``SequenceGenerator``.
         counters: statistics, added to.
-        pack: keep weights packed for CPU.
-        int8: compute the models' products in 8 bits.
-        strict: slots of every row in every window, see :class:`~fairseq_aggdec.engine.verifier.Verifier`.
-        graphs: on a GPU, replay the decoder's calls as captured graphs.
+        precision: how the models compute.
         retain_history: keep in the hypotheses what every iteration saw.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
     """
@@ -56,10 +54,7 @@ class CachedGenerator(SequenceGenerator):
         tgt_dict: Any,
         *,
         counters: Counters,
-        pack: bool = True,
-        int8: bool = False,
-        strict: int = 0,
-        graphs: bool = False,
+        precision: Precision = EXACT,
         retain_history: bool = False,
         no_repeat_ngram_size: int = 0,
         **options: Any,
@@ -67,9 +62,7 @@ class CachedGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
-        self.verifier = Verifier(
-            list(self.model.models), pack, self.temperature, int8, strict, graphs, leaves=True
-        )
+        self.verifier = Verifier(list(self.model.models), precision, self.temperature, leaves=True)
 
     @exclusive
     def prepare(self) -> None:

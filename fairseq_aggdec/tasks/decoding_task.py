@@ -37,13 +37,13 @@ from fairseq_aggdec.methods.options import (
     announce_ngram_blocking,
     announce_unused,
     beam_gap,
+    precision,
     refuse_missing_constraints,
     refuse_no_beam,
     refuse_slots,
     refuse_unsupported,
     refuse_wide_beam,
     set_greedy_beam,
-    strict_width,
 )
 from fairseq_aggdec.methods.shortlist import build_shortlist
 from fairseq_aggdec.search.aligned import AlignedGenerator
@@ -111,16 +111,13 @@ class DecodingTask(Hooks):
             return self._prepared(build_lattice_generator(self.cfg, self, models, args, extra))
         extra |= {
             "counters": self.counters,
-            "pack": not self.cfg.no_weight_packing,
-            "int8": bool(self.cfg.int8),
-            "graphs": not self.cfg.no_graphs,
+            "precision": precision(self.cfg),
             "retain_history": bool(getattr(args, "retain_iter_history", False)),
         }
         if getattr(args, "print_alignment", None):
             extra["print_alignment"] = args.print_alignment
         if decoding == "beam":
             return self._build_beam_generator(models, args, extra)
-        extra["strict"] = strict_width(self.cfg)
         return self._build_greedy_generator(
             decoding, models, args, extra | {"shortlist": shortlist}
         )
@@ -312,8 +309,7 @@ class DecodingTask(Hooks):
         return NarDrafter(
             drafter,
             drafted_size(cfg, drafter),
-            not cfg.no_weight_packing,
+            precision(cfg),
             proposing(cfg),
             drafted_nodes(cfg, on_gpu(drafter)),
-            graphs=not cfg.no_graphs,
         )

@@ -209,7 +209,7 @@ def test_prefix_tokens() -> None:
 @FIRST
 def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
     model = headed(layout, identity)
-    decoder = CachedDecoder(model.decoder, pack=True)
+    decoder = CachedDecoder(model.decoder)
     assert decoder.heads is not None
     features = torch.randn(5, 16)
     with torch.inference_mode():
@@ -242,7 +242,7 @@ def test_proposals_in_8_bits_change_no_output(layout: str, identity: bool) -> No
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_fast_heads_in_half_precision(layout: str, identity: bool, dtype: torch.dtype) -> None:
     heads = headed(layout, identity).decoder.heads.to(dtype)
-    fast, features = FastHeads(heads, pack=True), torch.randn(5, 16).to(dtype)
+    fast, features = FastHeads(heads), torch.randn(5, 16).to(dtype)
     with torch.inference_mode():
         expected = heads(features, range(4))
         found = torch.cat([fast.first(features).unsqueeze(1), fast.others(features, 4)], dim=1)
@@ -251,7 +251,7 @@ def test_fast_heads_in_half_precision(layout: str, identity: bool, dtype: torch.
 
 
 def test_dense_heads_pack_their_hidden_units_once() -> None:
-    fast = FastHeads(headed("dense").decoder.heads, pack=True)
+    fast = FastHeads(headed("dense").decoder.heads)
     assert fast.first_head is not None and fast.first_head[0] is fast.expand
 
 

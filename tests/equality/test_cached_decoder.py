@@ -10,6 +10,7 @@ import torch
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.window import Window
@@ -74,7 +75,7 @@ def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> N
 
     sources = sorted(random_sources(seed, 4), key=len, reverse=True)  # as fairseq's LSTM wants them
     net_input = make_batch(sources, left_pad)["net_input"]
-    verifier = Verifier([model], pack)
+    verifier = Verifier([model], Precision(pack=pack))
     verifier.start(net_input, capacity=3)
     committed: list[list[int]] = [
         [2] for _ in sources
@@ -136,14 +137,14 @@ def test_encoder_output_equals_stock(name: str) -> None:
     for left_pad in (True, False):
         net_input = make_batch(random_sources(5, 4), left_pad)["net_input"]
         found, expected = (
-            FastEncoder(model.encoder, pack=True)(net_input),
+            FastEncoder(model.encoder)(net_input),
             model.encoder(**net_input),
         )
         real = ~expected["encoder_padding_mask"][0].t()
         assert_close(found["encoder_out"][0][real], expected["encoder_out"][0][real])
         assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
     alone = make_batch([[5, 6, 7]])["net_input"]
-    for encoder in (FastEncoder(model.encoder, pack=True), StockEncoder(model.encoder)):
+    for encoder in (FastEncoder(model.encoder), StockEncoder(model.encoder)):
         assert encoder(alone)["encoder_padding_mask"] == []
 
 

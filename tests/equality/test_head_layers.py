@@ -60,7 +60,7 @@ def test_output_is_head_1s_own(pre_norm: bool, chain: bool, rows: int) -> None:
 def test_layers_say_what_the_module_says(pre_norm: bool, dtype: torch.dtype) -> None:
     """Of all rows or some, when rows have ended, and with fewer heads."""
     model = layered(pre_norm).to(dtype)
-    fast = CachedDecoder(model.decoder, pack=True)
+    fast = CachedDecoder(model.decoder)
     net_input = make_batch(random_sources(3, 6))["net_input"]
     features, chosen = torch.randn(6, 16).to(dtype), torch.tensor([5, 9, 7, 5, 30, 12])
     close = {"atol": 0.1, "rtol": 0.05} if dtype is torch.bfloat16 else {}
@@ -173,7 +173,7 @@ def test_layers_with_nan_end_drafting(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_another_way_of_proposing_makes_other_layers() -> None:
     model = layered()
-    fast = CachedDecoder(model.decoder, pack=True)
+    fast = CachedDecoder(model.decoder)
     net_input = make_batch(random_sources(3, 2))["net_input"]
     features, chosen = torch.randn(2, 16), torch.tensor([5, 9])
     with torch.inference_mode():

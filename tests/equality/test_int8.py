@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.int8 import Int8Linear
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.tasks import decoding_task
@@ -196,7 +197,7 @@ def test_block_heads(layout: str, identity: bool) -> None:
     model, sources = headed(layout, identity), random_sources(4, 7)
     expected = one_by_one(model, sources)
     assert_identical(decode("blockwise", model, make_batch(sources)), expected)
-    decoder = CachedDecoder(model.decoder, pack=True, int8=True)
+    decoder = CachedDecoder(model.decoder, Precision(int8=True))
     decoder._propose_as(Proposing(int8=True))
     assert decoder.draft_heads is decoder.heads  # the weights are not laid out twice
     assert decoder.project_drafts is None
@@ -208,7 +209,7 @@ def test_logits_of_any_window(options: dict[str, Any]) -> None:
     model = make_model(make_task(), 8, **options)
     sources = random_sources(8, 3)
     tokens = torch.randint(4, 30, (3, 12), generator=torch.Generator().manual_seed(1))
-    verifier = Verifier([model], int8=True)
+    verifier = Verifier([model], Precision(int8=True))
 
     def logits(rows: list[int], cuts: list[list[int]]) -> list[Tensor]:
         """Of each row, its tokens cut into windows."""
@@ -243,7 +244,9 @@ class Alternating(Window):
 @pytest.mark.parametrize("int8", [True, False])
 def test_hidden_keys_are_as_if_they_were_not_there(int8: bool) -> None:
     """Also for the order of sums: two sentences that take turns in one window, each as if it were alone."""
-    decoder = CachedDecoder(make_model(make_task(), 3, **KINDS["heads of 32"]).decoder, True, int8)
+    decoder = CachedDecoder(
+        make_model(make_task(), 3, **KINDS["heads of 32"]).decoder, Precision(int8=int8)
+    )
     if decoder.compiled is None and not int8:
         pytest.skip("PyTorch's attention depends on what is hidden")
     states, size = torch.randn(9, 1, 64), 50
@@ -276,7 +279,7 @@ def test_it_is_not_fp32() -> None:
         )
     ]
     assert not torch.allclose(*scores, atol=1e-4)
-    decoder = CachedDecoder(model.decoder, pack=True, int8=True)
+    decoder = CachedDecoder(model.decoder, Precision(int8=True))
     assert isinstance(decoder.project_vocabulary, Int8Linear)
     assert isinstance(decoder.layers[0].cross_kv, Int8Linear)
 

@@ -14,6 +14,7 @@ from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
 from fairseq_aggdec.drafters.trees import Asked
 from fairseq_aggdec.engine import int8
 from fairseq_aggdec.engine.linear import fast_kernels
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.draft import Proposing
 from tests.equality.test_gad import ALL, drafter
 from tests.support import make_batch, random_sources
@@ -31,7 +32,7 @@ def test_slots_in_8_bits_say_nearly_the_same(variant: dict[str, Any]) -> None:
     with torch.inference_mode():
         encoder_out = model.encoder(**net_input)
         found = []
-        for slots in (CachedSlots(model, pack=True), CachedSlots(model, pack=True, int8=True)):
+        for slots in (CachedSlots(model), CachedSlots(model, Precision(int8=True))):
             slots.begin(net_input["src_tokens"], encoder_out)
             found.append(block_logits(slots, [[5], [6, 7, 8], [9]], 4).log_softmax(-1))
     assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
@@ -47,7 +48,7 @@ def test_cached_slots_equal_the_models_own_layers(variant: dict[str, Any]) -> No
     net_input = sample["net_input"]
     with torch.inference_mode():
         encoder_out = model.encoder(**net_input)
-        fast, plain = CachedSlots(model, pack=True), LayerSlots(model)
+        fast, plain = CachedSlots(model), LayerSlots(model)
         for slots in (fast, plain):
             slots.begin(net_input["src_tokens"], encoder_out)
         prefixes: list[list[int]] = [[], [], []]
@@ -75,11 +76,11 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
     net_input = make_batch(random_sources(5, 3))["net_input"]
     with torch.inference_mode():
         encoder_out = model.encoder(**net_input)
-        both = [CachedSlots(model, pack=True) for _ in range(2)]
+        both = [CachedSlots(model) for _ in range(2)]
         for slots in both:
             slots.begin(net_input["src_tokens"], encoder_out)
         one, two = both
-        chain = None if model.decoder.chain is None else FastChain(model.decoder, True)
+        chain = None if model.decoder.chain is None else FastChain(model.decoder)
         made = proposer(model.decoder, one.project_vocabulary, chain)
         assert made is not None
         if model.decoder.copy_query is not None:

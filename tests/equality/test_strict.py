@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.windows.grid import Grid, GridWindow
@@ -184,7 +185,7 @@ def test_every_call_has_the_same_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_step_is_one_graph() -> None:
     """Nothing in a call of fixed shape asks the host: a compiler sees all of it, whatever the numbers are."""
     model = make_model(make_task(), 3)
-    verifier = Verifier([model], pack=False, strict=3)
+    verifier = Verifier([model], Precision(pack=False, strict=3))
     sample = make_batch(random_sources(3, 2))
     with torch.inference_mode():
         verifier.start(sample["net_input"], 8)

@@ -16,6 +16,7 @@ from fairseq_aggdec.engine.encoder import StockEncoder
 from fairseq_aggdec.engine.graphs import window_graphs
 from fairseq_aggdec.engine.graphs.capture import Captured, made
 from fairseq_aggdec.engine.graphs.window_graphs import Kept, Size, Step
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
@@ -113,8 +114,8 @@ class Twins:
         self.model = make_model(make_task(), seed, **options).to(dtype).eval()
         own = make_model(make_task(), seed, **options).to(dtype).to(gpu).eval()
         self.encoder = StockEncoder(self.model.encoder)
-        self.decoder = CachedDecoder(self.model.decoder, pack=False)
-        self.graphed = CachedDecoder(own.decoder, pack=False, graphs=True)
+        self.decoder = CachedDecoder(self.model.decoder, Precision(pack=False))
+        self.graphed = CachedDecoder(own.decoder, Precision(pack=False, graphs=True))
 
     def start(self, rows: int, longest: int, capacity: int) -> None:
         net_input = make_batch(random_sources(rows, rows, longest))["net_input"]
@@ -285,7 +286,7 @@ def test_without_graphs(name: str, gpu: torch.device, tmp_path: Path) -> None:
 def test_a_step_has_no_break(tree: bool) -> None:
     """A compiler sees all of it, whatever the numbers are: nothing in it asks the host."""
     model = make_model(make_task(), 3)
-    decoder = CachedDecoder(model.decoder, pack=False)
+    decoder = CachedDecoder(model.decoder, Precision(pack=False))
     net_input = make_batch(random_sources(3, 2))["net_input"]
     decoder.start(StockEncoder(model.encoder)(net_input), 2, 64)
     memory = list(decoder.memory)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.int8 import Int8Linear, PlainProduct, attend_alone, linear, row_levels
 from fairseq_aggdec.engine.linear import FastLinear
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels.library import VARIABLE, in_levels, kernels
 
 ROWS = (1, 2, 5, 6, 7, 13, 40)
@@ -138,14 +139,14 @@ def test_weights_that_are_no_numbers_stay_in_their_output(relu: bool, number: fl
 
 def test_only_on_cpu_in_kinds_that_are_known() -> None:
     module = nn.Linear(16, 8)
-    assert isinstance(linear([module], int8=False), FastLinear)
+    assert isinstance(linear([module], Precision(int8=False)), FastLinear)
     for dtype in (torch.bfloat16, torch.float32):
-        fast = linear([module.to(dtype)], int8=True)
+        fast = linear([module.to(dtype)], Precision(int8=True))
         assert isinstance(fast, Int8Linear)
         x = torch.randn(3, 16, dtype=dtype)
         assert fast(x).dtype is dtype
         torch.testing.assert_close(fast(x), module(x), atol=0.05, rtol=0.05)
-    assert isinstance(linear([module.half()], int8=True), FastLinear)
+    assert isinstance(linear([module.half()], Precision(int8=True)), FastLinear)
 
 
 def test_attention_one_query_after_the_other() -> None:

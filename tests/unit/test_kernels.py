@@ -19,6 +19,7 @@ from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.linear import fast_kernels
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
 from fairseq_aggdec.search.beam.tables import best_tokens
@@ -139,11 +140,11 @@ def test_every_activation_of_fairseq_is_compiled(instructions: str) -> None:
     for name in ACTIVATIONS:
         model = make_model(make_task(), 1, activation_fn=name)
         for int8 in (True, False) if fast_kernels() else (True,):
-            assert CachedDecoder(model.decoder, pack=True, int8=int8).compiled is not None
-            assert FastEncoder(model.encoder, pack=True, int8=int8).compiled is not None
+            assert CachedDecoder(model.decoder, Precision(int8=int8)).compiled is not None
+            assert FastEncoder(model.encoder, Precision(int8=int8)).compiled is not None
     other = make_model(make_task(), 1)
     other.decoder.layers[0].activation_fn = F.silu
-    assert CachedDecoder(other.decoder, pack=True, int8=True).compiled is None
+    assert CachedDecoder(other.decoder, Precision(int8=True)).compiled is None
 
 
 def test_the_first_of_the_largest(instructions: str) -> None:

@@ -17,6 +17,7 @@ from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, prop
 from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grown, candidates, grow
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import fast_kernels, some_outputs
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.support import make_model, make_task
 
@@ -37,8 +38,8 @@ def test_compiled_trees_are_the_same(
         tied = {"share_decoder_input_output_embed": seed % 2 == 0}
         model = make_model(task, seed, "nar_drafter", slot_chain=chained, **sizes, **tied)
         decoder = model.decoder
-        vocabulary = linear([decoder.output_projection], int8=int8)
-        chain = FastChain(decoder, True, int8) if chained else None
+        vocabulary = linear([decoder.output_projection], Precision(int8=int8))
+        chain = FastChain(decoder, Precision(int8=int8)) if chained else None
         compiled = proposer(decoder, vocabulary, chain)
         assert compiled is not None
         features, last, room = 0.7 * torch.randn(3, 9, 40), [5, 6, 7], [12, 3, 0]
@@ -67,7 +68,7 @@ def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> No
         model = make_model(make_task(), seed, "nar_drafter", slot_chain=chained)
         decoder = model.decoder
         vocabulary = linear([decoder.output_projection])
-        chain = FastChain(decoder, True) if chained else None
+        chain = FastChain(decoder) if chained else None
         compiled = proposer(decoder, vocabulary, chain)
         assert compiled is not None
         features, last, room = torch.randn(3, 7, decoder.embed_dim), [5, 6, 7], [12, 3, 0]
@@ -89,7 +90,7 @@ def made(types: int, int8: bool = False) -> Proposer:
     """Of a decoder with random weights."""
     torch.manual_seed(1)
     decoder: Any = SimpleNamespace(output_projection=torch.nn.Linear(WIDTH, types))
-    found = proposer(decoder, linear([decoder.output_projection], int8=int8))
+    found = proposer(decoder, linear([decoder.output_projection], Precision(int8=int8)))
     assert found is not None
     return found
 
@@ -182,7 +183,7 @@ def test_narrow_vocabularies_with_a_chain_and_with_a_part_of_the_types(types: in
     decoder.chain, decoder.embed_scale = SlotChain(WIDTH, WIDTH), 1.0
     decoder.embed_tokens = torch.nn.Embedding(3000, WIDTH)
     part = some_outputs(decoder.output_projection, slice(types or None))
-    chain = FastChain(decoder, True)
+    chain = FastChain(decoder)
     basis = torch.randn(WIDTH // 4, WIDTH)
 
     def new() -> Proposer:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain, follow
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.models.slot_chain import tokens_before
 from tests.support import make_model, make_task, slow_chain
 
@@ -30,7 +31,7 @@ def test_against_one_slot_after_the_other(decoder: Any, types: int) -> None:
     features = torch.randn(5, BLOCK, decoder.embed_dim)
     logits = decoder.output_layer(features)[..., :types]
     last = torch.randint(4, 40, (5,))
-    found = FastChain(decoder, pack=True).choose(features, logits, last).tolist()
+    found = FastChain(decoder).choose(features, logits, last).tolist()
     expected = [slow_chain(decoder, *row)[0] for row in zip(features, logits, last, strict=True)]
     assert found == expected
     assert found != logits.argmax(-1).tolist()
@@ -42,7 +43,9 @@ def test_a_chain_that_says_nothing_leaves_what_is_most_likely(decoder: Any) -> N
     decoder.chain.write.bias.zero_()
     features = torch.randn(3, BLOCK, decoder.embed_dim)
     logits = decoder.output_layer(features)
-    found = FastChain(decoder, pack=False).choose(features, logits, torch.tensor([4, 5, 6]))
+    found = FastChain(decoder, Precision(pack=False)).choose(
+        features, logits, torch.tensor([4, 5, 6])
+    )
     assert torch.equal(found, logits.argmax(-1))
 
 

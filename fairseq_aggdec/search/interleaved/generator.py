@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_aggdec.data.interleaving import Geometry, reading_order
+from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.aligned import attention_of
@@ -58,8 +59,7 @@ class InterleavedGenerator(SequenceGenerator):
         gnmt: scores are divided by ((5 + length) / 6) ** lenpen (Wu et al. 2016), not by length ** lenpen.
         dedup: n-grams up to this length that directly repeat themselves are written once; 0 for never.
         print_alignment: ``hard`` or ``soft``, None for no alignment.
-        pack: keep weights packed for CPU.
-        graphs: on a GPU, replay the decoder's calls as captured graphs.
+        precision: how the models compute.
         retain_history: keep what each hypothesis was after every step.
     """
 
@@ -74,8 +74,7 @@ class InterleavedGenerator(SequenceGenerator):
         gnmt: bool = False,
         dedup: int = 0,
         print_alignment: str | None = None,
-        pack: bool = True,
-        graphs: bool = False,
+        precision: Precision = EXACT,
         retain_history: bool = False,
         **options: Any,
     ):
@@ -85,7 +84,7 @@ class InterleavedGenerator(SequenceGenerator):
         self.any_ending, self.gnmt = any_ending, gnmt
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
-        self.verifier = Verifier(list(models), pack, self.temperature, graphs=graphs)
+        self.verifier = Verifier(list(models), precision, self.temperature)
 
     @exclusive
     def prepare(self) -> None:

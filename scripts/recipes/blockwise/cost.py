@@ -36,6 +36,7 @@ from fairseq_aggdec.engine.heads import FastHeads
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.linear import some_outputs
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.windows.draft import Proposing
@@ -155,11 +156,11 @@ class Calls:
         self.block_size = block_size
         weight = decoder.output_projection.weight
         self.device, words = weight.device, weight.size(0)
-        self.decoder = CachedDecoder(decoder, pack=True)
+        self.decoder = CachedDecoder(decoder)
         self.quarter = words // 4
-        self.int8 = linear([decoder.output_projection], int8=True)
+        self.int8 = linear([decoder.output_projection], Precision(int8=True))
         part = some_outputs(decoder.output_projection, slice(self.quarter))
-        self.quarter_int8 = linear([part], int8=True)
+        self.quarter_int8 = linear([part], Precision(int8=True))
         states = torch.randn(SOURCE, rows, decoder.embed_dim, device=self.device)
         out: Any = {"encoder_out": [states], "encoder_padding_mask": []}
         self.decoder.start(out, rows, START + block_size)
@@ -192,11 +193,11 @@ class Calls:
         }
 
     def layer(self, heads: BlockHeads, int8: bool = False) -> Callable[[], object]:
-        fast = FastHeads(heads, pack=True, int8=int8)
+        fast = FastHeads(heads, Precision(int8=int8))
         return lambda: fast.others(self.features, self.block_size)
 
     def first(self, heads: BlockHeads) -> Callable[[], object]:
-        fast = FastHeads(heads, pack=True)
+        fast = FastHeads(heads)
         return lambda: fast.first(self.verified)
 
 
