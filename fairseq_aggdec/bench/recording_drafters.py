@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
@@ -51,21 +52,19 @@ class RecordingDrafter(Drafter):
     def draft(self, state: DecodeState) -> Draft:
         return self.drafter.draft(state)
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        window = verification.window
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        window = verdict.window
         # Where nothing was drafted the loop has nothing to accept.
         alone = window.width == 1
-        predicted = (
-            [choice for (choice,) in verification.emitted] if alone else self.choices.tolist()
-        )
+        predicted = [choice for (choice,) in verdict.emitted] if alone else self.choices.tolist()
         read = window.host_tokens()
         first = 0
         for place, (row, width, accepted, emitted) in enumerate(
-            zip(state.rows, window.widths, verification.accepted, verification.emitted, strict=True)
+            zip(state.rows, window.widths, verdict.accepted, verdict.emitted, strict=True)
         ):
             order = list(range(first, first + width))
-            if verification.paths is not None:  # of a tree what stands comes first
-                path = verification.paths[place]
+            if verdict.paths is not None:  # of a tree what stands comes first
+                path = verdict.paths[place]
                 order = path + [slot for slot in order if slot not in path]
             self.open[row.index].iterations.append(
                 Iteration(
@@ -76,7 +75,7 @@ class RecordingDrafter(Drafter):
                 )
             )
             first += width
-        self.drafter.observe(verification, state)
+        self.drafter.observe(verdict, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.drafter.keep_rows(rows)
@@ -129,8 +128,8 @@ class ReplayDrafter(Drafter):
             draft.append(self.wrong[list(expected) == [self.wrong[0]]])
         return draft
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        self.pace.observe(verification, state)
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self.pace.observe(replace(verdict, whole=False), state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.pace.keep_rows(rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 from typing import Protocol
 
 from fairseq_aggdec.budget.times import OUTLIER, Decayed, IterationClock, Times
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 
 # Tokens that an iteration with a draft is believed to gain before any was seen.
 PRIOR = 2.0
@@ -80,14 +80,14 @@ class BlockSize(Protocol):
         """
 
 
-def learn(size: BlockSize, verification: Verification, seconds: float, once: float = 0.0) -> None:
+def learn(size: BlockSize, verdict: Verdict, seconds: float, once: float = 0.0) -> None:
     """Tells a block size what became of its last choice; arguments as for :meth:`BlockSize.observe`."""
     if size.learned:
-        emitted = [len(tokens) for tokens in verification.emitted]
-        size.observe(verification.drafted, verification.accepted, emitted, seconds, once=once)
+        emitted = [len(tokens) for tokens in verdict.emitted]
+        size.observe(verdict.drafted, verdict.accepted, emitted, seconds, once=once)
 
 
-def lasted(size: BlockSize, clock: IterationClock) -> float | None:
+def lasted(size: BlockSize, clock: IterationClock, verdict: Verdict) -> float | None:
     """Seconds of the iteration that has ended, None where nothing is to be learned from its draft; rests are told."""
     size.passed()
     if not size.timing:
@@ -95,6 +95,8 @@ def lasted(size: BlockSize, clock: IterationClock) -> float | None:
         size.rest(0.0)
         return None
     seconds = clock.end()
+    if not verdict.own:
+        return None
     if seconds is not None and size.resting:
         size.rest(seconds)
         return None

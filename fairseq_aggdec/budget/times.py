@@ -125,19 +125,14 @@ class IterationClock:
     def start(self, device: torch.device, anew: bool = False) -> None:
         """A batch begins: what lies before its first draft is no iteration."""
         self.read = time.thread_time if device.type == "cpu" else time.perf_counter
-        self.anew, self.last, self.counts = anew, None, True
+        self.anew, self.last = anew, None
 
     def begin(self) -> None:
         """A draft is asked for."""
         if self.last is None or self.anew:
             self.last = self.read()
 
-    def pass_over(self) -> None:
-        """The iteration is not one of this drafter."""
-        self.counts = False
-
     def end(self) -> float | None:
-        """Tokens have reached the host: seconds since the iteration before, None where this one was passed over."""
-        before, counts = self.last, self.counts
-        self.last, self.counts = self.read(), True
-        return self.last - before if counts and before is not None else None
+        """Tokens have reached the host: seconds since the iteration before, None where nobody asked for its time."""
+        before, self.last = self.last, self.read()
+        return None if before is None else self.last - before

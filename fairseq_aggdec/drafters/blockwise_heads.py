@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget, lasted, learn
+from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget
 from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
@@ -26,7 +26,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verification
+from fairseq_aggdec.windows.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verdict
 from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BlockwiseHeadsDrafter(Warmed):
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
-        self.last: Verification | None = None  # where ``places`` has to be read from it
+        self.last: Verdict | None = None  # where ``places`` has to be read from it
         self.places: list[int] = []
         if self.layered:
             opening = verifier.members[0].model.decoder.head_layers.opening.detach()
@@ -147,9 +147,6 @@ class BlockwiseHeadsDrafter(Warmed):
         features = board.features.index_select(0, owners)
         return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
 
-    def batch_ended(self, clean: bool, gain: float) -> None:
-        self.block_size.batch_ended(clean, gain)
-
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
         # (B, size, C) and (B, size, M)
@@ -158,14 +155,9 @@ class BlockwiseHeadsDrafter(Warmed):
             return self.chain.choose(features, logits, last)
         return first_largest(logits.flatten(0, 1)).view(-1, size)
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        own = self.own(verification)
-        self.features, self.last = self.verifier.features[0], verification
-        if (seconds := lasted(self.block_size, self.clock)) is None:
-            return
-        if self.trees is not None:
-            self.trees.observe(own, seconds)
-        learn(self.block_size, own, seconds)
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self.features, self.last = self.verifier.features[0], verdict
+        self.learn(verdict)
 
     def _place(self) -> None:
         """Finds the places that the heads read, which is not done where nothing is drafted."""

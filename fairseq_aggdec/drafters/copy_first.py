@@ -3,7 +3,6 @@ the copy, as two branches of a tree."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification, grafted
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict, grafted
 from fairseq_aggdec.windows.transfer import Watch
 
 PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand before any was seen
@@ -27,11 +26,10 @@ class CopyFirst(Drafter):
 
     Args:
         copy: drafts the text.
-        other: has a method ``pass_over``, which is told that its draft was not made, or not for all rows, and a method
-            ``beside``, which is told how many nodes of each row's tree are its own.
+        other: drafts where the copy does not; its verdicts say which tokens were its own.
     """
 
-    def __init__(self, copy: CopyDrafter, other: Any):
+    def __init__(self, copy: CopyDrafter, other: Drafter):
         self.copy, self.other = copy, other
         self.needs_cached_decoder = other.needs_cached_decoder
         self.stood = Decayed()  # tokens of the other's drafts
@@ -70,25 +68,21 @@ class CopyFirst(Drafter):
             for alone, row, way in zip(self.alone, draft.rows(), draft.ways(), strict=True)
         ]
         self.sizes = [len(row) for row, _ in trees]
-        if any(self.alone):
-            self.other.pass_over()
-        else:
-            self.other.beside(self.sizes)
         both = zip(trees, self.copied, strict=True)
         rows = [grafted(row, way, mine) for (row, way), mine in both]
         return TreeDraft([row for row, _ in rows], [way for _, way in rows])
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        known = zip(self.copied, verification.emitted, strict=True)
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        known = zip(self.copied, verdict.emitted, strict=True)
         checked = [(min(len(mine), len(own)), common_prefix(mine, own)) for mine, own in known]
         drafted, accepted = map(list, zip(*checked, strict=True))
         self.stands = [stood == most for most, stood in checked]
-        self.copy.observe(replace(verification, drafted=drafted, accepted=accepted), state)
-        own = verification if self.sizes is None else verification.among(self.sizes)
-        for alone, stood in zip(self.alone, own.accepted, strict=True):
+        self.copy.observe(replace(verdict, drafted=drafted, accepted=accepted), state)
+        others = replace(verdict, own=not any(self.alone), sizes=self.sizes)
+        for alone, stood in zip(self.alone, others.of_own().accepted, strict=True):
             if not alone:
                 self.stood.add(stood)
-        self.other.observe(verification, state)
+        self.other.observe(others, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.stands = [self.stands[row] for row in rows]

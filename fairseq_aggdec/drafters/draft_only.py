@@ -18,7 +18,7 @@ from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.loop import commit
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.transfer import begin, to_device
 from fairseq_aggdec.windows.window import Window
 
@@ -119,15 +119,15 @@ def draft_only(
                 choices = first_largest(ruled)
             blocks = choices.view(-1, block_size)
             emitted = [_until_end(block, rules.eos) for block in blocks.tolist()]
-            verification = Verification(
+            verdict = Verdict(
                 _window(state, blocks),
                 choices,
                 drafted=[block_size] * len(emitted),
                 accepted=[len(tokens) for tokens in emitted],
                 emitted=emitted,
             )
-            commit(verification, rules, logits, state)
-            counters.add(verification)
+            commit(verdict, rules, logits, state)
+            counters.add(verdict)
             keep = state.release_finished()
             if keep:
                 drafter.keep_rows(keep)

@@ -14,16 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget, lasted, learn
+from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget
 from fairseq_aggdec.budget.times import IterationClock
-from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower
+from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower, Warmed
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.lattice.lattice import Lattice
-from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class Table:
         return tokens, scores
 
 
-class LatticeTreeDrafter(Drafter):
+class LatticeTreeDrafter(Warmed):
     """Drafts the likeliest paths of a lattice; nothing more once its scores were not finite numbers.
 
     Args:
@@ -130,9 +129,15 @@ class LatticeTreeDrafter(Drafter):
         self, generator: LatticeGenerator, model: Any, block_size: BlockSize, budget: NodeBudget
     ):
         self.generator, self.model, self.block_size = generator, model, block_size
-        self.trees = TreeGrower(budget)
+        self.trees: TreeGrower = TreeGrower(budget)
         self.clock = IterationClock()
         self.broken, self.once = False, 0.0
+
+    @property
+    def learns_times(self) -> bool:
+        return (
+            False  # no sentence is decoded before the first: its lattice would be most of the work
+        )
 
     def prepare(self, verifier: Verifier) -> None:
         """Packs the weights of the scorer now instead of before the first draft."""
@@ -198,16 +203,13 @@ class LatticeTreeDrafter(Drafter):
         if len(self.kept) < len(net_input["src_tokens"]):
             self.table.keep_rows(self.kept)  # some ended before anything was drafted
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        self._follow(verification)
-        if (seconds := lasted(self.block_size, self.clock)) is None:
-            return
-        self.trees.observe(verification, seconds - self.once)
-        learn(self.block_size, verification, seconds, self.once)
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self._follow(verdict)
+        self.learn(verdict, self.once)
 
-    def _follow(self, verification: Verification) -> None:
+    def _follow(self, verdict: Verdict) -> None:
         """Finds where in the lattices the outputs stand now."""
-        for row, emitted in enumerate(verification.emitted):
+        for row, emitted in enumerate(verdict.emitted):
             position = self.places[row] + len(emitted) - 1
             found: tuple[int, int | None] = position, None
             if self.table is not None:

@@ -18,8 +18,6 @@ from fairseq_aggdec.budget.block_size import (
     BlockSize,
     FixedBlockSize,
     NodeBudget,
-    lasted,
-    learn,
 )
 from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
@@ -40,10 +38,11 @@ from fairseq_aggdec.search.errors import Doubt, broken_weight
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
+    BatchVerdict,
     BlockDraft,
     Draft,
     Proposing,
-    Verification,
+    Verdict,
 )
 from fairseq_aggdec.windows.transfer import Told, Watch, to_device
 
@@ -74,6 +73,7 @@ class NarDrafter(Warmed):
     ):
         self.trees = None if nodes is None else TreeGrower(nodes)
         self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
+        self.encoded_before = 0.0
         self.model, self.proposing = model, proposing
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
@@ -116,7 +116,7 @@ class NarDrafter(Warmed):
         block_size = self.block_size.choose(len(state.rows))
         if self.block_size.timing:
             self.clock.begin()
-        self.once = self.encoder_seconds
+        self.encoded_before = self.encoder_seconds
         if block_size == 0:
             return Draft([()] * len(state.rows))
         room = [
@@ -204,11 +204,9 @@ class NarDrafter(Warmed):
         assert isinstance(slots, CachedSlots)
         return slots.block_on_device(board, owners, rows, shape, shape.width - 1)
 
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        self.doubt.observe(drafted, accepted)
-
-    def batch_ended(self, clean: bool, gain: float) -> None:
-        self.block_size.batch_ended(clean, gain)
+    def observe_batch(self, verdict: BatchVerdict) -> None:
+        super().observe_batch(verdict)
+        self.doubt.observe(verdict.drafted, verdict.accepted)
 
     def _tree(
         self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]
@@ -276,15 +274,11 @@ class NarDrafter(Warmed):
     def _fits(self, row: Row) -> bool:
         return self.readable and row.position <= self.longest
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        verification = self.own(verification)
-        if (seconds := lasted(self.block_size, self.clock)) is None:
-            return
-        self.doubt.observe(verification.drafted, verification.accepted)
-        once = self.encoder_seconds - self.once
-        if self.trees is not None:
-            self.trees.observe(verification, seconds - once)
-        learn(self.block_size, verification, seconds, once)
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self.learn(verdict, once=self.encoder_seconds - self.encoded_before)
+        if verdict.own:
+            own = verdict.of_own()
+            self.doubt.observe(own.drafted, own.accepted)
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""

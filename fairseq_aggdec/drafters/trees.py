@@ -24,12 +24,14 @@ from fairseq_aggdec.budget.block_size import (
     FixedBlockSize,
     LearnedBlockSize,
     NodeBudget,
+    lasted,
+    learn,
 )
 from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.budget.draft_length import STEP_COST_IN_TOKENS
 from fairseq_aggdec.budget.times import IterationClock
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.draft import BatchVerdict, Draft, TreeDraft, Verdict
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
@@ -239,16 +241,17 @@ class TreeGrower:
         """Forgets what was learned from the batches before (but measured times)."""
         self.calibration = Calibration()
 
-    def observe(self, verification: Verification, seconds: float) -> None:
+    def observe(self, verdict: Verdict, seconds: float) -> None:
         """Learns from the last draft."""
-        if [len(tree.tokens) for tree in self.trees] != verification.drafted:
-            return  # nothing was drafted, or what was drafted has been cut down
+        trees, self.trees = self.trees, []
+        if not trees or not verdict.whole:
+            return
         self.seen += 1
         if self.seen > LEARNED_FROM and self.seen % ONE_OF:
             return
-        rows = len(self.trees)
-        self.budget.observe(rows, sum(verification.window.widths) - rows, seconds)
-        for tree, path in zip(self.trees, verification.nodes(), strict=True):
+        rows = len(trees)
+        self.budget.observe(rows, sum(verdict.window.widths) - rows, seconds)
+        for tree, path in zip(trees, verdict.nodes(), strict=True):
             standing = set(path)
             chances = [0.0, *tree.chances]
             self.calibration.observe(
@@ -256,7 +259,6 @@ class TreeGrower:
                 for node, (slot, parent) in enumerate(zip(tree.slots, tree.parents, strict=True), 1)
                 if parent in standing
             )
-        self.trees = []
 
 
 class Warmed(DeviceDrafter):
@@ -265,20 +267,21 @@ class Warmed(DeviceDrafter):
     block_size: BlockSize
     trees: TreeGrower | None
     clock: IterationClock
-    sizes: Sequence[int] | None = None
 
-    def pass_over(self) -> None:
-        """What comes of the last draft says nothing: another drafter's is in its place, in some rows at least."""
-        self.clock.pass_over()
+    def learn(self, verdict: Verdict, once: float = 0.0) -> None:
+        """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
+        trees, seconds = self.trees, lasted(self.block_size, self.clock, verdict)
+        if seconds is None:
+            if trees is not None:
+                trees.trees = []
+            return
+        own = verdict.of_own()
+        if trees is not None:
+            trees.observe(own, seconds - once)
+        learn(self.block_size, own, seconds, once)
 
-    def beside(self, sizes: Sequence[int]) -> None:
-        """More than the last draft is verified: of the nodes of each row so many are its own."""
-        self.sizes = sizes
-
-    def own(self, verification: Verification) -> Verification:
-        """What became of the last draft."""
-        sizes, self.sizes = self.sizes, None
-        return verification if sizes is None else verification.among(sizes)
+    def observe_batch(self, verdict: BatchVerdict) -> None:
+        self.block_size.batch_ended(verdict.clean, verdict.gain)
 
     @property
     def learns_times(self) -> bool:

@@ -14,7 +14,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import Window
 
@@ -227,12 +227,12 @@ class Verifier:
         decoders = [member.decoder for member in self.members]
         return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
 
-    def settle(self, verification: Verification) -> None:
+    def settle(self, verdict: Verdict) -> None:
         """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
-        if verification.paths is None:
+        if verdict.paths is None:
             return
-        window, moved, first = verification.window, [], 0
-        for row, path in enumerate(verification.paths):
+        window, moved, first = verdict.window, [], 0
+        for row, path in enumerate(verdict.paths):
             for place, slot in enumerate(path):
                 if slot - first != place:
                     start = window.starts[row]

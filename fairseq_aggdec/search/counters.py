@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 
 PARTS = ("encoder", "draft", "verify", "other")
 
@@ -64,14 +64,14 @@ class Counters:
         """Adds the time of a block to ``seconds[part]``."""
         return Clock(self, part)
 
-    def add(self, verification: Verification) -> None:
+    def add(self, verdict: Verdict) -> None:
         """Counts one iteration of a batch."""
         self.calls += 1
-        self.iterations += len(verification.emitted)
-        self.drafted += sum(verification.drafted)
-        self.accepted += sum(verification.accepted)
+        self.iterations += len(verdict.emitted)
+        self.drafted += sum(verdict.drafted)
+        self.accepted += sum(verdict.accepted)
         # One by one: Counter.update takes ten times as long for a few.
-        for tokens, stood in zip(verification.emitted, verification.accepted, strict=True):
+        for tokens, stood in zip(verdict.emitted, verdict.accepted, strict=True):
             self.emitted[len(tokens)] += 1
             self.stood[stood] += 1
 

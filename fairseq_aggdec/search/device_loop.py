@@ -38,6 +38,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, remaining
+from fairseq_aggdec.windows.draft import BatchVerdict
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import Told, send_into
 
@@ -124,11 +125,11 @@ class DeviceLoop:
             counters.drafted += sum(drafted)
             counters.accepted += sum(accepted)
             counters.stood.update(accepted)
-            self.drafter.learn(drafted, accepted)
         else:
+            drafted = accepted = []
             counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
-        gains = [number for outcome in outcomes for number in outcome.emitted]
-        self.drafter.batch_ended(self.clean, sum(gains) / len(gains))
+        emitted = [number for outcome in outcomes for number in outcome.emitted]
+        self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted, self.clean))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""

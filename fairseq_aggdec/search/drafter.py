@@ -9,7 +9,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import BatchVerdict, Draft, Verdict
 from fairseq_aggdec.windows.transfer import Watch
 
 
@@ -64,8 +64,8 @@ class Drafter:
         """Proposes at most ``row.end - row.position`` tokens for every row of ``state.rows``."""
         raise NotImplementedError(f"{type(self).__name__} does not define draft()")
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        """Learns what came of the last draft; ``state.rows`` are still all rows that were verified."""
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        """Learns what the verifier made of the last draft; ``state.rows`` are still all rows that were verified."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Some sentences have ended: keeps what it knows of the given rows, in this order."""
@@ -105,19 +105,11 @@ class DeviceDrafter(Drafter):
         """
         return owners.new_empty(len(owners), 0)
 
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Is told, when a batch has ended, the tokens of every draft and how many of them were accepted."""
-
     def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
         """An iteration with a draft took ``seconds``: it had ``rows`` rows and ``slots`` positions in all."""
 
-    def batch_ended(self, clean: bool, gain: float) -> None:
-        """The device has decoded a batch alone.
-
-        Args:
-            clean: no graph was captured meanwhile, so the batch's time is like that of others.
-            gain: tokens per iteration.
-        """
+    def observe_batch(self, verdict: BatchVerdict) -> None:
+        """Learns from a batch that the device has decoded alone: what :meth:`observe` is for the host."""
 
 
 class EmptyDrafter(DeviceDrafter):

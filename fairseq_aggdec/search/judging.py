@@ -18,7 +18,7 @@ from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
 
@@ -37,7 +37,7 @@ def judge_compiled(
     draft: Draft,
     window: Window,
     state: DecodeState,
-) -> Verification:
+) -> Verdict:
     """Finds each row's bifurcation, what it emits and the log-probabilities of that; logits (N, V) are as before."""
     # 0: only the verifier's own choices stand, or nothing was drafted
     beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
@@ -81,7 +81,7 @@ def judge_compiled(
     gained = _split(told, 2 * rows + count, emitted)
     paths = _split(told, 2 * rows, emitted) if above else None
     kept = scores[: sum(emitted)]
-    return Verification(window, None, draft.lengths, accepted, gained, paths, kept)
+    return Verdict(window, None, draft.lengths, accepted, gained, paths, kept)
 
 
 def _split(words: list[int], first: int, lengths: Sequence[int]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.judging import judge_compiled, judges
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
@@ -39,34 +39,34 @@ def draft_and_verify(
     """
     while state.rows:
         with counters.clock("draft"):
-            draft = verifier.readable(drafter.draft(state))
+            proposed = drafter.draft(state)
+            draft = verifier.readable(proposed)
         with counters.clock("verify"):
             window = state.window(draft)
             logits = verifier.logits(window)
         with counters.clock("other"):
             if library := judges(accept, logits, window):
-                verification = judge_compiled(library, accept, rules, logits, draft, window, state)
+                verdict = judge_compiled(library, accept, rules, logits, draft, window, state)
             else:
                 with rules.applied(logits, window, state) as ruled:
-                    verification = judge(accept, ruled, draft, window, rules.eos)
-            commit(verification, rules, logits, state)
-            drafter.observe(verification, state)
-            verifier.settle(verification)
-            counters.add(verification)
+                    verdict = judge(accept, ruled, draft, window, rules.eos)
+            commit(verdict, rules, logits, state)
+            verdict.whole = draft is proposed
+            drafter.observe(verdict, state)
+            verifier.settle(verdict)
+            counters.add(verdict)
             keep = state.release_finished()
             if keep:
                 verifier.keep_rows(keep)
                 drafter.keep_rows(keep)
 
 
-def judge(
-    accept: Acceptance, logits: Tensor, draft: Draft, window: Window, eos: int
-) -> Verification:
+def judge(accept: Acceptance, logits: Tensor, draft: Draft, window: Window, eos: int) -> Verdict:
     """Finds each row's bifurcation and what it emits. One transfer to the host, the only one of an iteration."""
     choices = first_largest(logits)
     if window.width == 1:  # nothing was drafted
         emitted = [[token] for token in choices.tolist()]
-        return Verification(window, choices, draft.lengths, [0] * window.rows, emitted)
+        return Verdict(window, choices, draft.lengths, [0] * window.rows, emitted)
     if accept is exact and window.host is not None:
         return _judge_on_host(window.host, choices, draft, window, eos)
     drafted = drafted_next(window)
@@ -88,12 +88,12 @@ def judge(
         counts.append(min(bifurcation - first, len(gained)))
         emitted.append(gained)
         first += width
-    return Verification(window, tokens, draft.lengths, counts, emitted)
+    return Verdict(window, tokens, draft.lengths, counts, emitted)
 
 
 def _judge_on_host(
     tokens: Sequence[int], choices: Tensor, draft: Draft, window: Window, eos: int
-) -> Verification:
+) -> Verdict:
     """The same where only the verifier's own choices stand and the host knows what was drafted, branching or not."""
     host_choices = choices.tolist()
 
@@ -102,12 +102,12 @@ def _judge_on_host(
 
     counts, emitted, paths = _along(path, tokens, host_choices, draft, window, eos)
     branched = paths if isinstance(window, DraftedTree) else None
-    return Verification(window, choices, draft.lengths, counts, emitted, branched)
+    return Verdict(window, choices, draft.lengths, counts, emitted, branched)
 
 
 def _judge_tree(
     accepted: Tensor, choices: Tensor, draft: Draft, window: DraftedTree, eos: int
-) -> Verification:
+) -> Verdict:
     """The same where drafts branch: the tokens of the best path of accepted ones, and the choice at its end."""
     flags, host_choices = torch.stack([accepted.to(choices.dtype), choices]).tolist()
     tokens = window.host_tokens()
@@ -116,7 +116,7 @@ def _judge_tree(
         return best_path(parents, flags[own], tokens[own], host_choices[own])
 
     found = _along(path, tokens, host_choices, draft, window, eos)
-    return Verification(window, choices, draft.lengths, *found)
+    return Verdict(window, choices, draft.lengths, *found)
 
 
 def _along(
@@ -181,27 +181,27 @@ def best_path(
     return path
 
 
-def commit(verification: Verification, rules: Rules, logits: Tensor, state: DecodeState) -> None:
+def commit(verdict: Verdict, rules: Rules, logits: Tensor, state: DecodeState) -> None:
     """Commits the emitted tokens with their scores."""
-    emitted = verification.emitted
+    emitted = verdict.emitted
     if state.rows[0].history is not None:
-        _remember(verification.window, state)
-    scores = verification.scores
+        _remember(verdict.window, state)
+    scores = verdict.scores
     if scores is None:
-        scores = _scores(verification, rules, logits)
+        scores = _scores(verdict, rules, logits)
     state.commit(emitted, rules.free_forced_ends(scores, emitted, state))
 
 
-def _scores(verification: Verification, rules: Rules, logits: Tensor) -> Tensor:
+def _scores(verdict: Verdict, rules: Rules, logits: Tensor) -> Tensor:
     """Log-probabilities of all that was emitted, row after row."""
-    window, emitted, choices = verification.window, verification.emitted, verification.tokens
+    window, emitted, choices = verdict.window, verdict.emitted, verdict.tokens
     assert choices is not None
-    if window.rows == 1 and verification.paths is None:
+    if window.rows == 1 and verdict.paths is None:
         count = len(emitted[0])
         return rules.scores(logits[:count], choices[:count])
     if window.width == 1:
         return rules.scores(logits, choices)
-    places = verification.places()
+    places = verdict.places()
     tokens = [token for row in emitted for token in row]
     gained, chosen = to_device([places, tokens], logits.device).unbind(0)
     return rules.scores(logits, chosen, gained)

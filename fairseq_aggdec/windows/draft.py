@@ -85,6 +85,8 @@ class TreeDraft(Draft):
 
     def chain(self) -> Draft:
         """The likeliest path."""
+        if not self.branches:
+            return self
         return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
 
 
@@ -153,9 +155,30 @@ class Proposing:
 AS_VERIFIED = Proposing()
 
 
+@dataclass(frozen=True)
+class BatchVerdict:
+    """What became of all drafts of a batch that a device has decoded alone.
+
+    Attributes:
+        drafted, accepted: tokens of every draft, and how many of them were accepted.
+        emitted: tokens that each row gained in every iteration.
+        clean: no graph was captured meanwhile, so the batch's time is like that of others.
+    """
+
+    drafted: Sequence[int]
+    accepted: Sequence[int]
+    emitted: Sequence[int]
+    clean: bool
+
+    @property
+    def gain(self) -> float:
+        """Tokens per iteration."""
+        return sum(self.emitted) / len(self.emitted)
+
+
 @dataclass
-class Verification:
-    """What one iteration found out.
+class Verdict:
+    """What the verifier found in one iteration, and whose draft that was.
 
     Attributes:
         window: the positions that were verified.
@@ -167,6 +190,9 @@ class Verification:
         paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
             are each row's first.
         scores: log-probabilities of all that was emitted, row after row, in nats; None where they are not known yet.
+        whole: the draft was read as it was proposed; False where it was cut to one path or to fewer tokens.
+        own: every row read the draft of the drafter that is told; False where some rows read another drafter's only.
+        sizes: tokens of each row's draft, the first ones, that are the drafter's own; None: all.
     """
 
     window: Window
@@ -176,6 +202,9 @@ class Verification:
     emitted: list[list[int]]
     paths: list[list[int]] | None = None
     scores: Tensor | None = None
+    whole: bool = True
+    own: bool = True
+    sizes: Sequence[int] | None = None
 
     def places(self) -> list[int]:
         """The positions that the emitted tokens come from, row after row."""
@@ -204,15 +233,19 @@ class Verification:
             first += width
         return found
 
-    def among(self, sizes: Sequence[int]) -> "Verification":
-        """What became of the first nodes of each row's draft, so many of them, beside which others were verified."""
+    def of_own(self) -> "Verdict":
+        """The verdict on the drafter's own tokens alone, where others were verified beside them."""
+        if self.sizes is None:
+            return self
         own, first = [], 0
-        for nodes, size, width in zip(self.nodes(), sizes, self.window.widths, strict=True):
+        for nodes, size, width in zip(self.nodes(), self.sizes, self.window.widths, strict=True):
             own.append([first + node for node in nodes if node <= size])
             first += width
         accepted = [len(nodes) - 1 for nodes in own]
         emitted = [row[: stood + 1] for row, stood in zip(self.emitted, accepted, strict=True)]
-        return replace(self, drafted=list(sizes), accepted=accepted, emitted=emitted, paths=own)
+        return replace(
+            self, drafted=list(self.sizes), accepted=accepted, emitted=emitted, paths=own
+        )
 
     def last_places(self) -> list[int]:
         """The position that each row's last token comes from; any of its own where the row has ended."""

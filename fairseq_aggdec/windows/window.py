@@ -10,7 +10,7 @@ Worked example. Two rows have committed ``</s> a b c`` and ``</s> d``; the draft
 
 Linear layers run over the N real tokens only; attention alone runs over the padded grid.
 
-A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verification), or, from
+A slot sees all committed keys of its row. Within the window it sees the slots up to itself (verdict), or, from
 ``block_starts`` on, the whole window of its row (a block that is written at once, as a non-autoregressive drafter
 does).
 """

@@ -24,7 +24,7 @@ from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 from tests.cli.commands import Trained
 from tests.fuzz import audits, cases, run
 
@@ -230,9 +230,9 @@ def test_audit_of_forced_drafts(
     output, counted = tmp_path / "audit", []
     original = ForcedDrafter.observe
 
-    def observe(self: ForcedDrafter, verification: Verification, state: DecodeState) -> None:
-        counted.append((sum(verification.accepted), sum(verification.drafted)))
-        original(self, verification, state)
+    def observe(self: ForcedDrafter, verdict: Verdict, state: DecodeState) -> None:
+        counted.append((sum(verdict.accepted), sum(verdict.drafted)))
+        original(self, verdict, state)
 
     monkeypatch.setattr(ForcedDrafter, "observe", observe)
     more = ["--decoding", "greedy", "--drafts", kind, "--draft-lengths", "4", "--batch-sizes", "3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.tasks import decoding_task
-from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verification, grafted
+from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verdict, grafted
 from tests.support import (
     assert_same,
     generate,
@@ -98,18 +99,10 @@ def test_a_drafter_beside_a_copy_learns_what_its_own_tokens_are_worth(
         ((ours, *_),) = generator.generate([verifier], sample)
         assert_same([ours], [theirs])
     other = generator.drafter.other
-    assert other.sizes is None and not other.block_size.learned
+    assert not other.block_size.learned
     # Of every draft it is known whether its first tokens stood.
     assert other.trees.seen > 0
     assert sum(other.trees.calibration.scales[0].reached) >= other.trees.seen
-
-
-class Forced(ForcedDrafter):
-    def pass_over(self) -> None:
-        pass
-
-    def beside(self, sizes: list[int]) -> None:
-        pass
 
 
 class Texts(CopyDrafter):
@@ -139,7 +132,7 @@ def test_drafts_made_to_break_it(kind: str, how: str, rows: int) -> None:
     expected = stock([verifier], sample)
     outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
     texts = [text[:-1] if text[-1:] == [EOS] else text for text in doctored(outputs, how)]
-    both = CopyFirst(Texts(texts), Forced(kind, 4, TYPES, dict(enumerate(outputs))))
+    both = CopyFirst(Texts(texts), ForcedDrafter(kind, 4, TYPES, dict(enumerate(outputs))))
     assert steps(both, verifier, sample, expected) <= sum(map(len, outputs))
 
 
@@ -151,9 +144,9 @@ def test_both_together_take_fewer_iterations_than_either() -> None:
     texts = [[*tokens[: len(tokens) // 2], 7, 9] for tokens in outputs.values()]
     alone = [
         steps(Texts(texts), verifier, sample, expected),
-        steps(Forced(RIGHT, 2, TYPES, outputs), verifier, sample, expected),
+        steps(ForcedDrafter(RIGHT, 2, TYPES, outputs), verifier, sample, expected),
     ]
-    both = CopyFirst(Texts(texts), Forced(RIGHT, 2, TYPES, outputs))
+    both = CopyFirst(Texts(texts), ForcedDrafter(RIGHT, 2, TYPES, outputs))
     assert steps(both, verifier, sample, expected) < min(alone)
 
 
@@ -161,20 +154,14 @@ class Fixed(Drafter):
     """Says the same in every iteration; remembers what it was told."""
 
     def __init__(self, draft: Draft):
-        self.said, self.calls = draft, []
+        self.said, self.calls = draft, 0
 
     def start(self, *_: Any) -> None:
         pass
 
     def draft(self, state: DecodeState) -> Draft:
-        self.calls.append("draft")
+        self.calls += 1
         return self.said
-
-    def pass_over(self) -> None:
-        self.calls.append("pass_over")
-
-    def beside(self, sizes: list[int]) -> None:
-        self.calls.append(f"beside {sizes}")
 
 
 @pytest.mark.parametrize(
@@ -194,19 +181,17 @@ def test_rows_are_mixed(other: Draft, tokens: list[int], parents: list[int]) -> 
     draft = both.draft(state)
     assert [list(row) for row in draft.rows()] == [[7, 8, 9], tokens]
     assert [list(way) for way in draft.ways()] == [[0, 1, 2], parents]
-    assert fixed.calls == ["draft", "pass_over"]
+    assert (fixed.calls, both.sizes, both.alone) == (1, [0, 2], [True, False])
     for _ in range(50):  # it goes so far that no copy of three tokens is better
         both.stood.add(4.0)
-    fixed.calls.clear()
     draft = both.draft(state)  # of the first the copy is a second branch
-    assert fixed.calls == ["draft", "beside [1, 2]"]
+    assert (fixed.calls, both.sizes, both.alone) == (2, [1, 2], [False, False])
     assert [list(row) for row in draft.rows()] == [[4, 7, 8, 9], tokens]
     assert [list(way) for way in draft.ways()] == [[0, 0, 2, 3], parents]
     both.stood.add(-500.0)
     both.copy.texts[1] = both.copy.texts[0]
-    fixed.calls.clear()
     assert [list(row) for row in both.draft(state).rows()] == [[7, 8, 9]] * 2
-    assert fixed.calls == ["pass_over"]
+    assert (fixed.calls, both.sizes, both.alone) == (2, [0, 0], [True, True])
 
 
 def test_where_nothing_is_copied_the_other_drafts_alone() -> None:
@@ -215,7 +200,7 @@ def test_where_nothing_is_copied_the_other_drafts_alone() -> None:
     both = CopyFirst(Texts([[], []]), fixed)
     both.start({}, PLAIN, state)
     assert both.draft(state) is fixed.said
-    assert fixed.calls == ["draft"]
+    assert (fixed.calls, both.sizes, both.alone) == (1, None, [False, False])
 
 
 @pytest.mark.parametrize(
@@ -238,51 +223,52 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     """By what was written: two tokens of the first, none of the second, which is shorter than what was written. And
     the other by its own tokens, of which the first of a tree's second branch stands."""
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
-    both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=Forced))
+    both = CopyFirst(Texts([[7, 8, 9], [3]]), mock.Mock(spec=ForcedDrafter))
     both.start({}, PLAIN, state)
     both.copied, both.alone, both.sizes = [[7, 8, 9], [3]], [False, True], [3, 0]
     # Of the first a tree, 6 7 and 9 behind 7, and behind the latter 8 of the copy; of the second the copy.
     rows = TreeDraft([[6, 7, 9, 8], [3]], [[0, 0, 2, 2], [0]])
-    found = verification([[7, 8, 5], [4]], [2, 0])
+    found = verdict([[7, 8, 5], [4]], [2, 0])
     found.window = rows.window([4, 4], [0, 0], torch.device("cpu"))
     found.paths = [[0, 2, 4], [5]]
     with mock.patch.object(both.copy.draft_length, "observe") as told:
         both.copy.draft_length.resting = False
         both.observe(found, state)
+    told_to_other = both.other.observe.call_args.args[0]
+    assert (told_to_other.own, told_to_other.sizes) == (False, [3, 0])
     told.assert_called_once_with([3, 1], [2, 0], 4)
     assert (both.stood.sum, both.stood.weight) == (1.0, 1.0)
     assert both.stands == [False, False]
-    both.copied, both.sizes = [[7, 8], [4, 5, 6]], None
-    both.observe(verification([[7, 8, 5], [4, 5]], [2, 0]), state)
+    both.copied, both.alone, both.sizes = [[7, 8], [4, 5, 6]], [False, False], None
+    both.observe(verdict([[7, 8, 5], [4, 5]], [2, 0]), state)
+    told_to_other = both.other.observe.call_args.args[0]
+    assert (told_to_other.own, told_to_other.sizes) == (True, None)
     assert both.stands == [True, True]
     both.keep_rows([1])
     assert both.stands == [True]
 
 
 @pytest.mark.parametrize("decoding", ["gad", "blockwise"])
-def test_nothing_is_learned_from_a_draft_that_was_passed_over(decoding: str) -> None:
+def test_nothing_is_learned_from_a_draft_that_was_not_read(decoding: str) -> None:
     chooser = mock.Mock(learned=True, resting=False, timing=True)
     drafter: Any = BlockwiseHeadsDrafter(chooser)
     if decoding == "gad":
         model = make_model(make_task(), 2, "nar_drafter", block_size=5)
         drafter = NarDrafter(model, chooser)
-        drafter.once = 0.0
     drafter.verifier = SimpleNamespace(features=[torch.zeros(2, 3)])
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
-    found = verification([[7, 8, 5], [4]], [2, 0])
+    found = verdict([[7, 8, 5], [4]], [2, 0])
     found.window.widths = [1, 1]
     found.paths = [[0], [1]]
-    for passed_over, calls in ((True, 0), (False, 1)):
+    for own, calls in ((False, 0), (True, 1)):
         drafter.clock.begin()
-        if passed_over:
-            drafter.pass_over()
-        drafter.observe(found, state)
+        drafter.observe(replace(found, own=own), state)
         assert chooser.observe.call_count == calls
 
 
-def verification(emitted: list[list[int]], accepted: list[int]) -> Any:
+def verdict(emitted: list[list[int]], accepted: list[int]) -> Any:
     window: Any = SimpleNamespace()
-    return Verification(window, torch.empty(0), [9, 9], accepted, emitted)
+    return Verdict(window, torch.empty(0), [9, 9], accepted, emitted)
 
 
 def test_refusals() -> None:

@@ -15,7 +15,7 @@ from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from tests.support import (
     assert_same,
     generate,
@@ -145,9 +145,9 @@ class RandomDrafter(Drafter):
             drafts.append([token if self._draw(5) else self._draw(40) for token in draft])
         return Draft(drafts)
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
         for row, emitted, accepted in zip(
-            state.rows, verification.emitted, verification.accepted, strict=True
+            state.rows, verdict.emitted, verdict.accepted, strict=True
         ):
             assert row.tokens[-len(emitted) :] == emitted
             assert emitted

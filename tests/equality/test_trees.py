@@ -18,7 +18,7 @@ from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
 from tests.support import (
     assert_same,
     generate,
@@ -84,8 +84,8 @@ class Gardener(Drafter):
             end = grow(token, end)
         return tokens, parents
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
-        self.standing += verification.accepted
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self.standing += verdict.accepted
 
 
 def grown(

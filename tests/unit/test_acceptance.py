@@ -15,14 +15,14 @@ from fairseq_aggdec.search.acceptance import (
     exact,
 )
 from fairseq_aggdec.search.loop import judge
-from fairseq_aggdec.windows.draft import Draft, Verification
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.window import Window
 
 EOS, VOCABULARY = 2, 9
 TOKENS = st.integers(EOS, 6)
 
 
-def judged(drafts: list[list[int]], choices: list[int]) -> Verification:
+def judged(drafts: list[list[int]], choices: list[int]) -> Verdict:
     """The verdict over rows that all stand at position 0, for given choices of the verifier (one per slot).
 
     The same where the host knows what was drafted.

@@ -11,17 +11,17 @@ import torch
 from fairseq_aggdec.bench.comparison import time_modules_apart
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.counters import PARTS, Counters
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.window import Window
 
 
-def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verification:
+def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]]) -> Verdict:
     window = Window(
         torch.zeros(sum(drafted) + len(drafted)).long(),
         [0] * len(drafted),
         [n + 1 for n in drafted],
     )
-    return Verification(window, window.tokens, drafted, accepted, emitted)
+    return Verdict(window, window.tokens, drafted, accepted, emitted)
 
 
 def worked_trace() -> Counters:

@@ -16,7 +16,7 @@ from fairseq_aggdec.search.judging import judge_compiled, judges
 from fairseq_aggdec.search.loop import commit, judge
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
 from fairseq_aggdec.windows.window import Window
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 21
@@ -66,7 +66,7 @@ def judged_plainly(
     draft: Draft,
     window: Window,
     rows: list[Row],
-) -> tuple[Verification, torch.Tensor]:
+) -> tuple[Verdict, torch.Tensor]:
     state = DecodeState(rows, EOS, CPU)
     with rules.applied(logits, window, state) as ruled:
         found = judge(accept, ruled, draft, window, rules.eos)

@@ -30,6 +30,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         for page in ("index.html", "api/index.html")
     )
     assert "Which method is for me?" in first and 'src="speed.svg"' in first
-    for name in ("from_pretrained", "Translator", "Hypothesis", "Drafter", "Verification"):
+    for name in ("from_pretrained", "Translator", "Hypothesis", "Drafter", "Verdict"):
         assert re.search(rf'id="fairseq_aggdec\.[\w.]*\.{name}"', api), name
     assert not re.search(r":(class|func|meth|mod):", api)

@@ -28,7 +28,7 @@ from fairseq_aggdec.drafters.trees import (
 )
 from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.loop import best_path, judge, own_path
-from fairseq_aggdec.windows.draft import TreeDraft, Verification
+from fairseq_aggdec.windows.draft import TreeDraft, Verdict
 from tests.equality.test_gad import drafter as small_drafter
 
 EOS = 2
@@ -245,5 +245,5 @@ def test_in_the_end_one_of_four_drafts_teaches() -> None:
         for _ in range(LEARNED_FROM + 40):
             grower.trees = [Grown([5], [0], [-0.1])]
             window: Any = SimpleNamespace(widths=[2])
-            grower.observe(Verification(window, None, [1], [1], [[5, 6]]), seconds=1.0)
+            grower.observe(Verdict(window, None, [1], [1], [[5, 6]]), seconds=1.0)
     assert told == LEARNED_FROM + 40 / ONE_OF

@@ -224,11 +224,6 @@ class CopyTrees:
         self.trees: list[CopyTree] = [CopyTree()] * rows
         self.pending: list[Pending | None] = [None] * rows
 
-    @property
-    def sizes(self) -> list[int]:
-        """Tokens of the last tree of each row."""
-        return [len(tree.steps) for tree in self.trees]
-
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.trees = [self.trees[row] for row in rows]
         self.pending = [self.pending[row] for row in rows]

@@ -17,7 +17,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verification
+from fairseq_aggdec.windows.draft import BatchVerdict, Draft, TreeDraft, Verdict
 from fairseq_aggdec.windows.transfer import on_host
 
 
@@ -77,6 +77,7 @@ class CopyDrafter(DeviceDrafter):
         # Not the device that the models had when this was made: training moves them after that.
         by = "kernels" if verifier.compiled else state.device.type
         self.draft_length.start(len(state.rows), by)
+        self.branched = False
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
             # Of a tree that the verifier cannot read one path would be shown to it, which need not be the copy.
@@ -85,10 +86,12 @@ class CopyDrafter(DeviceDrafter):
                 self.growing.start(len(self.texts))
 
     def draft(self, state: DecodeState) -> Draft:
+        self.branched = False
         if self.resting or self.draft_length.idle:
             return Draft([()] * len(state.rows))
         limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
         if self.growing is not None:
+            self.branched = True
             return self._branched(self.growing, limits)
         return Draft([text.copy(limit) for text, limit in zip(self.texts, limits, strict=True)])
 
@@ -111,23 +114,23 @@ class CopyDrafter(DeviceDrafter):
         tokens = [[step.token for step in tree.steps] for tree in grown]
         return TreeDraft(tokens, [tree.parents for tree in grown])
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
         if self.resting:
             return
-        drafted, accepted = verification.drafted, verification.accepted
+        drafted, accepted = verdict.drafted, verdict.accepted
         verified = sum(drafted)
-        if self.growing is not None and self.growing.sizes == drafted:  # else nothing was drafted
-            drafted, accepted = self._learn_edits(self.growing, verification, state)
+        if self.branched and self.growing is not None and verdict.whole:
+            drafted, accepted = self._learn_edits(self.growing, verdict, state)
         self.draft_length.observe(drafted, accepted, verified)
 
     def _learn_edits(
-        self, trees: CopyTrees, verification: Verification, state: DecodeState
+        self, trees: CopyTrees, verdict: Verdict, state: DecodeState
     ) -> tuple[list[int], list[int]]:
         """Learns from what became of trees; what was drafted and stood, as if they had been copies."""
         found = [
             trees.observe(place, text, path, row.tokens)
             for place, (text, path, row) in enumerate(
-                zip(self.texts, verification.nodes(), state.rows, strict=True)
+                zip(self.texts, verdict.nodes(), state.rows, strict=True)
             )
         ]
         drafted, accepted = zip(*found, strict=True)
@@ -161,8 +164,8 @@ class CopyDrafter(DeviceDrafter):
         assert self.on_device is not None
         return self.on_device.block(board, owners, rows, shape.width - 1)
 
-    def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        self.draft_length.learn(drafted, accepted)
+    def observe_batch(self, verdict: BatchVerdict) -> None:
+        self.draft_length.learn(verdict.drafted, verdict.accepted)
 
     def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
         if measured := self.draft_length.measured:

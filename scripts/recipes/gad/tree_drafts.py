@@ -35,7 +35,7 @@ from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.quality import bleu
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 
 CHAIN = "chain"
 COLUMNS = (
@@ -168,12 +168,12 @@ def watched(made: Any, calibrated: bool) -> Reliability:
         trees.calibration.observe = list  # reads the outcomes, and learns nothing from them
     observe = trees.observe
 
-    def observing(verification: Verification, seconds: float) -> None:
-        if [len(tree.tokens) for tree in trees.trees] == verification.drafted:
-            for tree, standing in zip(trees.trees, verification.nodes(), strict=True):
+    def observing(verdict: Verdict, seconds: float) -> None:
+        if trees.trees and verdict.whole:
+            for tree, standing in zip(trees.trees, verdict.nodes(), strict=True):
                 for node, chance in enumerate(tree.chances, 1):
                     found.add(math.exp(chance), node in standing)
-        observe(verification, seconds)
+        observe(verdict, seconds)
 
     trees.observe = observing
     return found

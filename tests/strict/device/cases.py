@@ -268,7 +268,7 @@ def random_models(case: Case, sizes: Options) -> tuple[list[Any], Any]:
         return models, None
     arch, options = case.drafter
     drafter = make_model(task, 3, arch, **(sizes | options))
-    if getattr(drafter, "shares_encoder", False):
+    if arch == "nar_drafter" and drafter.shares_encoder:
         drafter.encoder.load_state_dict(models[0].encoder.state_dict())
     return models, drafter
 
