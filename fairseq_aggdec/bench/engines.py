@@ -18,7 +18,7 @@ from fairseq_aggdec import installing
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import hugging_face
 from fairseq_aggdec.bench.timing import System
-from fairseq_aggdec.methods.loading import load_writer
+from fairseq_aggdec.methods.shared.loading import load_writer
 
 
 class CTranslate2(NamedTuple):

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.jobs.job import BulkError
-from fairseq_aggdec.methods.lattice import tables_folder
+from fairseq_aggdec.methods.shared.candidates import tables_folder
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 RELEVANT = {

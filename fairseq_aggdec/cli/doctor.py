@@ -27,7 +27,7 @@ from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
-from fairseq_aggdec.methods.options import beam_gap
+from fairseq_aggdec.methods.refusing import beam_gap
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder

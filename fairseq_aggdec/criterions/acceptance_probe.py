@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.methods.loading import load_verifier
+from fairseq_aggdec.methods.shared.loading import load_verifier
 from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator

@@ -6,9 +6,9 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import II
 
-DECODING = ChoiceEnum(
-    ["beam", "stock", "greedy", "iad", "gad", "nar", "blockwise", "interleaved", "lattice"]
-)
+from fairseq_aggdec.methods.table import METHODS
+
+DECODING = ChoiceEnum(list(METHODS))
 ACCEPTANCE = ChoiceEnum(["exact", "top-beta", "top-k", "distance"])
 IAD_MATCH = ChoiceEnum(["aligned", "unique", "longest", "recent"])
 END_CONDITION = ChoiceEnum(["first", "all"])
@@ -27,13 +27,8 @@ class DecodingConfig(FairseqDataclass):
     decoding: DECODING = field(
         default="beam",
         metadata={
-            "help": "beam: what stock fairseq gives with the same --beam, faster; stock: fairseq's own generator; "
-            "greedy: one token at a time on the cached decoder; iad: input-guided aggressive decoding, drafts from the "
-            "source; gad: generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path); "
-            "blockwise: the model's own extra heads draft (--arch blockwise_transformer). These four give what "
-            "--beam 1 gives, faster, unless --acceptance is relaxed. nar: the non-autoregressive drafter alone. "
-            "interleaved: beam search with several words per step (--arch interleaved_transformer). lattice: the best "
-            "path through a lattice of candidates (--arch lattice_transformer)"
+            "help": "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
+            + ". greedy, iad, gad and blockwise give what --beam 1 gives, unless --acceptance is relaxed"
         },
     )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.

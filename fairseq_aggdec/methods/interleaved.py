@@ -8,7 +8,8 @@ from torch import nn
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.methods.options import beam_gap
+from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.refusing import beam_gap, refuse_prefix_function
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
 from fairseq_aggdec.search.interleaved.generator import (
@@ -42,7 +43,6 @@ def build_interleaved_generator(
         ValueError: an option or a model that the search cannot honour, in one sentence.
     """
     extra = dict(extra or {})
-    refuse("interleaved", REFUSED, args, extra)
     common_geometry(models, option)
     if cfg.dedup < 0:
         raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
@@ -86,3 +86,22 @@ def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
         and not getattr(args, "retain_iter_history", False)
         and beam_gap(args, {}, models) is None
     )
+
+
+def _refuses(request: Request) -> None:
+    refuse("interleaved", REFUSED, request.args, request.extra)
+    refuse_prefix_function(request.prefix_allowed_tokens_fn, "interleaved")
+
+
+def _build(request: Request) -> InterleavedGenerator | BeamGenerator:
+    return build_interleaved_generator(
+        request.cfg, request.task, request.models, request.args, request.extra
+    )
+
+
+METHOD = Method(
+    "interleaved",
+    "beam search with several words per step (--arch interleaved_transformer)",
+    _build,
+    _refuses,
+)

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fairseq.tasks import FairseqTask
 from torch import nn
 
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
+from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.refusing import refuse_prefix_function
+from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.errors import refuse
-
-
-def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:
-    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
-
-    Raises:
-        FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
-    """
-    folder = tables_folder(cfg, wanted_by)
-    return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
-
-
-def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
-    """Where :func:`open_candidates` finds the tables.
-
-    Raises:
-        FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
-    """
-    folder = cfg.lattice
-    if not folder:
-        folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
-        if not folder.exists():
-            raise FileNotFoundError(
-                f"{wanted_by} needs tables of candidates: make {folder} with aggdec lattice-tables, or name "
-                "others with --lattice"
-            )
-    return Path(folder)
 
 
 def check_sizes(cfg: Any) -> None:
@@ -82,7 +56,6 @@ def build_lattice_generator(
     Raises:
         ValueError: an option or a model that does not fit, in one sentence.
     """
-    refuse("lattice", REFUSED, args, extra)
     check_sizes(cfg)
     for model in models:
         decoder: Any = model.decoder
@@ -104,3 +77,22 @@ def build_lattice_generator(
         "precision": Precision(pack=not cfg.no_weight_packing),
     }
     return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)
+
+
+def _refuses(request: Request) -> None:
+    refuse("lattice", REFUSED, request.args, request.extra)
+    refuse_prefix_function(request.prefix_allowed_tokens_fn, "lattice")
+
+
+def _build(request: Request) -> LatticeGenerator:
+    return build_lattice_generator(
+        request.cfg, request.task, request.models, request.args, request.extra
+    )
+
+
+METHOD = Method(
+    "lattice",
+    "the best path through a lattice of candidates (--arch lattice_transformer)",
+    _build,
+    _refuses,
+)

@@ -21,7 +21,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from tests.alterations import Change, Twice, layers, lively
 from tests.changes import ALTERED
 from tests.support import (
@@ -210,7 +210,7 @@ def test_one_model_of_an_ensemble(name: str, method: str) -> None:
 def test_verifier_and_drafter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [lively()]
     drafter = make_model(make_task(), 3, "nar_drafter", block_size=4)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter)
     generator = generator_of("gad", models, 1, drafter_path="drafter.pt")
     nbest(generator, models)
     for changed in (drafter, models[0]):
@@ -226,7 +226,7 @@ def test_a_drafter_alone_drafts_by_its_own_layers(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models, drafter = [lively()], make_model(make_task(), 3, "nar_drafter", block_size=4)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter)
     older = generator_of("nar", models, 1, drafter_path="drafter.pt")
     nbest(older, models)
     ALTERED[name](drafter)

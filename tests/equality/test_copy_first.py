@@ -16,9 +16,9 @@ from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.tasks import decoding_task
 from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verdict, grafted
 from tests.support import (
     assert_same,
@@ -73,7 +73,7 @@ def test_output_is_the_verifiers(decoding: str, rows: int, how: str, tmp_path: P
         for text in ({"draft_from": "file", "draft_file": texts}, {"draft_from": "source"}):
             for nodes in ({}, {"draft_nodes": "9"}, {"draft_nodes": "auto"}):
                 task = make_task(decoding, **chosen, **text, **nodes)
-                with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
+                with mock.patch.object(gad_method, "load_drafter", lambda *_: drafter):
                     assert_same(generate(task, [verifier], sample, prefix, **options), expected)
 
 
@@ -93,7 +93,7 @@ def test_a_drafter_beside_a_copy_learns_what_its_own_tokens_are_worth(
         "draft_file": write(tmp_path / "texts", doctored(outputs, "half")),
     }
     task = make_task("gad", drafter_path="drafter.pt", draft_nodes=nodes, **text)
-    with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
+    with mock.patch.object(gad_method, "load_drafter", lambda *_: drafter):
         generator = task.build_generator([verifier], generation_options())
     for sample, (theirs,) in zip(samples, expected, strict=True):
         ((ours, *_),) = generator.generate([verifier], sample)

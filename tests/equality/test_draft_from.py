@@ -10,7 +10,7 @@ import torch
 
 from fairseq_aggdec.drafters.lattice_tree import Table
 from fairseq_aggdec.lattice.candidates import CandidateModel
-from fairseq_aggdec.methods import from_text
+from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import random_tables
 from tests.support import (
     assert_same,
@@ -117,7 +117,7 @@ def test_another_model_drafts(
 ) -> None:
     arch, options = WRITERS[kind]
     writer = make_model(make_task(), 2, arch, **options)
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
     folder = tmp_path / "lattice"
     plain = make_task()
     random_tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
@@ -138,7 +138,7 @@ def test_trees_of_a_lattice_that_the_verifier_agrees_with(
 ) -> None:
     """The scorer says what was written before: fewer iterations than tokens, wherever the outputs end."""
     writer = make_model(make_task(), 2, "lattice_transformer", decoder_layers=1)
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
     plain = make_task()
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
@@ -173,7 +173,7 @@ def test_scores_that_are_no_numbers_draft_nothing(
     writer = make_model(make_task(), 2, "lattice_transformer", decoder_layers=1)
     with torch.no_grad():
         writer.decoder.layers[0].fc1.weight[0, 0] = torch.nan
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
     plain = make_task()
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
@@ -191,7 +191,7 @@ def test_a_source_too_long_for_the_other_model_has_no_draft(
     arch, options = WRITERS[kind]
     short = {"encoder_learned_pos": True, "max_source_positions": 4}
     writer = make_model(make_task(), 2, arch, **options, **short)
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
     plain = make_task()
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
@@ -208,7 +208,7 @@ def test_the_other_model_follows_a_verifier_that_is_moved(
 ) -> None:
     arch, options = WRITERS[kind]
     writer, moved = make_model(make_task(), 2, arch, **options), make_model(make_task(), 5)
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: writer)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
     plain = make_task()
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
@@ -228,6 +228,6 @@ def test_refusals_name_the_option(
     (tmp_path / "short").write_text("w1\n")
     assert "has 1 lines" in refusal(verifier, draft_from="file", draft_file=str(tmp_path / "short"))
     assert "--drafter-path" in refusal(verifier, draft_from="interleaved")
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: verifier)
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: verifier)
     message = refusal(verifier, draft_from="lattice", drafter_path="writer.pt")
     assert "--drafter-path" in message and "lattice_transformer" in message

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.methods import from_text
+from fairseq_aggdec.methods import gad as gad_method
+from fairseq_aggdec.methods import iad as iad_method
 from fairseq_aggdec.search.errors import Doubt, NonFiniteError
-from fairseq_aggdec.tasks import decoding_task
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.equality.test_interleaved import lively
@@ -215,7 +215,7 @@ def test_an_infinite_penalty_is_no_fault(decoding: str, lattice_folder: str) -> 
 def decode_with(
     model: Any, verifier: Any, sample: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Any, list[dict[str, Any]]]:
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
     task = make_task(options.pop("decoding", "gad"), drafter_path="drafter.pt", **options)
     return task, generate(task, [verifier], sample)
 
@@ -291,7 +291,7 @@ def test_a_broken_writer_stops_drafting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     verifier, writer, sample = make_model(make_task(), 5), MODELS[kind](), numbered(4)
-    monkeypatch.setattr(from_text, "load_writer", lambda path, task: spoil(writer))
+    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: spoil(writer))
     options = {"draft_from": kind, "drafter_path": "writer.pt", "lattice": lattice_folder}
     task = make_task("iad", **options)
     assert_same(generate(task, [verifier], sample), stock([verifier], sample))

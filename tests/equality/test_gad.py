@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_aggdec.criterions.glancing_loss import GlancingLoss, GlancingLossConfig
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.methods import loading
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
+from fairseq_aggdec.methods.shared import loading
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.support import (
     SIZES,
@@ -66,7 +66,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Any:
         prefix: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
+        monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
         names = ("block_size", "acceptance", "top_beta", "tolerance", "min_block_size")
         names += ("draft_int8", "draft_vocabulary", "draft_nodes")
         chosen = {name: options.pop(name) for name in names if name in options}
@@ -304,7 +304,7 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "--drafter-path" in refusal(make_task("gad"))
     with pytest.raises(FileNotFoundError, match=r"nothing\.pt"):
         loading.load_drafter(str(tmp_path / "nothing.pt"), make_task())
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter())
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
     options = {"drafter_path": "drafter.pt"}
     assert "--block-size 6" in refusal(make_task("gad", block_size="6", **options))
     assert "--block-size many" in refusal(make_task("gad", block_size="many", **options))

@@ -23,7 +23,7 @@ from fairseq_aggdec.engine.int8 import Int8Linear
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
@@ -183,7 +183,7 @@ def test_generation_options(options: dict[str, Any]) -> None:
 @ALL
 def test_drafters(variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     verifier, model = make_model(make_task(), 5), drafter(**variant)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
     sources = random_sources(3, 7)
     expected = one_by_one(verifier, sources)
     task = make_task("gad", drafter_path="drafter.pt", int8=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from tests.support import generate, make_batch, make_model, make_task
 
 SAMPLE = make_batch([[5, 6], [7]])
@@ -43,7 +43,7 @@ def test_the_drafter_alone_has_no_verifier(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafter = make_model(make_task(), 3, "nar_drafter", block_size=3)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter)
     found = refused("nar", make_model(make_task(), 5), drafter_path="drafter.pt", **options)
     assert "needs a verifier, --decoding nar has none" in found
 

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.grid import Grid, GridWindow
 from fairseq_aggdec.windows.window import Window
 from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
@@ -141,7 +141,7 @@ def test_drafters(
     variant: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verifier, model = make_model(make_task(), 5), drafter(**variant)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: model)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: model)
     sample = make_batch(random_sources(3, 7))
     oracle = stock([verifier], sample)
     expected = decode("greedy", [verifier.to(dtype)], sample, 4)

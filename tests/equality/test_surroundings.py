@@ -10,7 +10,7 @@ import torch
 
 from fairseq_aggdec.drafters.proposer import _as_given
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from tests.equality.test_blockwise import chained, headed
 from tests.equality.test_gad import VARIANTS, drafter
 from tests.equality.test_interleaved import lively
@@ -72,7 +72,7 @@ def decode(name: str, folder: str, models: list[Any]) -> list[list[dict[str, Any
 def models_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     kind = "next, chain, causal" if "chain" in name else "causal"
     drafting = drafter(**VARIANTS[kind])
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafting)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafting)
     make = CASES[name][1]
     return [make(), make()] if name == "ensemble" else [make()]
 

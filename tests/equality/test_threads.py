@@ -14,7 +14,7 @@ import pytest
 
 import fairseq_aggdec
 from fairseq_aggdec import Translator
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from tests.equality.test_blockwise import headed
 from tests.equality.test_gad import drafter
 from tests.equality.test_interleaved import lively
@@ -64,7 +64,7 @@ def test_a_second_thread_gets_an_error(
     name: str, lattice_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoding, make, options = GENERATORS[name]
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter())
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
     model, sample = make(), make_batch(random_sources(3, 4))
     task = make_task(decoding, lattice=lattice_folder, drafter_path="drafter.pt")
     generator = task.build_generator([model], generation_options(**options))

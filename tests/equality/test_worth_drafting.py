@@ -14,7 +14,7 @@ from fairseq_aggdec.budget.block_size import CREDIT
 from fairseq_aggdec.drafters.slots import CachedSlots
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.window import Window
 from tests.support import (
     assert_same,
@@ -77,7 +77,7 @@ def decode(
     for method in ("greedy", decoding):
         chosen = {"drafter_path": "drafter.pt"} if method == GAD else {}
         task = make_task(method, **(chosen | (options if method == decoding else {})))
-        with mock.patch.object(decoding_task, "load_drafter", lambda *_: drafter):
+        with mock.patch.object(gad_method, "load_drafter", lambda *_: drafter):
             generator = task.build_generator([verifier], generation_options())
         began = clock.now
         for number in range(BATCHES):

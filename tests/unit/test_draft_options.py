@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.int8 import int8_available
-from fairseq_aggdec.methods.draft_options import with_what_pays
+from fairseq_aggdec.methods.shared.amounts import with_what_pays
 from tests.support import make_model, make_task
 
 pytestmark = pytest.mark.skipif(not int8_available(), reason="no compiled kernels")

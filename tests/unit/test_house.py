@@ -53,6 +53,7 @@ ROOMS = [
     "lattice",
     "drafters/copy",
     "drafters",
+    "methods/shared",
     "methods",
     "criterions",
     "tasks",

@@ -12,7 +12,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
-from fairseq_aggdec.methods.loading import load_drafter, load_verifier
+from fairseq_aggdec.methods.shared.loading import load_drafter, load_verifier
 from tests.support import SIZES, make_batch, make_dictionary, make_model, make_task, random_sources
 
 PAD, UNK, EOS = 1, 3, 2

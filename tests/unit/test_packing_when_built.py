@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from fairseq_aggdec.engine.linear import FastLinear
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
 from tests.support import generation_options, make_batch, make_model, make_task
 
 SAMPLE = make_batch([[5, 6], [7]])
@@ -31,8 +31,8 @@ def test_no_weight_is_packed_while_a_sentence_waits(
     model, drafter = make_model(make_task(), 5), make_model(make_task(), 3, "nar_drafter")
     # The drafter's own encoder runs from the first draft on, and is packed then.
     monkeypatch.setattr(drafter, "shares_encoder", True)
-    monkeypatch.setattr(decoding_task, "load_drafter", lambda path, task: drafter)
-    monkeypatch.setattr(decoding_task, "check_shared_encoder", lambda *models: None)
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter)
+    monkeypatch.setattr(gad_method, "check_shared_encoder", lambda *models: None)
     monkeypatch.setattr("fairseq_aggdec.drafters.nar.check_shared_encoder", lambda *models: None)
     task = make_task(decoding, drafter_path="drafter.pt")
     generator: Any = task.build_generator([model], generation_options())

@@ -14,7 +14,7 @@ from fairseq.data import Dictionary
 from fairseq_aggdec import installing
 from fairseq_aggdec.cli import refusals
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
-from fairseq_aggdec.methods.options import refuse_unsupported
+from fairseq_aggdec.methods.refusing import refuse_unsupported
 
 
 def ended(action: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

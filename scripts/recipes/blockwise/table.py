@@ -31,7 +31,7 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.timing import System, measure
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.methods.draft_options import blockwise_size
+from fairseq_aggdec.methods.shared.amounts import blockwise_size
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu

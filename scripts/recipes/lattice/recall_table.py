@@ -37,7 +37,7 @@ from fairseq_aggdec.lattice.recall import (  # noqa: E402
     reference_ranks,
     shared_vocabulary,
 )
-from fairseq_aggdec.methods.loading import load_drafter  # noqa: E402
+from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records import results as files  # noqa: E402
 from fairseq_aggdec.report import redraw  # noqa: E402

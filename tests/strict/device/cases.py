@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.lattice.shortlist import Shortlist
-from fairseq_aggdec.methods import from_text
-from fairseq_aggdec.tasks import decoding_task
+from fairseq_aggdec.methods import gad as gad_method
+from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import (
     make_batch,
     make_model,
@@ -277,7 +277,7 @@ def random_models(case: Case, sizes: Options) -> tuple[list[Any], Any]:
 def _handed_over(drafter: Any) -> Iterator[None]:
     """A drafter's checkpoint need not be written: whoever loads one gets this."""
     with ExitStack() as stack:
-        for module, name in ((decoding_task, "load_drafter"), (from_text, "load_writer")):
+        for module, name in ((gad_method, "load_drafter"), (iad_method, "load_writer")):
             stack.enter_context(
                 mock.patch.object(module, name, lambda *_: copy.deepcopy(drafter).eval())
             )

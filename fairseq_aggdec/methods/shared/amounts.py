@@ -17,7 +17,6 @@ from fairseq_aggdec.budget.draft_length import DraftLength, FixedDraftLength
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels.library import reads
-from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.search.errors import refusal
 from fairseq_aggdec.windows.draft import Proposing
@@ -28,9 +27,7 @@ logger = logging.getLogger(__name__)
 RELAXED_NODES = 8
 
 
-def blockwise_size(
-    cfg: DecodingConfig, models: Sequence[Any], option: str = "--decoding blockwise"
-) -> int:
+def blockwise_size(cfg: Any, models: Sequence[Any], option: str = "--decoding blockwise") -> int:
     """The block size of what ``option`` asks for, checked against the model.
 
     Raises:
@@ -53,7 +50,7 @@ def blockwise_size(
     return size
 
 
-def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
+def drafted_size(cfg: Any, drafter: Any) -> BlockSize:
     """How many tokens a non-autoregressive drafter drafts at once.
 
     Raises:
@@ -66,7 +63,7 @@ def drafted_size(cfg: DecodingConfig, drafter: Any) -> BlockSize:
     return choosing(cfg, size, on_gpu(drafter))
 
 
-def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
+def with_what_pays(cfg: Any, models: Sequence[Any]) -> Any:
     """The options of a method whose model drafts, where nothing was said of how much.
 
     Only on CPU, where a call costs more the more it reads. Where the output does not depend on it: with the compiled
@@ -97,7 +94,7 @@ def with_what_pays(cfg: DecodingConfig, models: Sequence[Any]) -> DecodingConfig
     return chosen
 
 
-def _say_what_was_chosen(cfg: DecodingConfig) -> None:
+def _say_what_was_chosen(cfg: Any) -> None:
     options = {"--draft-nodes": cfg.draft_nodes, "--block-size": cfg.block_size}
     said = [f"{name} {value}" for name, value in options.items() if value]
     said += ["--draft-int8"] * bool(cfg.draft_int8)
@@ -108,7 +105,7 @@ def on_gpu(model: Any) -> bool:
     return bool(next(model.parameters()).is_cuda)
 
 
-def choosing(cfg: DecodingConfig, most: int, gpu: bool = False) -> BlockSize:
+def choosing(cfg: Any, most: int, gpu: bool = False) -> BlockSize:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
@@ -121,7 +118,7 @@ def choosing(cfg: DecodingConfig, most: int, gpu: bool = False) -> BlockSize:
     return BatchChoice(most) if gpu else LearnedBlockSize(most)
 
 
-def _check_least(cfg: DecodingConfig, most: int) -> None:
+def _check_least(cfg: Any, most: int) -> None:
     """``--min-block-size`` cannot ask for more tokens than an iteration yields at most."""
     if cfg.min_block_size > most:
         raise ValueError(
@@ -129,7 +126,7 @@ def _check_least(cfg: DecodingConfig, most: int) -> None:
         )
 
 
-def copies_first(cfg: DecodingConfig) -> bool:
+def copies_first(cfg: Any) -> bool:
     """Whether a method whose model drafts is to copy a text where that goes further.
 
     Raises:
@@ -142,7 +139,7 @@ def copies_first(cfg: DecodingConfig) -> bool:
     return kind in ("source", "file") or bool(cfg.draft_file)
 
 
-def proposing(cfg: DecodingConfig) -> Proposing:
+def proposing(cfg: Any) -> Proposing:
     """How a model computes its drafts.
 
     Raises:
@@ -160,7 +157,7 @@ def proposing(cfg: DecodingConfig) -> Proposing:
     return Proposing(types, int8 or bool(cfg.int8))
 
 
-def drafted_nodes(cfg: DecodingConfig, gpu: bool = False) -> NodeBudget | None:
+def drafted_nodes(cfg: Any, gpu: bool = False) -> NodeBudget | None:
     """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
 
     On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
@@ -181,7 +178,7 @@ def drafted_nodes(cfg: DecodingConfig, gpu: bool = False) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength]:
+def copied_length(cfg: Any) -> Callable[[], DraftLength]:
     """Makes what says how long drafts of ``--decoding iad`` are.
 
     Raises:
@@ -196,7 +193,7 @@ def copied_length(cfg: DecodingConfig) -> Callable[[], DraftLength]:
     return lambda: FixedDraftLength(limit)
 
 
-def _size(cfg: DecodingConfig, trained: int, reason: str) -> int:
+def _size(cfg: Any, trained: int, reason: str) -> int:
     if cfg.block_size in (None, "all"):
         return trained
     given = str(cfg.block_size)

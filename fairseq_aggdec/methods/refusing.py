@@ -8,7 +8,6 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
 from fairseq_aggdec.search.errors import refusal
@@ -147,6 +146,13 @@ def set_greedy_beam(args: Any, decoding: str) -> None:
     args.beam = 1
 
 
+def refuse_prefix_function(function: Any, decoding: str) -> None:
+    """Raises ``ValueError`` where the caller constrains the search by a function."""
+    if function is not None:
+        reason = "a search under constraints needs --decoding stock"
+        raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))
+
+
 def announce_ngram_blocking(args: Any) -> None:
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size > 0:
@@ -179,7 +185,7 @@ USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 
 
-def announce_unused(cfg: DecodingConfig) -> None:
+def announce_unused(cfg: Any) -> None:
     """Says which of the given options the method does not read."""
     decoding = str(cfg.decoding)
     kinds = {decoding, HEADS} if str(cfg.draft_from) == "heads" else {decoding}
@@ -190,11 +196,12 @@ def announce_unused(cfg: DecodingConfig) -> None:
             logger.warning("%s has no effect with --decoding %s", option, decoding)
 
 
-def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance:
+def acceptance_rule(cfg: Any, decoding: str, first_number: int | None) -> Acceptance:
     """The rule that the options ask for; says once when it is not lossless.
 
     Args:
-        cfg: the decoding options.
+        cfg: decoding options.
+        decoding: the method.
         first_number: index of the first symbol that is a number, None in a task without numbers.
 
     Raises:
@@ -210,10 +217,10 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
         )
-    if str(cfg.decoding) == "nar" and (kind != "exact" or cfg.min_block_size > 1):
+    if decoding == "nar" and (kind != "exact" or cfg.min_block_size > 1):
         option = "--min-block-size above 1" if kind == "exact" else f"--acceptance {kind}"
         raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
-    if str(cfg.decoding) != "greedy" and (kind != "exact" or cfg.min_block_size > 1):
+    if decoding != "greedy" and (kind != "exact" or cfg.min_block_size > 1):
         logger.info(
             "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
             kind,
@@ -228,7 +235,7 @@ def acceptance_rule(cfg: DecodingConfig, first_number: int | None) -> Acceptance
     return at_least(cfg.min_block_size, rules[kind]())
 
 
-def precision(cfg: DecodingConfig) -> Precision:
+def precision(cfg: Any) -> Precision:
     """How the options say that models compute.
 
     Raises:
@@ -241,7 +248,7 @@ def precision(cfg: DecodingConfig) -> Precision:
     return Precision(not cfg.no_weight_packing, bool(cfg.int8), not cfg.no_graphs, int(cfg.strict))
 
 
-def announce_int8(cfg: DecodingConfig) -> None:
+def announce_int8(cfg: Any) -> None:
     """Says once what ``--int8`` means."""
     if cfg.int8:
         logger.info(

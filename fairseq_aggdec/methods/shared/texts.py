@@ -7,8 +7,7 @@ bifurcation drafting goes on where a suffix of the output occurs in it once. The
 from __future__ import annotations
 
 import logging
-from argparse import Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,13 @@ from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
-from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
-from fairseq_aggdec.lattice.generator import LatticeGenerator
-from fairseq_aggdec.methods.draft_options import choosing, drafted_nodes
-from fairseq_aggdec.methods.interleaved import build_interleaved_generator
-from fairseq_aggdec.methods.lattice import build_lattice_generator
-from fairseq_aggdec.methods.loading import load_writer
-from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError, explained
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.transfer import on_host, read
 
 logger = logging.getLogger(__name__)
-
-Build = Callable[[Any, Any, Sequence[Any], Any, dict[str, Any], str], Any]
-
-WRITERS: dict[str, Build] = {
-    "interleaved": build_interleaved_generator,
-    "lattice": build_lattice_generator,
-}
 
 
 class WriterDrafter(CopyDrafter):
@@ -131,49 +116,3 @@ class FileDrafter(CopyDrafter):
             ).tolist()
             for number in numbers
         ]
-
-
-def build_text_drafter(cfg: Any, task: Any, verifier: Any, args: Namespace) -> CopyDrafter:
-    """The drafter of ``--draft-from`` ``file``, ``interleaved`` or ``lattice``.
-
-    Args:
-        cfg: decoding options.
-        task: has the dictionaries.
-        verifier: the model whose output counts.
-        args: fairseq's generation options; the length limits hold for the drafts too.
-
-    Raises:
-        FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
-    """
-    kind, target = str(cfg.draft_from), task.target_dictionary
-    if cfg.draft_file and kind != "file":
-        raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
-    match = str(cfg.iad_match)
-    if kind == "file":
-        if not cfg.draft_file:
-            raise ValueError("--draft-from file: name the file with --draft-file")
-        sizes = {len(dataset) for dataset in task.datasets.values()}
-        return FileDrafter(cfg.draft_file, target, match, sizes)
-    if not cfg.drafter_path:
-        raise ValueError(
-            f"--draft-from {kind}: name the checkpoint of a model (--arch {kind}_transformer) with --drafter-path"
-        )
-    model = load_writer(cfg.drafter_path, task).to(next(verifier.parameters()))
-    limits = {
-        name: getattr(args, name) for name in ("max_len_a", "max_len_b") if hasattr(args, name)
-    }
-    generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
-    generator.counters = Counters()  # what the drafter does is not what the summary counts
-    return WriterDrafter(generator, model, target.eos(), match)
-
-
-def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafter:
-    """The drafter that drafts trees of a text, or of the lattice that the text is the best path of, where
-    ``--draft-nodes`` asks for some; else the same."""
-    nodes = drafted_nodes(cfg) if str(cfg.decoding) == "iad" else None
-    if nodes and isinstance(drafter, WriterDrafter):
-        generator = drafter.generator
-        if isinstance(generator, LatticeGenerator):
-            return LatticeTreeDrafter(generator, drafter.model, choosing(cfg, LONGEST), nodes)
-    drafter.branch(nodes)
-    return drafter

@@ -1,0 +1,73 @@
+"""``--decoding beam``: what stock beam search gives, faster: it looks ahead along a text or block heads."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fairseq_aggdec.drafters.head_tables import HeadTables
+from fairseq_aggdec.methods.iad import copy_drafter
+from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.refusing import announce_int8, announce_ngram_blocking, beam_gap
+from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.errors import refusal
+
+logger = logging.getLogger(__name__)
+
+# --draft-from -> the method that is the search with --beam 1; iad for all others.
+WITH_BEAM_1 = {"none": "greedy", "heads": "blockwise"}
+
+
+def becomes(request: Request) -> str | None:
+    """``stock`` where the search cannot give what stock gives, which is logged; with ``--beam 1`` a method of the loop.
+
+    With ``--score-reference`` stock scores the references, and nothing is said of that.
+    """
+    beam = request.option("beam", 5)
+    gap = beam_gap(request.args, request.extra, request.models)
+    if request.prefix_allowed_tokens_fn or request.option("prefix_allowed_tokens_fn"):
+        gap = "prefix_allowed_tokens_fn"
+    elif request.generator_class is not None:
+        gap = f"a generator of type {request.generator_class.__name__}"
+    elif beam == 1 and request.option("match_source_len") and request.option("unkpen", 0) < 0:
+        gap = gap or "--unkpen below 0 with --match-source-len"
+    if gap is not None:
+        if not request.option("score_reference"):
+            logger.info("--decoding beam is left to stock fairseq: %s", gap)
+        return "stock"
+    return None if beam > 1 else WITH_BEAM_1.get(str(request.cfg.draft_from), "iad")
+
+
+def build(request: Request) -> Any:
+    """The search over trees of prefixes.
+
+    Raises:
+        ValueError: an option or a model that does not fit, in one sentence.
+    """
+    cfg = request.cfg
+    if cfg.strict:
+        raise ValueError(refusal("--strict", "beam", "give --beam 1"))
+    announce_ngram_blocking(request.args)
+    announce_int8(cfg)
+    kind = str(cfg.draft_from)
+    extra = request.computing() | {"ahead": kind != "none"}
+    if kind == "heads":
+        extra["foreteller"] = _head_tables(request)
+    elif kind != "none":
+        extra["texts"] = copy_drafter(request).texts_of
+    aligned = request.option("print_alignment")
+    return request.make(AlignedBeamGenerator if aligned else BeamGenerator, extra)
+
+
+def _head_tables(request: Request) -> HeadTables:
+    size = blockwise_size(request.cfg, request.models, "--draft-from heads")
+    if size < 2:
+        raise ValueError("--draft-from heads needs a model with at least two block heads")
+    target = request.task.target_dictionary
+    return HeadTables(size, target.pad(), target.unk(), proposing(request.cfg))
+
+
+METHOD = Method(
+    "beam", "what stock fairseq gives with the same --beam, faster", build, becomes=becomes
+)

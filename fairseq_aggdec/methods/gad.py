@@ -1,0 +1,67 @@
+"""``--decoding gad``: generalized aggressive decoding, drafts of a non-autoregressive model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq_aggdec.drafters.copy_first import CopyFirst
+from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
+from fairseq_aggdec.methods.greedy import loop_method
+from fairseq_aggdec.methods.iad import copy_drafter
+from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.refusing import precision
+from fairseq_aggdec.methods.shared.amounts import (
+    copies_first,
+    drafted_nodes,
+    drafted_size,
+    on_gpu,
+    proposing,
+    with_what_pays,
+)
+from fairseq_aggdec.methods.shared.loading import load_drafter
+from fairseq_aggdec.search.drafter import Drafter
+
+
+def nar_drafter(request: Request, cfg: Any, name: str) -> NarDrafter:
+    """The drafter of ``--drafter-path``, on the device and in the precision of the verifier.
+
+    Args:
+        cfg: decoding options, which say how much is drafted.
+        name: of the method.
+
+    Raises:
+        FileNotFoundError, CheckpointError, ValueError: no drafter, or one that does not fit, in one sentence.
+    """
+    if not cfg.drafter_path:
+        raise ValueError(
+            f"--decoding {name} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"
+        )
+    models = request.models
+    drafter = load_drafter(cfg.drafter_path, request.task)
+    drafter.to(next(models[0].parameters()))  # device and precision
+    if drafter.shares_encoder and len(models) == 1:
+        check_shared_encoder(drafter, models[0])
+    return NarDrafter(
+        drafter,
+        drafted_size(cfg, drafter),
+        precision(cfg),
+        proposing(cfg),
+        drafted_nodes(cfg, on_gpu(drafter)),
+    )
+
+
+def after_copies(request: Request, drafter: Drafter) -> Drafter:
+    """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
+    return CopyFirst(copy_drafter(request), drafter) if copies_first(request.cfg) else drafter
+
+
+def draft(request: Request) -> Drafter:
+    cfg = with_what_pays(request.cfg, request.models)
+    return after_copies(request, nar_drafter(request, cfg, "gad"))
+
+
+METHOD = loop_method(
+    "gad",
+    "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
+    draft,
+)

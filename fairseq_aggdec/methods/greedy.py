@@ -1,0 +1,77 @@
+"""``--decoding greedy``, and the generator that it shares with all methods that draft and verify."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.refusing import (
+    acceptance_rule,
+    announce_int8,
+    announce_ngram_blocking,
+    refuse_prefix_function,
+    refuse_slots,
+    refuse_unsupported,
+    set_greedy_beam,
+)
+from fairseq_aggdec.methods.shared.candidates import build_shortlist
+from fairseq_aggdec.search.aligned import AlignedGenerator
+from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+
+logger = logging.getLogger(__name__)
+
+Draft = Callable[[Request], Drafter]
+
+
+def loop_generator(
+    name: str, draft: Draft, request: Request, kind: Any = DraftAndVerifyGenerator
+) -> Any:
+    """The generator of a method of the loop.
+
+    Args:
+        name: of the method.
+        draft: builds its drafter.
+        kind: the class of the generator.
+
+    Raises:
+        ValueError: an option or a model that the loop cannot honour, in one sentence.
+    """
+    set_greedy_beam(request.args, name)
+    announce_ngram_blocking(request.args)
+    announce_int8(request.cfg)
+    if request.option("print_alignment"):
+        kind = AlignedGenerator
+    extra = request.computing() | {
+        "shortlist": build_shortlist(request.cfg, request.task, request.args),
+        "drafter": request.drafter(name) if request.drafter else draft(request),
+        "accept": acceptance_rule(request.cfg, name, getattr(request.task, "first_number", None)),
+    }
+    return request.make(kind, extra)
+
+
+def refusing(name: str) -> Callable[[Request], None]:
+    """Refuses what a method that finds one greedy hypothesis cannot honour."""
+
+    def refuses(request: Request) -> None:
+        refuse_unsupported(request.args, request.extra, name)
+        refuse_prefix_function(request.prefix_allowed_tokens_fn, name)
+        refuse_slots(request.models, name)
+
+    return refuses
+
+
+def loop_method(name: str, help: str, draft: Draft) -> Method:
+    """A method that drafts and verifies, by how it drafts."""
+
+    def build(request: Request) -> Any:
+        return loop_generator(name, draft, request)
+
+    return Method(name, help, build, refusing(name), drafter=draft)
+
+
+METHOD = loop_method(
+    "greedy", "one token at a time on the cached decoder", lambda request: EmptyDrafter()
+)

@@ -1,0 +1,94 @@
+"""``--decoding iad``: input-guided aggressive decoding, which copies its drafts from a text.
+
+The text is the source, what another model wrote, or the lines of a file (``--draft-from``). It is drafted whole, and
+after a bifurcation drafting goes on where a suffix of the output occurs in it (Algorithm 1 of Ge et al.).
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter
+from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
+from fairseq_aggdec.lattice.generator import LatticeGenerator
+from fairseq_aggdec.methods.greedy import loop_method
+from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.methods.lattice import build_lattice_generator
+from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
+from fairseq_aggdec.methods.shared.loading import load_writer
+from fairseq_aggdec.methods.shared.texts import FileDrafter, WriterDrafter
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.errors import refusal
+
+# --draft-from -> what builds the generator of the model of --drafter-path.
+WRITERS: dict[str, Callable[..., Any]] = {
+    "interleaved": build_interleaved_generator,
+    "lattice": build_lattice_generator,
+}
+
+
+def copy_drafter(request: Request) -> CopyDrafter:
+    """Copies the text that ``--draft-from`` names.
+
+    Raises:
+        FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
+    """
+    cfg, task = request.cfg, request.task
+    kind, match, target = str(cfg.draft_from), str(cfg.iad_match), task.target_dictionary
+    if cfg.draft_file and kind != "file":
+        raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
+    drafter: CopyDrafter
+    if kind in WRITERS:
+        drafter = _writer_drafter(request)
+    elif kind == "file":
+        if not cfg.draft_file:
+            raise ValueError("--draft-from file: name the file with --draft-file")
+        sizes = {len(dataset) for dataset in task.datasets.values()}
+        drafter = FileDrafter(cfg.draft_file, target, match, sizes)
+    else:
+        drafter = InputCopyDrafter(task.source_dictionary, target, match)
+    drafter.limit_drafts(copied_length(cfg))
+    return drafter
+
+
+def _writer_drafter(request: Request) -> WriterDrafter:
+    """Copies what the model of ``--drafter-path`` writes. The length limits of the output hold for its texts too."""
+    cfg, task, kind = request.cfg, request.task, str(request.cfg.draft_from)
+    if not cfg.drafter_path:
+        raise ValueError(
+            f"--draft-from {kind}: name the checkpoint of a model (--arch {kind}_transformer) with --drafter-path"
+        )
+    model = load_writer(cfg.drafter_path, task).to(next(request.models[0].parameters()))
+    names = ("max_len_a", "max_len_b")
+    limits = {name: request.option(name) for name in names if hasattr(request.args, name)}
+    generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
+    generator.counters = Counters()  # what the drafter does is not what the summary counts
+    return WriterDrafter(generator, model, task.target_dictionary.eos(), str(cfg.iad_match))
+
+
+def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafter:
+    """Lets drafts branch where ``--draft-nodes`` asks for trees: of copies, or of paths through a lattice."""
+    nodes = drafted_nodes(cfg)
+    if nodes and isinstance(drafter, WriterDrafter):
+        generator = drafter.generator
+        if isinstance(generator, LatticeGenerator):
+            return LatticeTreeDrafter(generator, drafter.model, choosing(cfg, LONGEST), nodes)
+    drafter.branch(nodes)
+    return drafter
+
+
+def draft(request: Request) -> Drafter:
+    """Copies the text that ``--draft-from`` names; nothing with ``none``."""
+    kind = str(request.cfg.draft_from)
+    if kind == "none":
+        return EmptyDrafter()
+    if kind == "heads":
+        raise ValueError(refusal("--draft-from heads", "iad", "use blockwise, or beam"))
+    return branching(copy_drafter(request), request.cfg)
+
+
+METHOD = loop_method("iad", "input-guided aggressive decoding, drafts from the source", draft)

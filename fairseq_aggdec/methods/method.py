@@ -1,0 +1,77 @@
+"""What a method of ``--decoding`` is, and what its generator is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq_aggdec.methods.refusing import precision
+from fairseq_aggdec.search.drafter import Drafter
+
+
+@dataclass
+class Request:
+    """What a generator is built from.
+
+    Attributes:
+        cfg: decoding options.
+        task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers.
+        models: those of ``--path``, in evaluation mode.
+        args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
+        make: called with a class of generator and its arguments, builds a generator for the task, models and options.
+        extra: arguments for the generator that the caller hands over.
+        generator_class, prefix_allowed_tokens_fn: what else the caller of ``build_generator`` asked for.
+        drafter: builds the drafter of a method by its name; None: the method's own.
+    """
+
+    cfg: Any
+    task: Any
+    models: Sequence[Any]
+    args: Any
+    make: Callable[..., Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+    generator_class: Any = None
+    prefix_allowed_tokens_fn: Any = None
+    drafter: Callable[[str], Drafter] | None = None
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """One of fairseq's generation options; ``default`` where it is missing."""
+        return getattr(self.args, name, default)
+
+    def computing(self) -> dict[str, Any]:
+        """Arguments of a generator of ours: how models compute, and what is counted and kept."""
+        extra = self.extra | {
+            "counters": self.task.counters,
+            "precision": precision(self.cfg),
+            "retain_history": bool(self.option("retain_iter_history", False)),
+        }
+        if self.option("print_alignment"):
+            extra["print_alignment"] = self.args.print_alignment
+        return extra
+
+
+def nothing(request: Request) -> None:
+    """The method refuses nothing, and serves every request itself."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of ``--decoding``: one file, one line of the table.
+
+    Attributes:
+        name: as ``--decoding`` takes it.
+        help: one sentence.
+        build: makes the generator.
+        refuses: raises ``ValueError`` with one sentence for one of fairseq's options, or a model, that the method
+            cannot honour.
+        becomes: the name of the method that serves a request instead; None: this one.
+        drafter: builds the drafter; None: the method has none.
+    """
+
+    name: str
+    help: str
+    build: Callable[[Request], Any]
+    refuses: Callable[[Request], None] = nothing
+    becomes: Callable[[Request], str | None] = nothing
+    drafter: Callable[[Request], Drafter] | None = None

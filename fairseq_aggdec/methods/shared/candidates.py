@@ -1,0 +1,65 @@
+"""The tables of ``--lattice``, and the candidate list of ``--shortlist``, which restricts a method's vocabulary."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from fairseq_aggdec.lattice.candidates import CandidateModel
+from fairseq_aggdec.lattice.shortlist import Shortlist
+from fairseq_aggdec.search.errors import refusal
+
+logger = logging.getLogger(__name__)
+
+METHODS = ("greedy", "iad", "gad", "blockwise")
+
+
+def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:
+    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
+
+    Raises:
+        FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
+    """
+    folder = tables_folder(cfg, wanted_by)
+    return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
+
+
+def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
+    """Where :func:`open_candidates` finds the tables.
+
+    Raises:
+        FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
+    """
+    folder = cfg.lattice
+    if not folder:
+        folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
+        if not folder.exists():
+            raise FileNotFoundError(
+                f"{wanted_by} needs tables of candidates: make {folder} with aggdec lattice-tables, or name "
+                "others with --lattice"
+            )
+    return Path(folder)
+
+
+def build_shortlist(cfg: Any, task: Any, args: Any) -> Shortlist | None:
+    """The shortlist that the options ask for; says once that it is not lossless.
+
+    Args:
+        cfg: decoding options.
+        task: has dictionaries.
+        args: fairseq's generation options (any of them may be missing).
+
+    Raises:
+        ValueError, FileNotFoundError: an option or tables that do not fit, in one sentence.
+    """
+    count, decoding = int(cfg.shortlist), str(cfg.decoding)
+    if count < 0:
+        raise ValueError(f"--shortlist {count}: it must be at least 0")
+    if count == 0:
+        return None
+    if decoding not in METHODS:
+        raise ValueError(refusal("--shortlist", decoding, f"it is for {', '.join(METHODS)}"))
+    if getattr(args, "prefix_size", 0):
+        raise ValueError("--prefix-size does not go with --shortlist, which may lack its words")
+    model = open_candidates(cfg, task, "--shortlist")
+    logger.info("--shortlist %d is not lossless: outputs may differ from --beam 1", count)
+    return Shortlist(model, count, cfg.lattice_smoothing)

@@ -1,0 +1,21 @@
+"""``--decoding stock``: fairseq's own generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.search.guards import block_repeats
+
+
+def build(request: Request) -> Any:
+    """fairseq's generator. Where ``--decoding beam`` is left to it, it blocks repeated n-grams without an extension."""
+    generator = request.make(
+        request.generator_class, request.extra, request.prefix_allowed_tokens_fn
+    )
+    if str(request.cfg.decoding) == "beam":
+        block_repeats(generator, request.option("no_repeat_ngram_size", 0))
+    return generator
+
+
+METHOD = Method("stock", "fairseq's own generator", build)
