@@ -50,7 +50,6 @@ def dump(session: Session) -> drawing.Record:
     sample = session.dataset.collater([session.dataset[args.sentence]])
     net_input = (utils.move_to_cuda(sample) if session.cuda else sample)["net_input"]
     with torch.inference_mode():
-        generator.scorer.start(net_input)
         lattice, first, edges = generator.scored(net_input)
         best = lattice.search(first, edges)
         _, steps = lattice.scores(first, edges)

@@ -1,7 +1,6 @@
 """``--decoding nar``: a non-autoregressive drafter on its own, block after block, with nobody to verify it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,16 +9,17 @@ from torch import Tensor
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop, Emitted
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator, Request
 from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.loop import commit
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
-from fairseq_aggdec.windows.transfer import begin, to_device
+from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
 
@@ -77,23 +77,21 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             self.verifier.prepare()
         self.drafter.prepare(self.verifier)
 
-    def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
-        begin([sample["net_input"]["src_tokens"]], [*self.verifier.watches, *self.drafter.watches])
+    def _start(self, request: Request, state: DecodeState, limits: Limits) -> bool:
         with self.counters.clock("encoder"):
             if self.drafter.model.shares_encoder:
                 for member in self.verifier.members:  # their encoders: nothing is verified
-                    member.start(sample["net_input"], capacity)
+                    member.start(request.net_input, limits.capacity)
         with self.counters.clock("draft"):
-            self.drafter.start(sample, self.verifier, state)
+            self.drafter.start(request.sample, self.verifier, state)
         if not self.drafter.readable:
-            length = sample["net_input"]["src_tokens"].size(1)
             raise ValueError(
-                f"a source of {length} tokens is longer than the drafter of --drafter-path can read; --decoding gad "
-                "leaves it to the verifier"
+                f"a source of {request.source.size(1)} tokens is longer than the drafter of --drafter-path can read; "
+                "--decoding gad leaves it to the verifier"
             )
         for row in state.rows:
             row.end = min(row.end, self.drafter.longest)
-        self._run_loop(state)
+        return False
 
     def _loop_on_host(self, state: DecodeState) -> None:
         draft_only(self.drafter, self.rules, state, self.counters, self.temperature)

@@ -186,7 +186,6 @@ class LatticeTreeDrafter(Warmed):
     def _make_table(self, net_input: Mapping[str, Tensor], state: DecodeState) -> None:
         if not can_read(self.model.encoder, net_input["src_tokens"].size(1)):
             return
-        self.generator.scorer.start(net_input)
         try:
             lattice, first, edges = self.generator.scored(net_input, state.rows[0].tokens[0])
         except ValueError as error:  # too large for the memory there is

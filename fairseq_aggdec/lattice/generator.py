@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.candidates import CandidateModel, Smoothing
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.lattice.length import LengthWindow
 from fairseq_aggdec.lattice.scoring import EdgeScorer, Normalise
 from fairseq_aggdec.lattice.viterbi import BestPaths, Form
-from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.errors import NonFiniteError, refusal
-from fairseq_aggdec.search.generator import send_hypotheses
-from fairseq_aggdec.search.guards import exclusive
-from fairseq_aggdec.windows.transfer import begin, on_host, read
+from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
+from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.search.generator import CachedGenerator, Request
+from fairseq_aggdec.windows.transfer import on_host, read
 
-Hypothesis = dict[str, Any]
 ROWS_AT_ONCE = 4  # sentences on a CPU
 MANY = 256  # candidates, above which those that there are get counted
 EDGE_BYTES = 48  # scores, their fixed-point form and masks while an edge is searched
@@ -46,16 +45,23 @@ REFUSED = {
 }
 
 
-class LatticeGenerator(SequenceGenerator):
+@dataclass
+class Searched:
+    """Some sentences of a batch: their lattice, its best paths, and whose scores are not numbers (B,)."""
+
+    lattice: Lattice
+    paths: BestPaths
+    broken: Tensor
+
+
+class LatticeGenerator(CachedGenerator):
     """The best paths through the lattice of each sentence; exact, whatever the beam.
 
-    Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stock option; only ``_generate``
-    is ours.
+    There is no loop: a lattice is scored in one call.
 
     Args:
-        models, tgt_dict, **options: as ``SequenceGenerator``.
+        models, tgt_dict, **options: as :class:`~fairseq_aggdec.search.generator.CachedGenerator`.
         candidate_model: proposes words; taken to the device of the sentences.
-        counters: statistics, added to.
         candidates: N; with 1 there is nothing to search, and the models do not run.
         least: probability below which a candidate is not scored; 0 scores all, as in the paper.
         length_window: dL.
@@ -63,8 +69,10 @@ class LatticeGenerator(SequenceGenerator):
         normalise: see :class:`~fairseq_aggdec.lattice.scoring.EdgeScorer`.
         form: of the Viterbi search.
         count: paths per sentence (``--nbest``).
-        precision: how the models compute.
     """
+
+    decoding = "lattice"
+    refused = REFUSED
 
     def __init__(
         self,
@@ -72,7 +80,6 @@ class LatticeGenerator(SequenceGenerator):
         tgt_dict: Any,
         *,
         candidate_model: CandidateModel,
-        counters: Counters,
         candidates: int,
         least: float,
         length_window: int,
@@ -80,95 +87,47 @@ class LatticeGenerator(SequenceGenerator):
         normalise: Normalise,
         form: Form,
         count: int = 1,
-        precision: Precision = EXACT,
         **options: Any,
     ):
+        self.normalise = normalise
         super().__init__(models, tgt_dict, **options)
-        self.candidate_model, self.counters = candidate_model, counters
+        self.candidate_model = candidate_model
         self.candidates, self.least, self.length_window = candidates, least, length_window
         self.smoothing, self.form, self.count = smoothing, form, count
-        self.scorer = EdgeScorer(models, normalise, precision, self.temperature)
 
-    @exclusive
-    def prepare(self) -> None:
-        """Packs the weights now: the first sentence does not wait for it."""
-        self.scorer.prepare()
+    def _build_verifier(self, models: list[Any], precision: Precision) -> EdgeScorer:
+        return EdgeScorer(models, self.normalise, precision, self.temperature)
 
-    @exclusive
-    def refresh(self) -> None:
-        """Reads the models anew before the next batch, whatever has changed in them."""
-        for member in self.scorer.members:
-            member.forget()
-
-    @exclusive
-    def _generate(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
-        bos_token: int | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Decodes a batch; the contract of ``SequenceGenerator._generate``.
-
-        Returns:
-            per sentence up to ``count`` hypotheses, best first: ``tokens`` (T,) with the final ``</s>``,
-            ``positional_scores`` (T,), those of the path's edges in nats, ``score``, their sum (length-normalised
-            unless ``--unnormalized``), ``attention``, ``alignment``, and ``steps``, which is 1.
-
-        Raises:
-            ValueError: forced words, or a minimum length above the maximum.
-            NonFiniteError: a sentence whose scores are NaN or infinite.
-        """
-        if prefix_tokens is not None or constraints is not None:
-            option = "--constraints" if prefix_tokens is None else "--prefix-size"
-            raise ValueError(refusal(option, "lattice", REFUSED["prefix_size"]))
-        net_input = sample["net_input"]
-        found = []
-        for part in _cache_sized(net_input):
-            try:
-                found += self._best(part, bos_token)
-            except NonFiniteError as error:
-                raise NonFiniteError(len(found) + (error.row or 0)) from None
+    def _decode(self, request: Request) -> list[Searched]:
+        done = []
+        for part in _cache_sized(request.net_input):
+            done.append(self._best(part, request.start))
             self.counters.calls += 1
-        for hypotheses in found:
-            self.counters.sentences += 1
-            self.counters.iterations += 1
-            self.counters.emitted[len(hypotheses[0]["tokens"])] += 1
-        return found
+        return done
 
-    def _best(
-        self, net_input: Mapping[str, Tensor], bos_token: int | None
-    ) -> list[list[Hypothesis]]:
-        """Hypotheses of the sentences of a batch."""
-        watches = [member.watch for member in self.scorer.members if member.watch is not None]
-        begin([net_input["src_tokens"]], watches)
-        with torch.inference_mode():
-            if (
-                self.candidates == 1
-            ):  # one path: no network is asked, and its scores are the candidates' own
-                lattice = self._lattice(net_input["src_tokens"])
-                own = lattice.log_probabilities
-                first, edges = self._penalised(lattice, own[:, 0], own[:, 1:].unsqueeze(2))
-            else:
-                with self.counters.clock("encoder"):
-                    self.scorer.start(net_input)
-                lattice, first, edges = self.scored(net_input, bos_token)
-            with self.counters.clock("other"):
-                # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
-                broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
-                count = None if self.count == 1 else self.count
-                paths = lattice.search(first, edges, count, self.form)
-        with self.counters.clock("other"):  # outside: what fairseq gets it changes in place
-            return self._hypotheses(lattice, paths, broken)
+    def _best(self, net_input: Mapping[str, Tensor], start: int) -> Searched:
+        """The best paths of some sentences."""
+        if self.candidates == 1:  # one path, whose scores are the candidates' own: no network runs
+            lattice = self._lattice(net_input["src_tokens"])
+            own = lattice.log_probabilities
+            first, edges = self._penalised(lattice, own[:, 0], own[:, 1:].unsqueeze(2))
+        else:
+            lattice, first, edges = self.scored(net_input, start)
+        with self.counters.clock("other"):
+            # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
+            broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
+            count = None if self.count == 1 else self.count
+            return Searched(lattice, lattice.search(first, edges, count, self.form), broken)
 
     def scored(
-        self, net_input: Mapping[str, Tensor], bos_token: int | None = None
+        self, net_input: Mapping[str, Tensor], start: int | None = None
     ) -> tuple[Lattice, Tensor, Tensor]:
-        """The lattice of a batch that the scorer has encoded, and its scores: (B, N) and (B, T - 1, N, N)."""
+        """The lattice of a batch and its scores behind a start symbol: (B, N) and (B, T - 1, N, N)."""
+        with self.counters.clock("encoder"):
+            self.verifier.start(net_input)
         lattice = self._lattice(net_input["src_tokens"])
         with self.counters.clock("verify"):
-            start = self.eos if bos_token is None else bos_token
-            first, edges = self.scorer.scores(lattice, start)
+            first, edges = self.verifier.scores(lattice, self.eos if start is None else start)
             first, edges = self._penalised(lattice, first, edges)
         return lattice, first, edges
 
@@ -216,63 +175,53 @@ class LatticeGenerator(SequenceGenerator):
             )
 
     def _lengths(self, source: Tensor) -> LengthWindow:
-        """The lengths that are searched, within the limits that stock fairseq would give each sentence."""
+        """The lengths that are searched for sources (B, S) of the host, within stock's limits."""
         words = ((source != self.pad) & (source != self.eos)).sum(1)
-        if self.match_source_len:
-            # `</s>` counts in fairseq's source lengths, so stock too writes one word more than the source has.
-            return LengthWindow.exactly((words + 1).clamp(max=self.max_len - 1))
-        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
-        limit = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
-        if self.min_len > limit:
-            raise ValueError(
-                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
-                "which --max-len-a and --max-len-b set"
-            )
-        window = self.candidate_model.length.window(words, self.length_window, max(1, limit))
-        floor = min(self.min_len, limit)
+        # `</s>` counts in fairseq's source lengths, so stock too writes one word more than the source has.
+        net_input = {"src_tokens": source, "src_lengths": words + 1}
+        limits = Options.of(self).limits(net_input, self.model.models, self.max_len - 1)
+        if limits.exact:
+            return LengthWindow.exactly(torch.tensor(limits.ends))
+        longest = limits.longest
+        window = self.candidate_model.length.window(words, self.length_window, max(1, longest))
+        floor = limits.floor
         return LengthWindow(
             window.shortest.clamp(min=floor), window.longest.clamp(min=floor), window.single
         )
 
-    def _hypotheses(
-        self, lattice: Lattice, paths: BestPaths, broken: Tensor
-    ) -> list[list[Hypothesis]]:
-        """Of every sentence; ``broken`` (B,): its scores are not numbers."""
+    def _hypotheses(self, done: list[Searched]) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = []
+        with self.counters.clock("other"):
+            for part in done:
+                found += self._of_part(part, len(found))
+        for ranked in found:
+            self.counters.sentences += 1
+            self.counters.iterations += 1
+            self.counters.emitted[len(ranked[0]["tokens"])] += 1
+        return found
+
+    def _of_part(self, part: Searched, before: int) -> list[list[Hypothesis]]:
+        """The hypotheses of some sentences, which stand behind ``before`` others of their batch."""
+        lattice, paths, broken = part.lattice, part.paths, part.broken
         rows, positions = lattice.tokens.shape[:2]
         tokens = lattice.read(paths.choices).view(rows, -1, positions)  # (B, P, T)
         scores = paths.position_scores.view(rows, -1, positions)
         totals = paths.scores.view(rows, -1)
-        device = tokens.device
         tokens, scores, totals, broken = read([tokens, scores, totals, broken])
         tokens, lost = tokens.long(), broken.bool().unsqueeze(1) | ~totals.isfinite()
         lengths = (tokens != self.pad).sum(2).masked_fill(lost, 0).tolist()
         found = []
         for row in range(rows):
             if not any(lengths[row]):
-                raise NonFiniteError(row)
-            ranked = [
-                self._hypothesis(tokens[row, path, :length], scores[row, path, :length])
-                for path, length in enumerate(lengths[row])
-                if length
-            ]
-            ranked.sort(key=lambda hypothesis: float(hypothesis["score"]), reverse=True)
-            found.append(ranked)
-        send_hypotheses(found, device)
+                raise NonFiniteError(before + row)
+            paths_of_row = zip(tokens[row], scores[row], lengths[row], strict=True)
+            found.append(best_first(self._hypothesis(*path) for path in paths_of_row if path[2]))
         return found
 
-    def _hypothesis(self, tokens: Tensor, scores: Tensor) -> Hypothesis:
-        scores = scores.float()
-        score = scores.sum()
-        if self.normalize_scores:
-            score = score / len(scores) ** self.len_penalty
-        return {
-            "tokens": tokens.clone(),
-            "score": score,
-            "positional_scores": scores,
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
-            "steps": 1,
-        }
+    def _hypothesis(self, tokens: Tensor, scores: Tensor, length: int) -> Hypothesis:
+        scores = scores[:length].float()
+        score = self.options.score(scores.sum(), length)
+        return hypothesis(tokens[:length].clone(), scores, score, steps=1)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -294,6 +243,8 @@ def free_bytes(device: torch.device) -> int:
 def _cache_sized(net_input: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """A batch in parts whose lattices stay in the caches of a CPU; whole on other devices."""
     rows = net_input["src_tokens"].size(0)
-    at_once = ROWS_AT_ONCE if net_input["src_tokens"].device.type == "cpu" else rows
-    for start in range(0, rows, at_once):
-        yield {name: value[start : start + at_once] for name, value in net_input.items()}
+    if rows <= ROWS_AT_ONCE or net_input["src_tokens"].device.type != "cpu":
+        yield dict(net_input)
+        return
+    for start in range(0, rows, ROWS_AT_ONCE):
+        yield {name: value[start : start + ROWS_AT_ONCE] for name, value in net_input.items()}

@@ -14,6 +14,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.member import Member
 from fairseq_aggdec.engine.plain.support import parts_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
+from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.windows.window import NodeWindow
@@ -68,8 +69,18 @@ class EdgeScorer:
             _refuse(member.decoder_gap or member.left)
             member.begin(net_input, capacity=1)
 
+    @property
+    def watches(self) -> list[ModelWatch]:
+        """What has to know before a batch whether weights have changed."""
+        return [member.watch for member in self.members if member.watch is not None]
+
+    def forget_forms(self) -> None:
+        """Has everything packed anew before the next batch."""
+        for member in self.members:
+            member.forget()
+
     def prepare(self) -> None:
-        """Packs the weights now, as :meth:`fairseq_aggdec.engine.verifier.Verifier.prepare`."""
+        """Packs the weights now, so that the first batch does not wait for it."""
         with torch.inference_mode():
             for member in self.members:
                 member.refresh()

@@ -7,7 +7,8 @@ import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
-from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator, Hypothesis
+from fairseq_aggdec.options.hypotheses import Hypothesis
+from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
 
 
 class WithAttention(CachedGenerator):

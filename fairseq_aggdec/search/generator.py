@@ -1,44 +1,67 @@
-"""fairseq's generator contract around the loop.
+"""fairseq's generator contract around our searches.
 
 Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stock option; only ``_generate`` is ours.
 """
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fairseq.modules import LearnedPositionalEmbedding
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.streams import Beside
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
+from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.device_loop import DeviceLoop
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
-from fairseq_aggdec.search.errors import NonFiniteError, check_scores
+from fairseq_aggdec.search.errors import NonFiniteError, check_scores, refusal
 from fairseq_aggdec.search.guards import exclusive, or_stock
 from fairseq_aggdec.search.loop import draft_and_verify
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.transfer import begin, sent
+from fairseq_aggdec.windows.transfer import Watch, begin
 
-logger = logging.getLogger(__name__)
-
-Hypothesis = dict[str, Any]
-
-# Room for the first cache beyond the source length, in target positions; it grows when an output is longer.
-SPARE_POSITIONS = 16
 # What a drafter whose times are learned from decodes before its first batch.
 WARM_UP_TOKENS = 12
 
 
+@dataclass(frozen=True)
+class Request:
+    """A batch that a generator is to decode.
+
+    Attributes:
+        sample: as fairseq's datasets make it.
+        start: the start symbol of every output.
+        prefixes: output tokens forced by the caller, per sentence, ``pad`` where a position is free.
+    """
+
+    sample: dict[str, Any]
+    start: int
+    prefixes: Sequence[Sequence[int]]
+
+    @property
+    def net_input(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.sample["net_input"]
+        return found
+
+    @property
+    def source(self) -> Tensor:
+        """(B, S) source tokens."""
+        return self.net_input["src_tokens"]
+
+
 class CachedGenerator(SequenceGenerator):
-    """What generators over the cached decoder share: the verifier, its statistics, the length limits of stock.
+    """What all our generators share: the verifier, its statistics, the course of a batch.
+
+    A subclass decodes a batch with a search of its own (:meth:`_decode`), and makes hypotheses of what the search found
+    (:meth:`_hypotheses`).
 
     Args:
         models, tgt_dict, **options: as ``SequenceGenerator``.
@@ -46,7 +69,17 @@ class CachedGenerator(SequenceGenerator):
         precision: how the models compute.
         retain_history: keep in the hypotheses what every iteration saw.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
+
+    Attributes:
+        decoding: the method, for messages.
+        refused: options of a call that the search cannot honour, with the reason.
+        leaves: stock fairseq decodes what the verifier cannot.
+        options: of the batch that is decoded.
     """
+
+    decoding = "beam"
+    refused: Mapping[str, str] = {"constraints": "it needs --decoding stock"}
+    leaves = True
 
     def __init__(
         self,
@@ -62,11 +95,15 @@ class CachedGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
-        self.verifier = Verifier(list(self.model.models), precision, self.temperature, leaves=True)
+        self.options = Options.of(self)
+        self.verifier = self._build_verifier(list(self.model.models), precision)
+
+    def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
+        return Verifier(models, precision, self.temperature, leaves=self.leaves)
 
     @exclusive
     def prepare(self) -> None:
-        """Packs the weights now instead of with the first batch."""
+        """Packs the weights now, so that the first batch does not wait for it."""
         self.verifier.prepare()
 
     def forget(self) -> None:
@@ -77,45 +114,58 @@ class CachedGenerator(SequenceGenerator):
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
 
-    def _length_limit(self, net_input: dict[str, Tensor]) -> tuple[int, list[int] | None]:
-        """Output index at which stock forces ``</s>``, and the lengths of the sources where outputs must match them.
+    @exclusive
+    @or_stock
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Decodes a batch; the contract of ``SequenceGenerator._generate``.
+
+        Returns:
+            per sentence its hypotheses, best first, as :func:`~fairseq_aggdec.options.hypotheses.hypothesis` has them.
 
         Raises:
-            ValueError: the minimum length is larger, or a verifier has not learned so many positions.
+            ValueError: an option of the call that the search cannot honour, or a minimum length above the maximum.
+            NonFiniteError: a sentence whose scores are NaN or infinite.
         """
-        src_tokens = net_input["src_tokens"]
-        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
-        limit = min(int(self.max_len_a * src_tokens.size(1) + self.max_len_b), self.max_len - 1)
-        lengths = None
-        if self.match_source_len:
-            lengths = self._source_lengths(net_input).tolist()
-            limit = max(lengths)
-            self._check_positions(limit)
-        if self.min_len > limit:
-            raise ValueError(
-                f"--min-len {self.min_len} is larger than the maximum length {limit}, "
-                "which --max-len-a and --max-len-b set"
-            )
-        return limit, lengths
+        for option, given in (("prefix_size", prefix_tokens), ("constraints", constraints)):
+            if given is not None and option in self.refused:
+                name = "--" + option.replace("_", "-")
+                raise ValueError(refusal(name, self.decoding, self.refused[option]))
+        source = sample["net_input"]["src_tokens"]
+        begin([source, *self._reads(sample)], list(self._watches()))
+        prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
+        start = self.eos if bos_token is None else bos_token
+        self.options = Options.of(self)
+        request = Request(sample, start, prefixes)
+        with torch.inference_mode():
+            done = self._decode(request)
+        found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
+        send_hypotheses(found, source.device)
+        return found
 
-    def _source_lengths(self, net_input: dict[str, Tensor]) -> Tensor:
-        """(B,) as stock has them: where the caller does not give them, ``</s>`` does not count."""
-        if "src_lengths" in net_input:
-            return net_input["src_lengths"]
-        src_tokens = net_input["src_tokens"]
-        return (src_tokens.ne(self.eos) & src_tokens.ne(self.pad)).sum(1)
+    def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
+        """What the host reads of a batch beside its source."""
+        return ()
 
-    def _check_positions(self, longest: int) -> None:
-        """Raises ``ValueError`` where outputs of ``longest`` tokens need learned positions that a verifier lacks."""
-        for model in self.model.models:
-            positions = getattr(model.decoder, "embed_positions", None)
-            if not isinstance(positions, LearnedPositionalEmbedding):
-                continue
-            if longest >= positions.max_positions:
-                raise ValueError(
-                    f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
-                    f"learned {positions.max_positions} positions only"
-                )
+    def _watches(self) -> Iterator[Watch]:
+        """What has to know before a batch whether weights have changed."""
+        yield from self.verifier.watches
+
+    def _limits(self, request: Request) -> Limits:
+        return self.options.limits(request.net_input, self.model.models)
+
+    def _decode(self, request: Request) -> Any:
+        """Decodes a batch, and counts it; returns what :meth:`_hypotheses` reads."""
+        raise NotImplementedError
+
+    def _hypotheses(self, done: Any) -> list[list[Hypothesis]]:
+        """The hypotheses of every sentence, on the host."""
+        raise NotImplementedError
 
 
 class DraftAndVerifyGenerator(CachedGenerator):
@@ -190,61 +240,42 @@ class DraftAndVerifyGenerator(CachedGenerator):
         for watch in self.drafter.watches:
             watch.answer(True)
 
-    @exclusive
-    @or_stock
-    def _generate(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
-        bos_token: int | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Decodes a batch; the contract of ``SequenceGenerator._generate`` with one hypothesis per sentence.
+    def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
+        return self.drafter.reads(sample)
 
-        Returns:
-            per sentence ``[{tokens, score, positional_scores, attention, alignment, steps, history}]``: tokens (T,)
-            with the final ``</s>``, scores in nats (``score`` length-normalised unless ``--unnormalized``), ``steps``
-            the number of iterations, ``history`` the drafts (empty unless asked for).
+    def _watches(self) -> Iterator[Watch]:
+        yield from super()._watches()
+        yield from self.drafter.watches
 
-        Raises:
-            NonFiniteError: a sentence whose scores are NaN or infinite.
-        """
-        if constraints is not None:
-            raise ValueError("--constraints needs --decoding stock")
-        net_input = sample["net_input"]
-        rows = self._rows(net_input, prefix_tokens, self.eos if bos_token is None else bos_token)
-        source_length = net_input["src_tokens"].size(1)
-        capacity = max(row.end for row in rows) + 1
-        if not self.verifier.strict:
-            capacity = min(capacity, source_length + SPARE_POSITIONS)
-        state = DecodeState(rows, self.eos, net_input["src_tokens"].device)
-        with torch.inference_mode():
-            self._decode(sample, state, capacity)
-        self.counters.sentences += len(state.finished)
-        return self._hypotheses(state)
+    def _decode(self, request: Request) -> DecodeState:
+        limits = self._limits(request)
+        state = DecodeState(self._rows(request, limits), self.eos, request.source.device)
+        restricted = self._start(request, state, limits)
+        drafted, sentences = self.counters.drafted, len(state.rows)
+        self._run_loop(state, restricted)
+        self.counters.sentences += sentences
+        if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
+            self.counters.undrafted += sentences
+        return state
 
-    def _decode(self, sample: dict[str, Any], state: DecodeState, capacity: int) -> None:
-        """Decodes every row of ``state`` to its end; ``capacity`` target positions are expected."""
-        begin(
-            [sample["net_input"]["src_tokens"], *self.drafter.reads(sample)],
-            [*self.verifier.watches, *self.drafter.watches],
-        )
+    def _start(self, request: Request, state: DecodeState, limits: Limits) -> bool:
+        """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
         beside = Beside(state.device)
         with self.counters.clock("encoder"):
             types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
-                types = self.shortlist(sample["net_input"]["src_tokens"])
+                types = self.shortlist(request.source)
             self.verifier.cached_only = self.drafter.needs_cached_decoder
-            self.verifier.start(sample["net_input"], capacity)
+            strict = self.verifier.strict
+            self.verifier.start(
+                request.net_input, limits.longest + 1 if strict else limits.capacity
+            )
             if types is not None:
                 self.verifier.restrict(types)
         start = beside.work if self.drafter.starts_beside else nullcontext
         with self.counters.clock("draft"), start():
-            self.drafter.start(sample, self.verifier, state)
-        drafted, sentences = self.counters.drafted, len(state.rows)
-        self._run_loop(state, types is not None)
-        if self.counters.drafted == drafted and not isinstance(self.drafter, EmptyDrafter):
-            self.counters.undrafted += sentences
+            self.drafter.start(request.sample, self.verifier, state)
+        return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
         """The loop on the device, where the host need not see every iteration; else the one on the host."""
@@ -276,64 +307,37 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self.device_loop = loop
         return loop
 
-    def _rows(
-        self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None, start: int
-    ) -> list[Row]:
-        """One row per sentence, with the length limits that stock fairseq would give it."""
-        limit, lengths = self._length_limit(net_input)
-        batch = len(net_input["src_tokens"])
-        prefixes = [()] * batch if prefix_tokens is None else prefix_tokens.tolist()
-        history = self.retain_history
+    def _rows(self, request: Request, limits: Limits) -> list[Row]:
         return [
             Row(
                 index,
-                [start],
-                end=limit if lengths is None else lengths[index],
-                floor=self.min_len,
-                strict_floor=0 if lengths is None else lengths[index],
-                prefix=prefixes[index],
-                history=[] if history else None,
+                [request.start],
+                end=end,
+                floor=limits.floor,
+                strict_floor=end if limits.exact else 0,
+                prefix=request.prefixes[index],
+                history=[] if self.retain_history else None,
             )
-            for index in range(batch)
+            for index, end in enumerate(limits.ends)
         ]
 
-    def _hypotheses(self, state: DecodeState) -> list[list[Hypothesis]]:
-        rows = sorted(state.finished, key=lambda row: row.index)
-        token_scores = state.token_scores()
+    def _hypotheses(self, done: DecodeState) -> list[list[Hypothesis]]:
+        rows = sorted(done.finished, key=lambda row: row.index)
+        token_scores = done.token_scores()
         totals = [scores.sum() for scores in token_scores]
         check_scores(totals)
-        found = [
-            [self._hypothesis(*of_row)] for of_row in zip(rows, token_scores, totals, strict=True)
+        return [
+            [
+                hypothesis(
+                    torch.tensor(row.tokens[1:]),
+                    scores,
+                    self.options.score(total, len(scores)),
+                    row.iterations,
+                    row.history or (),
+                )
+            ]
+            for row, scores, total in zip(rows, token_scores, totals, strict=True)
         ]
-        send_hypotheses(found, state.device)
-        return found
-
-    def _hypothesis(self, row: Row, scores: Tensor, score: Tensor) -> Hypothesis:
-        nothing = torch.empty(0)
-        if self.normalize_scores:
-            score /= len(scores) ** self.len_penalty
-        return {
-            "tokens": torch.tensor(row.tokens[1:]),
-            "score": score,
-            "positional_scores": scores,
-            "attention": nothing,
-            "alignment": nothing,
-            "steps": row.iterations,
-            "history": [{"tokens": torch.tensor(tokens)} for tokens in row.history or ()],
-        }
-
-
-def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
-    """Puts tokens and scores of a batch's hypotheses, made on the host, on the device: one copy for each, not three."""
-    if device.type == "cpu":
-        return
-    hypotheses = [hypothesis for ranked in found for hypothesis in ranked]
-    for name in ("tokens", "positional_scores", "score"):
-        values = [hypothesis[name] for hypothesis in hypotheses]
-        flat = sent(torch.cat([value.view(-1) for value in values]), device)
-        parts = flat.split([value.numel() for value in values])
-        for hypothesis, value, part in zip(hypotheses, values, parts, strict=True):
-            hypothesis[name] = part.view(value.shape).clone()
 
 
 def drafter_of(generator: Any) -> Drafter:

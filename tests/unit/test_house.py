@@ -46,6 +46,7 @@ ROOMS = [
     "engine/graphs",
     "engine",
     "budget",
+    "options",
     "search",
     "search/beam",
     "search/interleaved",

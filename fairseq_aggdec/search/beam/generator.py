@@ -8,22 +8,18 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from torch import Tensor
 
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis
+from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.search.generator import (
-    SPARE_POSITIONS,
-    CachedGenerator,
-    Hypothesis,
-    send_hypotheses,
-)
-from fairseq_aggdec.search.guards import exclusive, or_stock
+from fairseq_aggdec.search.generator import CachedGenerator, Request
 from fairseq_aggdec.search.rules import repeats
 from fairseq_aggdec.search.state import remaining
-from fairseq_aggdec.windows.transfer import begin, to_device
+from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
 
 # A batch and the verifier -> the tokens of each sentence's text.
@@ -70,70 +66,45 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
-    @exclusive
-    @or_stock
-    def _generate(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
-        bos_token: int | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Decodes a batch; the contract of ``SequenceGenerator._generate``.
-
-        Returns:
-            per sentence up to ``beam`` hypotheses, best first, as stock has them, with ``steps``, the number of calls
-            that the sentence took, and ``history``, its best unfinished hypothesis before each (empty unless asked
-            for).
-        """
-        if constraints is not None:
-            raise ValueError("--constraints needs --decoding stock")
-        net_input = sample["net_input"]
-        start = self.eos if bos_token is None else bos_token
-        device = net_input["src_tokens"].device
+    def _decode(self, request: Request) -> list[SentenceSearch]:
+        device = request.source.device
         if self.budget is None:
             self.budget = Budget(device.type, self.beam_size)
         self.budget.batches += 1
-        self.searches = searches = self._searches(sample, prefix_tokens, start)
-        capacity = min(searches[0].rules.limit, net_input["src_tokens"].size(1) + SPARE_POSITIONS)
-        with torch.inference_mode():
-            begin([net_input["src_tokens"]], self.verifier.watches)
-            with self.counters.clock("encoder"):
-                self.verifier.start(net_input, self.beam_size * capacity)
-            self._search(list(searches), self.budget, device)
+        limits = self._limits(request)
+        self.searches = searches = self._searches(request, limits)
+        with self.counters.clock("encoder"):
+            self.verifier.start(request.net_input, self.beam_size * limits.capacity)
+        self._search(list(searches), self.budget, device)
         for search in searches:
             search.count(self.counters)
             for guess, used in search.outcome():
                 self.budget.observe(guess, used)
         self.budget.gained([worth for search in searches for worth in search.worth()])
-        return self._hypotheses(searches, device)
+        return searches
 
-    def _searches(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, start: int
-    ) -> list[SentenceSearch]:
-        net_input = sample["net_input"]
-        limit, lengths = self._length_limit(net_input)
-        batch = len(net_input["src_tokens"])
-        prefixes = [()] * batch if prefix_tokens is None else prefix_tokens.tolist()
-        texts = [()] * batch if self.texts is None else self.texts(sample, self.verifier)
+    def _searches(self, request: Request, limits: Limits) -> list[SentenceSearch]:
+        texts: Sequence[Sequence[int]] = [()] * len(limits.ends)
+        if self.texts is not None:
+            texts = self.texts(request.sample, self.verifier)
         return [
             SentenceSearch(
                 index,
                 SentenceRules(
                     self.eos,
                     self.beam_size,
-                    limit,
-                    self.min_len,
-                    prefixes[index],
+                    limits.longest,
+                    limits.floor,
+                    request.prefixes[index],
                     self.pad,
                     max(0.0, -self.unk_penalty),
-                    None if lengths is None else lengths[index],
+                    end if limits.exact else None,
                 ),
-                Tree(start),
+                Tree(request.start),
                 texts[index],
                 history=[] if self.retain_history else None,
             )
-            for index in range(batch)
+            for index, end in enumerate(limits.ends)
         ]
 
     def _search(self, searches: list[SentenceSearch], budget: Budget, device: torch.device) -> None:
@@ -222,41 +193,28 @@ class BeamGenerator(CachedGenerator):
             found += [(index, token) for _, token in repeats(words, len(words), size, start)]
         return found
 
-    def _hypotheses(
-        self, searches: Sequence[SentenceSearch], device: torch.device
-    ) -> list[list[Hypothesis]]:
+    def _hypotheses(self, done: list[SentenceSearch]) -> list[list[Hypothesis]]:
         """All hypotheses, best first as stock sorts them."""
         found = []
-        for search in searches:
+        for search in done:
             ranked = [self._hypothesis(search, ending) for ending in search.endings]
-            scores = in_fp32([float(hypothesis["score"]) for hypothesis in ranked])
+            scores = in_fp32([float(one["score"]) for one in ranked])
             order = torch.sort(scores, descending=True)[1].tolist()
             found.append([ranked[i] for i in order])
-        send_hypotheses(found, device)
         return found
 
     def _hypothesis(self, search: SentenceSearch, ending: Ending) -> Hypothesis:
-        tree = search.tree
-        totals = [*tree.totals_of(ending.node), ending.total]
+        tree, node = search.tree, ending.node
+        totals = [*tree.totals_of(node), ending.total]
         gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
-        return {
-            "tokens": torch.tensor([*tree.words(ending.node), self.eos]),
-            "score": in_fp32(self._score(search, ending)),
-            "positional_scores": in_fp32(gains),
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
-            "steps": search.calls,
-            "history": [{"tokens": torch.tensor(tokens)} for tokens in search.history or ()],
-        }
-
-    def _score(self, search: SentenceSearch, ending: Ending) -> float:
-        length = search.tree.depths[ending.node]
+        score = self.options.score(ending.total, tree.depths[node] + 1)
         source_length = search.rules.source_length
-        if source_length is not None and length > source_length:
-            return -torch.inf
-        if self.normalize_scores:
-            return ending.total / (length + 1) ** self.len_penalty
-        return ending.total
+        if source_length is not None and tree.depths[node] > source_length:
+            score = -torch.inf
+        tokens = torch.tensor([*tree.words(node), self.eos])
+        return hypothesis(
+            tokens, in_fp32(gains), in_fp32(score), search.calls, search.history or ()
+        )
 
 
 def in_fp32(numbers: float | list[float]) -> Tensor:

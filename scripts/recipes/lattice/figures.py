@@ -154,7 +154,6 @@ def ranks(session: Session, args: argparse.Namespace) -> dict[str, Counter[int]]
     found: dict[str, Counter[int]] = {name: Counter() for name in (BEST_EDGE, EDGE, CANDIDATE)}
     for sample in tqdm(session.batches(1, args.limit), desc="ranks", leave=False, disable=None):
         with torch.inference_mode():
-            generator.scorer.start(sample["net_input"])
             lattice, first, edges = generator.scored(sample["net_input"])
             choices = lattice.search(first, edges).choices
             for name, numbers in path_ranks(lattice, first, edges, choices).items():

@@ -1,0 +1,56 @@
+"""The hypotheses that a generator returns, as fairseq has them: dictionaries of tensors."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.windows.transfer import sent
+
+Hypothesis = dict[str, Any]
+
+
+def hypothesis(
+    tokens: Tensor,
+    scores: Tensor,
+    score: Tensor,
+    steps: int,
+    history: Iterable[Sequence[int] | Tensor] = (),
+) -> Hypothesis:
+    """One output.
+
+    Args:
+        tokens: (T,) int64 with the final ``</s>``.
+        scores: (T,) their log-probabilities in nats.
+        score: () what the output is ranked by.
+        steps: iterations that it took.
+        history: what every iteration saw, where that was kept (``--retain-iter-history``).
+    """
+    return {
+        "tokens": tokens,
+        "score": score,
+        "positional_scores": scores,
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "steps": steps,
+        "history": [{"tokens": torch.as_tensor(seen)} for seen in history],
+    }
+
+
+def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses of one sentence by their score; of equal ones the earlier comes first."""
+    return sorted(hypotheses, key=lambda found: float(found["score"]), reverse=True)
+
+
+def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
+    """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in three copies."""
+    if device.type == "cpu":
+        return
+    hypotheses = [one for ranked in found for one in ranked]
+    for name in ("tokens", "positional_scores", "score"):
+        values = [one[name] for one in hypotheses]
+        flat = sent(torch.cat([value.view(-1) for value in values]), device)
+        parts = flat.split([value.numel() for value in values])
+        for one, value, part in zip(hypotheses, values, parts, strict=True):
+            one[name] = part.view(value.shape).clone()

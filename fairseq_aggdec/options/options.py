@@ -1,0 +1,161 @@
+"""fairseq's generation options, read from a generator, and the lengths that they allow the outputs of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq import utils
+from fairseq.modules import LearnedPositionalEmbedding
+from torch import Tensor
+
+# Room of the first cache beyond the source length, in target positions. The cache grows when an output is longer.
+SPARE_POSITIONS = 16
+ALIGNMENTS = {utils.extract_hard_alignment: "hard", utils.extract_soft_alignment: "soft"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lengths of the outputs of a batch, as output indices: the first token of an output has index 0.
+
+    Attributes:
+        ends: index at which ``</s>`` is forced, per sentence.
+        floor: index before which ``</s>`` is banned (``--min-len``); forced prefix tokens lift it.
+        exact: every output ends at its index of ``ends`` and not before (``--match-source-len``).
+        capacity: target positions that the first cache needs room for.
+    """
+
+    ends: list[int]
+    floor: int
+    exact: bool
+    capacity: int
+
+    @property
+    def longest(self) -> int:
+        return max(self.ends)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Generation options, named as in ``SequenceGenerator``.
+
+    Attributes:
+        eos, pad, unk: special symbols; ``eos`` may be another than the dictionary's.
+        beam_size: hypotheses of a search, ``max_len``: positions of the decoder.
+        no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
+        stripped: symbols that are left out when an output is printed, ``eos`` included.
+        print_alignment: ``hard``, ``soft`` or None.
+        retain_history: keep in the hypotheses what every iteration saw.
+    """
+
+    eos: int
+    pad: int
+    unk: int
+    beam_size: int
+    max_len_a: float
+    max_len_b: int
+    max_len: int
+    min_len: int
+    normalize_scores: bool
+    len_penalty: float
+    unk_penalty: float
+    temperature: float
+    match_source_len: bool
+    no_repeat_ngram_size: int
+    stripped: frozenset[int]
+    print_alignment: str | None
+    retain_history: bool
+
+    @classmethod
+    def of(cls, generator: Any) -> Options:
+        """The options of a ``SequenceGenerator``, stock's or ours, as its fields have them now."""
+        size = getattr(generator, "no_repeat_ngram_size", 0)
+        if blocker := generator.repeat_ngram_blocker:
+            size = getattr(blocker, "no_repeat_ngram_size", size)
+        return cls(
+            generator.eos,
+            generator.pad,
+            generator.unk,
+            generator.beam_size,
+            generator.max_len_a,
+            generator.max_len_b,
+            generator.max_len,
+            generator.min_len,
+            generator.normalize_scores,
+            generator.len_penalty,
+            generator.unk_penalty,
+            generator.temperature,
+            generator.match_source_len,
+            size,
+            frozenset(generator.symbols_to_strip_from_output),
+            getattr(generator, "print_alignment", None)
+            or ALIGNMENTS.get(getattr(generator, "extract_alignment", None)),
+            getattr(generator, "retain_history", False),
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments with which one of our generators is made with the same options."""
+        names = (
+            "beam_size max_len_a max_len_b max_len min_len normalize_scores len_penalty unk_penalty temperature "
+            "match_source_len no_repeat_ngram_size retain_history eos"
+        )
+        found = {name: getattr(self, name) for name in names.split()}
+        found["symbols_to_strip_from_output"] = set(self.stripped)
+        if self.print_alignment:
+            found["print_alignment"] = self.print_alignment
+        return found
+
+    def limits(
+        self, net_input: Mapping[str, Tensor], models: Sequence[Any], longest: int | None = None
+    ) -> Limits:
+        """The lengths that stock fairseq allows the outputs of a batch.
+
+        Args:
+            net_input: ``src_tokens`` (B, S), and ``src_lengths`` (B,) where they are known.
+            models: whose positions ``--match-source-len`` may exceed.
+            longest: of an output of another search than stock's, which ends longer ones there; None: stock's limit.
+
+        Raises:
+            ValueError: the minimum length is larger, or a model has not learned so many positions.
+        """
+        source = net_input["src_tokens"]
+        # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
+        end = int(self.max_len_a * source.size(1) + self.max_len_b)
+        ends = [min(end, self.max_len - 1 if longest is None else longest)] * source.size(0)
+        if self.match_source_len:
+            ends = self._source_lengths(net_input).tolist()
+            if longest is not None:
+                ends = [min(length, longest) for length in ends]
+            _check_positions(models, max(ends))
+        most = max(ends)
+        if self.min_len > most:
+            raise ValueError(
+                f"--min-len {self.min_len} is larger than the maximum length {most}, "
+                "which --max-len-a and --max-len-b set"
+            )
+        capacity = min(most + 1, source.size(1) + SPARE_POSITIONS)
+        return Limits(ends, self.min_len, self.match_source_len, capacity)
+
+    def _source_lengths(self, net_input: Mapping[str, Tensor]) -> Tensor:
+        """(B,) as stock has them: where the caller does not give them, ``</s>`` does not count."""
+        if "src_lengths" in net_input:
+            return net_input["src_lengths"]
+        source = net_input["src_tokens"]
+        return (source.ne(self.eos) & source.ne(self.pad)).sum(1)
+
+    def score(self, total: Any, length: float) -> Any:
+        """What hypotheses are ranked by: the sum of their log-probabilities, divided unless ``--unnormalized``."""
+        return total / length**self.len_penalty if self.normalize_scores else total
+
+
+def _check_positions(models: Sequence[Any], longest: int) -> None:
+    for model in models:
+        positions = getattr(model.decoder, "embed_positions", None)
+        if not isinstance(positions, LearnedPositionalEmbedding):
+            continue
+        if longest >= positions.max_positions:
+            raise ValueError(
+                f"--match-source-len asks for an output of up to {longest} tokens and </s>, but the verifier has "
+                f"learned {positions.max_positions} positions only"
+            )

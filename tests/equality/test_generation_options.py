@@ -1,0 +1,86 @@
+"""Options and Limits: what stock's generator was built with makes ours, and both end outputs at the same places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_aggdec.options.options import SPARE_POSITIONS, Options
+from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.counters import Counters
+from tests.support import generation_options, make_batch, make_model, make_task
+
+GIVEN: dict[str, Any] = {
+    "beam": 3,
+    "max_len_a": 0.5,
+    "max_len_b": 7,
+    "min_len": 2,
+    "unnormalized": True,
+    "lenpen": 0.6,
+    "unkpen": 1.5,
+    "temperature": 1.3,
+    "no_repeat_ngram_size": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return make_model(make_task("stock"), 1)
+
+
+def of_stock(model: Any, **options: Any) -> SequenceGenerator:
+    task = make_task("stock", model.encoder.dictionary, model.decoder.dictionary)
+    generator = task.build_generator([model], generation_options(**options))
+    assert type(generator) is SequenceGenerator
+    return generator
+
+
+def test_options_of_stock_are_those_that_were_given(model: Any) -> None:
+    found = Options.of(of_stock(model, **GIVEN))
+    assert (found.beam_size, found.max_len_a, found.max_len_b, found.min_len) == (3, 0.5, 7, 2)
+    assert (found.normalize_scores, found.len_penalty, found.unk_penalty) == (False, 0.6, 1.5)
+    assert (found.temperature, found.no_repeat_ngram_size) == (1.3, 2)
+    assert found.stripped == {found.eos} and found.print_alignment is None
+
+
+def test_a_generator_of_ours_made_of_stocks_fields_finds_what_stock_finds(model: Any) -> None:
+    theirs = of_stock(model, **{**GIVEN, "no_repeat_ngram_size": 0})
+    options = Options.of(theirs)
+    ours = BeamGenerator([model], theirs.tgt_dict, counters=Counters(), **options.arguments())
+    assert Options.of(ours) == options
+    sample = make_batch([[5, 6, 7], [8, 9, 10, 11]])
+    for found, expected in zip(
+        ours.generate([model], sample), theirs.generate([model], sample), strict=True
+    ):
+        assert [one["tokens"].tolist() for one in found] == [
+            one["tokens"].tolist() for one in expected
+        ]
+
+
+def test_limits_are_stocks(model: Any) -> None:
+    net_input = make_batch([[5, 6, 7], [8, 9, 10, 11]])["net_input"]
+    limits = Options.of(of_stock(model, **GIVEN)).limits(net_input, [model])
+    assert (limits.ends, limits.floor, limits.exact) == ([9, 9], 2, False)  # int(0.5 * 5 + 7)
+    assert limits.capacity == limits.longest + 1 == 10
+    matched = Options.of(of_stock(model, match_source_len=True))
+    limits = matched.limits(net_input, [model])
+    assert (limits.ends, limits.exact) == ([4, 5], True)
+    assert matched.limits(net_input, [model], longest=4).ends == [4, 4]
+    without = {"src_tokens": net_input["src_tokens"]}  # stock does not count </s> then
+    assert matched.limits(without, [model]).ends == [3, 4]
+
+
+def test_the_first_cache_is_no_larger_than_outputs_often_are(model: Any) -> None:
+    source = torch.full((1, 6), 5)
+    limits = Options.of(of_stock(model, max_len_b=200)).limits({"src_tokens": source}, [model])
+    assert limits.capacity == 6 + SPARE_POSITIONS
+
+
+@pytest.mark.parametrize("longest", [None, 6])
+def test_a_minimum_length_above_the_maximum(model: Any, longest: int | None) -> None:
+    options = Options.of(of_stock(model, min_len=8, max_len_b=7))
+    with pytest.raises(ValueError, match="--min-len 8 is larger than the maximum length"):
+        options.limits({"src_tokens": torch.full((1, 2), 5)}, [model], longest)
