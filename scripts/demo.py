@@ -25,7 +25,8 @@ from rich.table import Table
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark, replay, systems
+from fairseq_aggdec.bench import replay, systems
+from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.records import machine, results
@@ -57,7 +58,7 @@ def prepare(folder: Path, limit: int | None) -> list[str]:
     """Sentences in subwords with their dictionaries; returns fairseq's arguments for them."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(SHIPPED / "spm.model"))
     text = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()
-    sentences = benchmark.spread(text, limit)
+    sentences = tables.spread(text, limit)
     encoded = "".join(" ".join(row) + "\n" for row in pieces.encode(sentences, out_type=str))
     names = f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}.{replay.SOURCE}"
     (folder / names).write_text(encoded, encoding="utf-8")
@@ -66,12 +67,12 @@ def prepare(folder: Path, limit: int | None) -> list[str]:
     return [*replay.data_arguments(folder, SHIPPED / "checkpoint.pt"), "--cpu"]
 
 
-def rows_of(measurements: Sequence[Measurement]) -> list[list[str]]:
+def rows_of(running: Sequence[System], measurements: Sequence[Measurement]) -> list[list[str]]:
     """The table, a row per decoder."""
     by_name = {measurement.name: measurement for measurement in measurements}
     rows = []
-    for name, m in by_name.items():
-        differing = None if name in STOCK.values() else benchmark.differing(m, by_name)
+    for system, m in zip(running, measurements, strict=True):
+        name, differing = system.name, tables.differing(system, running, by_name)
         same = "" if differing is None else "yes" if differing == 0 else f"no, {differing} differ"
         rows.append(
             [
@@ -108,7 +109,7 @@ def timed(running: Sequence[System], measurements: Sequence[Measurement]) -> lis
 def worth_showing(session: Session, records: Sequence[Record], limit: int | None) -> list[Record]:
     """Records of sentences that the correction brought nearer to what both annotators wrote."""
     texts = [
-        benchmark.spread((SHIPPED / f"sample.{name}").read_text("utf-8").splitlines(), limit)
+        tables.spread((SHIPPED / f"sample.{name}").read_text("utf-8").splitlines(), limit)
         for name in ("tgt", "tgt2")
     ]
     references = dict(enumerate(zip(*texts, strict=True)))
@@ -121,7 +122,7 @@ def draw(session: Session, measurements: Sequence[Measurement], folder: Path) ->
     by_name = {measurement.name: measurement for measurement in measurements}
     base, method = by_name["beam1"], by_name["iad"]
     speedups = [a / b for a, b in zip(base.seconds, method.seconds, strict=True)]
-    ratios = benchmark.edit_ratios(session, method, None)
+    ratios = tables.edit_ratios(session, method, None)
     label = systems.LABELS["beam1"]
     about = Label(
         "Speed-up of single sentences by IAD",
@@ -162,7 +163,7 @@ def main() -> None:
         console.print(f"Correcting {len(batches)} sentences with {len(SYSTEMS)} decoders ...")
         running = [systems.build(name, session) for name in SYSTEMS]
         measurements = measure(running, batches)
-        rows = rows_of(measurements)
+        rows = rows_of(running, measurements)
         console.print(table_of(rows))
         console.print(
             "Mean accepted: tokens written per call of the decoder. x stock: ours with beam 5 beside stock's beam 5, "

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.records.results import write_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("fairseq_aggdec", "tests", "scripts", "configs", "pyproject.toml")
@@ -229,7 +229,7 @@ def main() -> int:
     if args.output:
         command = machine.command("scripts.mutants", sys.argv[1:])
         rows = [asdict(outcome) for outcome in found]
-        benchmark.write_table(args.output, "Faults that the tests see", command, table, rows)
+        write_table(args.output, "Faults that the tests see", command, table, rows)
     return int(any(outcome.killed_by is None for outcome in found))
 
 

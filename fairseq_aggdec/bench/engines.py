@@ -186,7 +186,7 @@ def assistant_of(session: Session, model: Any) -> Any:
     """
     path = session.task.cfg.drafter_path
     if not path:
-        raise SystemExit(f"error: {ASSISTED} needs --assistant FILE of scripts/rivals.sh")
+        raise SystemExit(f"error: {ASSISTED} needs --assistant FILE")
     smaller = load_writer(path, session.task, "--assistant")
     theirs, ours = smaller.max_positions(), model.max_positions()
     if any(fewer < more for fewer, more in zip(theirs, ours, strict=True)):

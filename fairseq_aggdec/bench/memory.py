@@ -1,12 +1,9 @@
-"""Peak memory of decoding, each system in a process of its own (Linux)."""
+"""Peak memory of decoding (Linux)."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +12,6 @@ import torch
 
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.records.results import cell
-
-MARK = "peak-memory "
-# Name in the table -> system and what is added to the command line.
-VARIANTS: dict[str, tuple[str, list[str]]] = {
-    "fairseq beam 1": ("beam1", []),
-    "fairseq beam 5": ("beam5", []),
-    "ours, beam 5": ("search5", []),
-    "ours, IAD": ("iad", []),
-    "ours, IAD, --no-weight-packing": ("iad", ["--no-weight-packing"]),
-}
 
 
 def peak_of(system: System, batches: Sequence[dict[str, Any]]) -> float:
@@ -52,31 +39,6 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def report(system: System, batches: Sequence[dict[str, Any]]) -> None:
-    """Prints the peak where :func:`measure`, in another process, reads it."""
-    print(MARK + json.dumps(peak_of(system, batches)))
-
-
-def measure(module: str, arguments: Sequence[str], system: str, batch_size: int) -> float:
-    """MiB that ``python -m MODULE ARGUMENTS --memory-of SYSTEM`` reports."""
-    command = [sys.executable, "-m", module, *arguments, "--memory-of", system]
-    command += ["--batch-sizes", str(batch_size)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if done.returncode or not lines:
-        raise SystemExit(f"error: measuring {system} failed:\n{done.stderr[-2000:]}")
-    peak: float = json.loads(lines[-1].removeprefix(MARK))
-    return peak
-
-
-def measure_variants(module: str, arguments: Sequence[str], batch_size: int) -> dict[str, float]:
-    """The peak of each of the variants: name -> MiB."""
-    return {
-        name: measure(module, [*arguments, *more], system, batch_size)
-        for name, (system, more) in VARIANTS.items()
-    }
 
 
 def markdown(peaks: Mapping[int, Mapping[str, float]]) -> str:

@@ -160,3 +160,32 @@ def overhead(system: System, counters: Counters, batches: Sequence[dict[str, Any
     encoder = spent.pop("encoder")
     host = sum(spent.values()) - linear.seconds - attention.seconds
     return Overhead(encoder, linear.seconds, attention.seconds, host, counters.iterations - rounds)
+
+
+def cost_table(threads: int, cost: StepCost) -> str:
+    """Markdown of the cost of a call."""
+    rows = "\n".join(f"| {w} | {1e3 * s:.2f} |" for w, s in cost.seconds.items())
+    return (
+        f"**{threads} thread(s)**: {1e3 * cost.intercept:.2f} ms + {1e3 * cost.slope:.3f} ms a token; the "
+        f"intercept is worth {cost.intercept_in_tokens:.0f} tokens\n\n| tokens read | ms |\n|---|---|\n{rows}"
+    )
+
+
+def overhead_table(found: Sequence[tuple[str, int, Overhead]]) -> str:
+    """Markdown of name, threads and overhead of several systems."""
+    columns = (
+        "system",
+        "threads",
+        "iterations",
+        "ms / iteration",
+        "linear layers",
+        "attention",
+        "host",
+    )
+    rows = ["| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)]
+    for name, threads, one in found:
+        loop = one.linear + one.attention + one.host
+        shares = (f"{100 * part / loop:.1f} %" for part in (one.linear, one.attention, one.host))
+        cells = [name, str(threads), str(one.iterations), f"{1e3 * loop / one.iterations:.2f}"]
+        rows.append("| " + " | ".join([*cells, *shares]) + " |")
+    return "\n".join(rows)

@@ -1,23 +1,33 @@
-"""The systems that the benchmark compares, by name; a new method is one more name."""
+"""The systems that ``aggdec bench`` compares, by name or by their options."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import engines
-from fairseq_aggdec.bench.engines import CTRANSLATE2, HUGGING_FACE
+from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2, HUGGING_FACE
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.recording_drafters import RecordingDrafter, ReplayDrafter
 from fairseq_aggdec.bench.replay import force_length
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.search.generator import drafter_of
 
 STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
 OUR_BEAMS = {"search5": 5, "search4": 4, "search10": 10, "undrafted5": 5}
 OTHERS = (*STOCK_BEAMS, *CTRANSLATE2, *HUGGING_FACE)  # not ours: no counters
+OURS = ("search5", "greedy", "iad")
+GROUPS = {
+    "stock": ("beam5", "beam1"),
+    "ctranslate2": ("ct2-float32-beam5", "ct2-float32"),
+    "huggingface": ("hf-beam5", "hf"),
+    "onnx": ("onnx-beam5", "onnx"),
+}
 # Ending of a system's name -> what is added to its command line.
 PRECISIONS = {"-bf16": ["--bf16"], "-int8": ["--int8"]}
 LABELS = {
@@ -36,6 +46,26 @@ LABELS = {
 }
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A system that a command line asks for.
+
+    Attributes:
+        name: in tables and records.
+        system: what :func:`build` knows; None: what the command line with ``options`` says.
+        options: added to the command line.
+    """
+
+    name: str
+    system: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def external(self) -> bool:
+        """Whether another engine decodes."""
+        return self.system in (*CTRANSLATE2, *HUGGING_FACE)
+
+
 def split(name: str) -> tuple[str, list[str]]:
     """What :func:`build` calls a system, and what its precision adds to the command line: ``iad-int8``."""
     for ending, flags in PRECISIONS.items():
@@ -50,10 +80,87 @@ def label(name: str) -> str:
     return ", ".join([LABELS.get(system, system), *flags])
 
 
+def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """Names of systems, groups replaced by their members.
+
+    Args:
+        names: systems and :data:`GROUPS`, in any number of words with commas; ``all`` is everything in every precision.
+        more: methods of ours for which the command line has a model.
+    """
+    ours = [*OURS, *more]
+    precise = [name + ending for name in ours for ending in ("", *PRECISIONS)]
+    groups = GROUPS | {
+        "ours": tuple(ours),
+        "all": (*GROUPS["stock"], *precise, *(n for n in engines.LABELS if n != ASSISTED)),
+    }
+    found = [name for word in names for name in word.split(",") if name]
+    return list(dict.fromkeys(x for name in found for x in groups.get(name, (name,))))
+
+
 def beam_of(name: str) -> int:
     """The beam of a system's search, 1 where it is greedy."""
     known = STOCK_BEAMS | OUR_BEAMS | HUGGING_FACE | {ct2: e.beam for ct2, e in CTRANSLATE2.items()}
     return known.get(split(name)[0], 1)
+
+
+def load(
+    entry: Entry, arguments: Sequence[str], session: Session | None = None, **more: Any
+) -> tuple[Session, System]:
+    """A system, and the session that it decodes with.
+
+    Args:
+        arguments: options of fairseq-generate for all systems.
+        session: made of ``arguments`` and the options of ``entry``; None: it is loaded.
+        more: for :func:`build`.
+    """
+    by_options = entry.system is None
+    if session is None:
+        reads = ["batch_size", *(["beam"] if by_options else [])]
+        given = [*arguments, *entry.options]
+        session = Session(generation_parser(None), given, every=by_options, reads=reads)
+    if entry.system is not None:
+        system = build(entry.system, session, **more)
+        system.name, system.models = entry.name, _path(arguments)
+        system.beam = beam_of(entry.system)
+        return session, system
+    beam = int(session.cfg.generation.beam)
+    system, _ = of_session(entry.name, session, str(session.task.cfg.decoding), beam)
+    system.models = str(session.cfg.common_eval.path)
+    return session, system
+
+
+def _path(arguments: Sequence[str]) -> str:
+    """``--path`` of a command line: by it a system is compared, even if it reads another checkpoint (block heads)."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--path", default="")
+    return str(parser.parse_known_args(arguments)[0].path)
+
+
+def of_session(
+    name: str, session: Session, decoding: str, beam: int, lengths: Mapping[int, int] | None = None
+) -> tuple[System, Any]:
+    """The session's task with this ``--decoding``, and its generator; ``lengths`` as for :func:`build`."""
+    generator, counters = session.generator(decoding, beam)
+    stock = decoding == "stock"
+
+    def decode(sample: dict[str, Any]) -> list[list[int]]:
+        if lengths is not None:
+            force_length(generator, lengths[engines.only(sample)])
+        found = session.decode(generator, sample)
+        steps = [hypothesis.get("steps", len(hypothesis["tokens"])) for hypothesis in found]
+        system.steps.update(zip(sample["id"].tolist(), steps, strict=True))
+        return [hypothesis["tokens"].tolist() for hypothesis in found]
+
+    system = System(
+        name,
+        decode,
+        None if stock else counters,
+        drafter_of(generator),
+        beam,
+        stock,
+        precision=session.precision,
+    )
+    return system, generator
 
 
 def build(
@@ -77,28 +184,14 @@ def build(
         return engines.ctranslate2_system(name, session, lengths, alone)
     if name in HUGGING_FACE:
         return engines.hugging_face_system(name, session)
-    counters = None
-    if name in STOCK_BEAMS:
-        generator, _ = session.generator("stock", STOCK_BEAMS[name])
-    elif name in OUR_BEAMS:
-        generator, counters = session.generator("beam", OUR_BEAMS[name])
-        if name.startswith("undrafted"):
-            generator.ahead, generator.texts = False, None
-    else:
-        generator, counters = session.generator(name)
-        if drafter is not None and name != "greedy":
-            model_drafts = isinstance(generator.drafter, (NarDrafter, BlockwiseHeadsDrafter))
-            generator.drafter = (
-                drafter.at_the_pace_of(generator.drafter) if model_drafts else drafter
-            )
-
-    def decode(sample: dict[str, Any]) -> list[list[int]]:
-        if lengths is not None:
-            force_length(generator, lengths[engines.only(sample)])
-        found = session.decode(generator, sample)
-        return [hypothesis["tokens"].tolist() for hypothesis in found]
-
-    return System(name, decode, counters)
+    decoding = "stock" if name in STOCK_BEAMS else "beam" if name in OUR_BEAMS else name
+    system, generator = of_session(name, session, decoding, beam_of(name), lengths)
+    if name.startswith("undrafted"):
+        generator.ahead, generator.texts = False, None
+    if drafter is not None and decoding == name != "greedy":
+        drafts = isinstance(generator.drafter, (NarDrafter, BlockwiseHeadsDrafter))
+        generator.drafter = drafter.at_the_pace_of(generator.drafter) if drafts else drafter
+    return system
 
 
 def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> list[Record]:

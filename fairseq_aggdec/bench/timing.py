@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter
 
 # A batch as the session collates it -> the output tokens of each sentence.
 Decode = Callable[[dict[str, Any]], list[list[int]]]
@@ -26,11 +27,24 @@ TURN = 8  # batches
 
 @dataclass
 class System:
-    """One system under measurement, with its counters where it is one of ours."""
+    """One system under measurement.
+
+    Attributes:
+        counters: None for stock and other engines.
+        drafter: what drafts; it knows how long its encoder took.
+        beam, stock, models, precision: what the output is compared by: with stock of this beam and these models.
+        steps: sentence -> iterations when it was last decoded; empty where the system does not say.
+    """
 
     name: str
     decode: Decode
     counters: Counters | None = None
+    drafter: Drafter = field(default_factory=Drafter)
+    beam: int = 1
+    stock: bool = False
+    models: str = ""
+    precision: str = ""
+    steps: dict[int, int] = field(default_factory=dict)
 
     def timed(self, sample: dict[str, Any]) -> tuple[float, list[list[int]]]:
         """Decodes a batch: wall clock in seconds, and the output tokens of each sentence."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairseq_aggdec.budget.times import Times
 
 # What a window step costs beyond its tokens (reading the weights, host work), in tokens' worth of arithmetic: the
-# intercept over the slope of step time against window width. CPU: as `aggdec benchmark --step-cost` measured it
+# intercept over the slope of step time against window width. CPU: as `aggdec bench --step-cost` measured it
 # on the shipped model (docs/results/iad-step_cost-cpu2.md). Compiled kernels: with which IAD was fastest there, in fp32
 # and in 8 bits (docs/performance.md). CUDA and all others: a guess until it is measured.
 STEP_COST_IN_TOKENS = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0}

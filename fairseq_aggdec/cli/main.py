@@ -12,9 +12,7 @@ from fairseq_aggdec.cli import refusals
 
 TOOLS = {
     "audit": "is a fast method exactly what stock fairseq gives?",
-    "benchmark": "how fast are the decoders?",
-    "compare": "quality and speed of several methods, side by side",
-    "rivals": "stock fairseq, ours and other engines on one checkpoint",
+    "bench": "how fast and how good are ours, stock fairseq and other engines?",
     "trace": "a page that shows how sentences were decoded, call by call",
     "distill": "replace the targets of a data folder by what a teacher writes",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
@@ -24,6 +22,7 @@ TOOLS = {
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only, which loads everywhere",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
+FORMER = ("benchmark", "compare", "rivals")  # names of `bench` until version 0.3
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 
 
@@ -71,12 +70,14 @@ def no_such_tool(name: str) -> str:
 def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs a tool as ``aggdec NAME`` does, with the arguments of this process by default; its exit status."""
     command = f"aggdec {name}"
-    if name not in TOOLS:
+    if name not in TOOLS and name not in FORMER:
         return refusals.refuse(command, no_such_tool(name))
 
     def tool(given: list[str]) -> object:
         # In sys.argv too: results name the command that made them.
         sys.argv = [command, *given]
+        if name in FORMER:
+            return importlib.import_module("fairseq_aggdec.cli.bench").main(given, name)
         module = importlib.import_module(f"fairseq_aggdec.cli.{name.replace('-', '_')}")
         return module.main()
 

@@ -5,6 +5,7 @@ A result is written beside its place and renamed, so a full disk or a kill leave
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_aggdec.compat import CheckpointError
+from fairseq_aggdec.records import machine
 
 
 def named(output: Path, ending: str) -> Path:
@@ -45,6 +47,29 @@ def write(path: Path, make: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def write_table(
+    output: Path,
+    title: str,
+    command: str,
+    table: str,
+    found: object,
+    extra: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """Writes OUTPUT.json and OUTPUT.md of any measurement, with machine, versions and commit; what is in the JSON."""
+    record = {"title": title, "command": command, "machine": machine.describe(), **(extra or {})}
+    record["results"] = found
+    text = json.dumps(finite(record), indent=1, ensure_ascii=False)
+    write_text(named(output, ".json"), text + "\n")
+    write_text(named(output, ".md"), page(record, table))
+    return record
+
+
+def page(record: Mapping[str, Any], table: str) -> str:
+    """A result in Markdown: title, command, machine, table."""
+    on = machine.sentence(record["machine"])
+    return f"# {record['title']}\n\n`{record['command']}`\n\n{on}\n\n{table.rstrip()}\n"
 
 
 def check_place(option: str, path: Path | None, *endings: str) -> None:

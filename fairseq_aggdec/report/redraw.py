@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from fairseq_aggdec.bench import benchmark, comparison, systems
+from fairseq_aggdec.bench import systems, table
 from fairseq_aggdec.records import results
 from fairseq_aggdec.report import plots
 from fairseq_aggdec.report.svg import Label
@@ -37,16 +37,13 @@ def tables(output: Path, record: Record) -> Path | None:
     rows: Any = record.get("results")
     if not is_timed(rows):
         return None
-    if "bleu" in rows[0]:
-        table = comparison.markdown([comparison.Line(**row) for row in rows])
-        table += f"\nsacreBLEU signature: `{record['sacrebleu']}`"
-    else:
-        table = benchmark.markdown(
-            [benchmark.Line(**modern(row)) for row in rows], record.get("quality", "quality")
-        )
+    measure = str(record.get("quality", "BLEU"))
+    shown = table.markdown([table.Line(**modern(row)) for row in rows], measure)
+    if record.get("sacrebleu"):
+        shown += f"\nsacreBLEU signature: `{record['sacrebleu']}`"
     path = results.named(output, ".md")
     old = path.read_text(encoding="utf-8") if path.exists() else ""
-    results.write_text(path, benchmark.page(record, table) + remarks(old))
+    results.write_text(path, results.page(record, shown) + remarks(old))
     return path
 
 
@@ -58,8 +55,10 @@ def remarks(page: str) -> str:
 
 
 def modern(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a benchmark as it is today: until version 0.1 all systems were compared with beam 1."""
+    """A row as it is today: until version 0.1 all systems were compared with beam 1, and some had ``bleu``."""
     new = dict(row)
+    if "bleu" in new:
+        new["quality"] = new.pop("bleu")
     if "differ_from_beam1" in new:
         new["differ"] = new.pop("differ_from_beam1")
     return new

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jinja2
 
-from fairseq_aggdec.bench import comparison
+from fairseq_aggdec.bench import table
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.report import colours, svg
 from fairseq_aggdec.report.speed import Timed
@@ -57,7 +57,7 @@ def write(path: Path, page: Page) -> None:
         undefined=jinja2.StrictUndefined,
     )
     seen = [part for one in page.timed for part, share in one.parts.items() if share >= LEAST]
-    parts = [part for part in comparison.MODULES if part in seen]
+    parts = [part for part in table.MODULES if part in seen]
     text = environment.get_template("report.html").render(
         **{**vars(page), "plots": inlined(page.plots)},
         light=colours.variables(dark=False),

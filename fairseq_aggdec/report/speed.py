@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.bench import comparison
-from fairseq_aggdec.bench.systems import LABELS
+from fairseq_aggdec.bench import table
+from fairseq_aggdec.bench.systems import LABELS, of_session
 from fairseq_aggdec.bench.timing import Measurement, System, different, measure
-from fairseq_aggdec.search.drafter import Drafter
-from fairseq_aggdec.search.generator import drafter_of
 
 
 @dataclass
@@ -35,7 +33,7 @@ class Timed:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-def timed(system: System, measured: Measurement, stock: Measurement, drafter: Drafter) -> Timed:
+def timed(system: System, measured: Measurement, stock: Measurement) -> Timed:
     """A decoder beside stock with the same beam, all of them measured on the same sentences."""
     itself = measured is stock
     sentences = len(measured.outputs)
@@ -46,7 +44,7 @@ def timed(system: System, measured: Measurement, stock: Measurement, drafter: Dr
         system.counters is not None,
         stock.total / measured.total,
         None if itself else different(measured, stock),
-        comparison.shares(system.counters, drafter),
+        table.shares(system.counters, system.drafter),
     )
 
 
@@ -64,20 +62,6 @@ def against_stock(
     wanted[LABELS.get(method, f"ours, beam {beam}")] = method
     if beam > 1:
         del wanted["ours, greedy"]
-    systems = [one(session, name, decoding, beam) for name, decoding in wanted.items()]
-    found = measure([system for system, _ in systems], batches)
-    return [
-        timed(system, measured, found[0], drafter)
-        for measured, (system, drafter) in zip(found, systems, strict=True)
-    ]
-
-
-def one(session: Session, name: str, decoding: str, beam: int) -> tuple[System, Drafter]:
-    """A system of the session's models, and what drafts in it."""
-    generator, counters = session.generator(decoding, beam)
-
-    def decode(sample: dict[str, Any]) -> list[list[int]]:
-        return [best["tokens"].tolist() for best in session.decode(generator, sample)]
-
-    stock = decoding == "stock"
-    return System(name, decode, None if stock else counters), drafter_of(generator)
+    systems = [of_session(name, session, how, beam)[0] for name, how in wanted.items()]
+    found = measure(systems, batches)
+    return [timed(system, one, found[0]) for system, one in zip(systems, found, strict=True)]

@@ -7,7 +7,7 @@
 # Beam search and the interleaved models write LENGTH tokens, the mean of the references; the lattice searches the lengths
 # that it predicts. Killed at any moment, the same command goes on.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), LENGTH (14), LIMIT (60 sentences), THREADS (1 2), BATCH_SIZES
-# (1), LATTICE (the tables: WORK/lattice-distilled-PAIR), MODEL_FLAGS (base size), TABLE_FLAGS (more for aggdec compare),
+# (1), LATTICE (the tables: WORK/lattice-distilled-PAIR), MODEL_FLAGS (base size), TABLE_FLAGS (more for aggdec bench),
 # DEVICE_FLAGS (--cpu where there is no GPU), BF16 (1: every system in bfloat16 too; 0: not), OUTPUT
 # (docs/results/base-speed).
 set -euo pipefail
@@ -55,6 +55,6 @@ SYSTEMS=(--system "fairseq beam 5=--decoding stock --beam 5 $lengths" --system "
 BASELINES=("fairseq beam 5" "fairseq beam 4" "1x1 on this engine, beam 4" "ours, greedy")
 in_bf16 "1x1 on this engine, beam 4" "ours, greedy"
 # shellcheck disable=SC2086
-aggdec compare "$DATA" --path "$(model transformer)" --gen-subset test --beam 1 $DEVICE_FLAGS --limit "$LIMIT" \
+aggdec bench "$DATA" --path "$(model transformer)" --gen-subset test --beam 1 $DEVICE_FLAGS --limit "$LIMIT" \
     --threads $THREADS --batch-sizes $BATCH_SIZES --title "Speed at base size, untrained weights, outputs of $LENGTH tokens" \
     "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" $TABLE_FLAGS --output "${OUTPUT:-$ROOT/docs/results/base-speed}"

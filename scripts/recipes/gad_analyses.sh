@@ -17,7 +17,7 @@
 # A table that is there already is kept: delete its .json (the .html of traces) to make it anew.
 # Environment: SET, DIRECTION (SET's), WORK (work/SET or work/multi30k), SOURCE and TARGET (de, en), DRAFTER (its folder's name without the pair: drafter),
 # VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), BETAS (1 3 5), TAUS (0.25 0.5 1.0 3.0 5.0),
-# TABLE_FLAGS (more for aggdec compare), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-SET).
+# TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-SET).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -53,12 +53,12 @@ for analysis in $ANALYSES; do
 done
 [ -e "$DRAFTER" ] || die "$DRAFTER is missing: run $MADE_BY first"
 
-# compare NAME TITLE OPTIONS...   OPTIONS go to aggdec compare
+# compare NAME TITLE OPTIONS...   OPTIONS go to aggdec bench
 compare() {
     local name=$1 title=$2; shift 2
     if [ -e "$OUTPUT-$name.json" ]; then say "$OUTPUT-$name.json is there already, kept"; return; fi
     # shellcheck disable=SC2086  # the flags are lists
-    aggdec compare "${DATA[@]}" --beam 1 --post-process sentencepiece \
+    aggdec bench "${DATA[@]}" --batch-sizes 1 --beam 1 --post-process sentencepiece \
         --title "GAD on $TITLE: $title" "$@" $TABLE_FLAGS --output "$OUTPUT-$name"
 }
 

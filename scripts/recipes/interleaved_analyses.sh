@@ -14,7 +14,7 @@
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
 # START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
 # ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
-# (sentences; all), TABLE_FLAGS (more for aggdec compare), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
+# (sentences; all), TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
 # (docs/results/interleaved-multi30k, of START=scratch with -scratch behind it).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -68,7 +68,7 @@ choices() {
         )
     done
     # shellcheck disable=SC2086
-    aggdec compare "${DATA[@]}" "${LENGTHS[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
+    aggdec bench "${DATA[@]}" --batch-sizes 1 "${LENGTHS[@]}" --beam 4 --decoding interleaved --post-process sentencepiece \
         --title "Interleaved decoding on Multi30k $PAIR: what the paper leaves open" --system "1x1=" "${systems[@]}" \
         --baselines 1x1 $TABLE_FLAGS --output "$OUTPUT-choices"
 }

@@ -6,7 +6,7 @@
 # A model begins as that of ua_gec.sh and learns to write from both ends on its synthetic errors, then on the real ones. Killed
 # at any moment, the same command goes on.
 # Environment: WORK (work/ua_gec), GEOMETRIES (2x1; as in interleaved_multi30k.sh), PRETRAIN_UPDATES (1000), MAX_UPDATE (300),
-# BEAMS (4 1), TABLE_FLAGS (more for aggdec compare), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
+# BEAMS (4 1), TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
 # on a CPU with bfloat16 --amp: half precision in training), BF16 (1: the table holds every system in bfloat16 too; 0),
 # SEED (1), OUTPUT (docs/results/interleaved-ua_gec).
 set -euo pipefail
@@ -65,7 +65,7 @@ in_bf16 "1x1 on this engine, beam $first" "ours, IAD"
 texts=$(mktemp -d)
 trap 'rm -rf "$texts"' EXIT
 # shellcheck disable=SC2086
-aggdec compare "$WORK/data" --path "$BASE" --gen-subset test --post-process sentencepiece $DEVICE_FLAGS \
+aggdec bench "$WORK/data" --path "$BASE" --gen-subset test --batch-sizes 1 --post-process sentencepiece $DEVICE_FLAGS \
     "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" --title "Interleaved decoding on UA-GEC" --hypotheses "$texts" \
     --output "$OUTPUT" $TABLE_FLAGS
 hypotheses=("source=$WORK/text/test.src")

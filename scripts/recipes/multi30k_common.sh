@@ -106,6 +106,6 @@ data_of() {
 # compare OPTIONS...: SYSTEMS against BASELINES on the test set.
 compare() {
     # shellcheck disable=SC2086
-    aggdec compare "$DATA" --path "$BASE" --gen-subset test --max-len-a 1.2 --max-len-b 10 \
+    aggdec bench "$DATA" --path "$BASE" --gen-subset test --batch-sizes 1 --max-len-a 1.2 --max-len-b 10 \
         --post-process sentencepiece $DEVICE_FLAGS "${SYSTEMS[@]}" --baselines "${BASELINES[@]}" "$@" $TABLE_FLAGS
 }

@@ -209,7 +209,7 @@ def test_aggdec_tells_its_folder_and_its_tools(
     assert capsys.readouterr().out == f"fairseq_aggdec {fairseq_aggdec.__version__}\n"
     run_shown(main.main, "--help")
     shown = capsys.readouterr().out
-    for tool in ("audit", "benchmark", "compare", "trace", "distill", "lattice-tables", "doctor"):
+    for tool in ("audit", "bench", "trace", "distill", "lattice-tables", "doctor"):
         assert f"\n  {tool} " in shown
     for name, said in (
         ("doktor", "there is no such tool: did you mean aggdec doctor?"),

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
-from fairseq_aggdec.bench import memory, replay
+from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record, load
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
@@ -202,10 +202,11 @@ def test_audit_finds_faults(
     assert "BUG" in capsys.readouterr().out
 
 
-def test_benchmark_writes_everything(arguments: list[str], tmp_path: Path) -> None:
+def test_bench_writes_everything(arguments: list[str], tmp_path: Path) -> None:
     output = tmp_path / "results" / "speed"
     more = ["--batch-sizes", "1", "4", "--threads", "1", "--output", str(output)]
-    script("benchmark").main([*arguments, *more])
+    systems = ["--systems", "beam5", "beam1", "greedy", "iad"]
+    script("bench").main([*arguments, *systems, *more])
     record = json.loads(output.with_suffix(".json").read_text())
     systems = {row["system"]: row for row in record["results"] if row["batch_size"] == 4}
     assert set(systems) == {"beam5", "beam1", "greedy", "iad"}
@@ -306,12 +307,12 @@ def test_audit_refuses_drafts_that_nothing_verifies(
 
 def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
     recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    benchmark = script("benchmark")
-    benchmark.main([*arguments, "--record", str(recorded)])
+    bench = script("bench")
+    bench.main([*arguments, "--record", str(recorded)])
     records = load(recorded)
     assert [record.sentence for record in records] == list(range(11))
     more = ["--size", "tiny", "--threads", "1", "--cpu", "--output", str(output)]
-    benchmark.main(["--replay", str(recorded), *more])
+    bench.main(["--replay", str(recorded), *more])
     result = json.loads(output.with_suffix(".json").read_text())
     assert result["replay"] and "random weights" in result["title"]
     tokens = sum(len(record.output) for record in records)
@@ -330,17 +331,17 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
     system: str, kind: type, arguments: list[str], tmp_path: Path
 ) -> None:
     recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    benchmark = script("benchmark")
-    benchmark.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
+    bench = script("bench")
+    bench.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
     more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
     flags = "--drafter-flags=--prefix-attention causal --slot-chain"
     if kind is NarDrafter:
         more.append(flags)
     else:
-        with pytest.raises(SystemExit, match="--drafter-flags is for --replay with --systems gad"):
-            benchmark.main(["--replay", str(recorded), *more, flags])
+        with pytest.raises(SystemExit, match="--drafter-flags is for --replay with gad"):
+            bench.main(["--replay", str(recorded), *more, flags])
     with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
-        benchmark.main(["--replay", str(recorded), *more, "--output", str(output)])
+        bench.main(["--replay", str(recorded), *more, "--output", str(output)])
     rounds = sum(len(record.iterations) for record in load(recorded))
     assert drafting.call_count >= rounds
     if kind is NarDrafter:
@@ -355,25 +356,26 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
 def test_profiles(what: str, arguments: list[str], tmp_path: Path) -> None:
     output = tmp_path / what
     more = ["--limit", "3", "--threads", "1", "--output", str(output)]
-    script("benchmark").main([*arguments, f"--{what}", *more])
+    script("bench").main([*arguments, f"--{what}", *more])
     results = json.loads(output.with_suffix(".json").read_text())["results"]
     if what == "overhead":
-        assert set(results) == {"greedy, 1 threads", "iad, 1 threads"}
+        assert set(results) == {f"{name}, 1 threads" for name in ("search5", "greedy", "iad")}
         assert all(0 < result["share"] < 1 for result in results.values())
     else:
         assert results["1"]["seconds"]["1"] > 0
 
 
-def test_memory_of_one_system(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--memory-of", "iad", "--batch-sizes", "4", "--threads", "1"]
-    script("benchmark").main([*arguments, *more])
-    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith(memory.MARK))
-    assert float(line.removeprefix(memory.MARK)) > 10
+def test_memory_of_systems(arguments: list[str], tmp_path: Path) -> None:
+    more = ["--systems", "beam1", "iad", "--batch-sizes", "4", "--memory"]
+    script("bench").main([*arguments, *more, "--output", str(tmp_path / "memory")])
+    found = json.loads((tmp_path / "memory.json").read_text())["results"]["4"]
+    assert list(found) == ["fairseq beam 1", "ours, IAD"]
+    assert all(peak > 10 for peak in found.values())
 
 
 def test_a_wrong_size_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="--size huge"):
-        script("benchmark").main(["--replay", str(tmp_path / "x"), "--size", "huge"])
+        script("bench").main(["--replay", str(tmp_path / "x"), "--size", "huge"])
 
 
 def test_validation_needs_references(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.bench.comparison import time_modules_apart
+from fairseq_aggdec.bench.table import time_modules_apart
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.counters import PARTS, Counters
 from fairseq_aggdec.windows.draft import Verdict
@@ -118,8 +118,8 @@ def test_modules_are_timed_apart_with_what_they_gave_a_device() -> None:
         waits.append((counters.wait is wait, drafter.wait is wait))
         return []
 
-    ours, stock = System("ours", decode, counters), System("stock", decode)
-    time_modules_apart([(ours, drafter), (stock, None)], [{"work": 2.0}] * 3, wait)
+    ours, stock = System("ours", decode, counters, drafter), System("stock", decode)
+    time_modules_apart([ours, stock], [{"work": 2.0}] * 3, wait)
     assert counters.seconds["encoder"] == 6.0 and drafter.encoder_seconds == 0.0
     assert waits == [(True, True)] * 3  # stock has no parts
     assert counters.wait is None and drafter.wait is None

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.compat import CheckpointError
 from fairseq_aggdec.records.results import (
     cell,
     check_counts,
     check_place,
     refusals,
+    write_table,
     write_text,
 )
 from fairseq_aggdec.report import plots, report
@@ -39,7 +39,7 @@ def full_disk() -> Iterator[None]:
 
 def test_names_are_kept_whole(tmp_path: Path) -> None:
     for version in ("v1.2", "v1.3"):
-        benchmark.write_table(tmp_path / version, version, "command", "table", [])
+        write_table(tmp_path / version, version, "command", "table", [])
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"v1.2.json", "v1.2.md", "v1.3.json", "v1.3.md"}
     assert "v1.2" in (tmp_path / "v1.2.json").read_text()
@@ -58,7 +58,7 @@ def test_a_full_disk_leaves_the_older_result(tmp_path: Path) -> None:
 
 def test_tables_pages_and_plots_are_written_aside(tmp_path: Path) -> None:
     def all_of_them() -> None:
-        benchmark.write_table(tmp_path / "table", "title", "c" * 2 * LIMIT, "table", [])
+        write_table(tmp_path / "table", "title", "c" * 2 * LIMIT, "table", [])
 
     with full_disk(), pytest.raises(OSError, match="too large"):
         all_of_them()

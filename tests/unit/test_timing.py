@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.bench import benchmark, recording, timing
+from fairseq_aggdec.bench import recording, table, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import Measurement, System
 from fairseq_aggdec.search.counters import Counters
@@ -94,27 +94,29 @@ def test_ratios_and_equality_stand_beside_the_speed() -> None:
         Measurement("greedy", [2.0, 2.0], outputs, 1.0),
         Measurement("iad", [1.0, 1.0], outputs | {1: [7, 2]}, 5.0),
     ]
-    lines = benchmark.lines(measured, 1, 2)
+    systems = [System("beam5", list, beam=5, stock=True), System("beam1", list, stock=True)]
+    systems += [System("greedy", list), System("iad", list)]
+    lines = table.lines(systems, measured, 1, 2)
     assert lines[3].speedup == {"beam5": 6.0, "beam1": 3.0, "greedy": 2.0}
-    assert [line.differ for line in lines] == [None, 0, 0, 1]
-    table = benchmark.markdown(lines).splitlines()
-    assert table[0] == "**batch 1, 2 threads**"
-    assert len({row.count("|") for row in table[2:]}) == 1
+    assert [line.differ for line in lines] == [None, None, 0, 1]
+    shown = table.markdown(lines).splitlines()
+    assert shown[0] == "**batch 1, 2 threads**"
+    assert len({row.count("|") for row in shown[2:]}) == 1
     assert (
-        "| ours, IAD | 1000.0 | 1000.0 | 1000.0 | 1.0 | 2 | 6.0 | 3.0 | 2.0 | 5.00 | 1 of 2 |"
-        in table
+        "| ours, IAD | 5.00 | 1000.0 | 1000.0 | 1000.0 | 1.0 | 2 | 6.00 | 3.00 | 2.00 | 1 of 2 |"
+        in shown
     )
 
 
 def test_edit_ratio() -> None:
-    assert benchmark.edit_ratio("abcd", "abcd") == 0
-    assert benchmark.edit_ratio("abcd", "axcde") == 0.5
-    assert benchmark.edit_ratio("", "") == 0
+    assert table.edit_ratio("abcd", "abcd") == 0
+    assert table.edit_ratio("abcd", "axcde") == 0.5
+    assert table.edit_ratio("", "") == 0
 
 
 def test_a_limit_is_spread() -> None:
-    assert benchmark.spread(range(10), 3) == [0, 3, 6]
-    assert benchmark.spread(range(2), 3) == [0, 1] == benchmark.spread(range(2), None)
+    assert table.spread(range(10), 3) == [0, 3, 6]
+    assert table.spread(range(2), 3) == [0, 1] == table.spread(range(2), None)
 
 
 def test_recordings_come_back(tmp_path: Path) -> None:

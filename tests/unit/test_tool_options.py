@@ -17,9 +17,9 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_aggdec.api import session as sessions
-from fairseq_aggdec.bench import engines, replay, rivals
+from fairseq_aggdec.bench import engines, replay, systems
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.cli import audit
+from fairseq_aggdec.cli import audit, bench
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -73,9 +73,9 @@ PIECES = (
 # Everybody takes them: a tool's own options, for its first run of a search.
 OWN = {
     "audit": ["--decoding", "greedy"],
-    "benchmark": ["--systems", "greedy"],
-    "compare": ["--system", "a=", "--output", "{tmp}/out"],
-    "rivals": ["--systems", "greedy"],
+    "bench": ["--systems", "greedy"],
+    "bench by options": ["--system", "a=", "--output", "{tmp}/out"],
+    "bench apart": ["--systems", "greedy", "--apart"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
     "lattice-dump": ["--output", "{tmp}/out"],
     "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
@@ -177,7 +177,7 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def run(tool: str, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    name = tool if "." in tool else f"fairseq_aggdec.cli.{tool.replace('-', '_')}"
+    name = tool if "." in tool else f"fairseq_aggdec.cli.{tool.split()[0].replace('-', '_')}"
     module = importlib.import_module(name)
     monkeypatch.setattr(sys, "argv", [tool, *given])
     if inspect.signature(module.main).parameters:
@@ -195,7 +195,7 @@ def test_every_option_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = arguments[arguments.index("--path") + 1]
-    monkeypatch.setattr(rivals, "Rival", lambda name, given, threads: rivals.loaded(name, given))
+    monkeypatch.setattr(bench, "Apart", lambda entry, given, threads: systems.load(entry, given)[1])
     without = ALSO_REFUSED.get(tool, set())
     generation = {name: value for name, value in GENERATION.items() if name not in without}
     own = [word.replace("{tmp}", str(tmp_path)).replace("{model}", model) for word in OWN[tool]]
@@ -260,7 +260,7 @@ def test_every_tool_with_these_options_is_known_here() -> None:
     }
     # Distillation and the GPU's plan have tests of their own; mutual information decodes nothing.
     others = {"distill", "scripts.recipes.gpu.plan", "scripts.recipes.interleaved.pmi"}
-    assert tools - others == {*OWN}
+    assert tools - others == {tool.split()[0] for tool in OWN}
 
 
 VALUES = {"distributed_world_size": 2, "num_shards": 2, "shard_id": 1, "distributed_rank": 1}
@@ -291,8 +291,7 @@ def test_what_cannot_arrive_is_refused(name: str, arguments: list[str], seen: Se
         ("scripts.recipes.beam.validation_speed", ["--lm-path", "lm.pt"]),
         ("scripts.recipes.beam.validation_speed", ["--prefix-size", "2"]),
         ("scripts.recipes.gad.tree_drafts", ["--draft-nodes", "8", "--output", "out"]),
-        ("benchmark", ["--decoding", "gad"]),
-        ("rivals", ["--decoding", "gad"]),
+        ("bench", ["--decoding", "gad"]),
         (
             "scripts.recipes.interleaved.pmi",
             ["--lenpen", "2", "--pair", "a={model},{model}", "--output", "out"],

@@ -16,7 +16,7 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark, replay
+from fairseq_aggdec.bench import replay, table
 from fairseq_aggdec.bench.sizes import SIZES
 from fairseq_aggdec.bench.timing import measure
 from fairseq_aggdec.records import machine, results
@@ -48,18 +48,16 @@ def main() -> None:
         found = measure([stock, ours], batches, warm_up=0)
     written = [found[1].outputs[i] for i in range(len(records))]
     assert written == [item.output for item in records], "the replay wrote something else"
-    rows = benchmark.lines(found, 1, args.threads)
+    rows = table.lines([stock, ours], found, 1, args.threads, [stock.name])
     for row in rows:
         row.differ = None  # random weights write something else
-    table = benchmark.markdown(rows)
-    print(table)
+    shown = table.markdown(rows)
+    print(shown)
     if args.output:
         title = f"Beam search replayed: Transformer-{args.size} with random weights"
         command = machine.command("scripts.recipes.beam.base_speed", sys.argv[1:])
         extra = {"nodes": sum(len(item.rows) for item in records) / len(records)}
-        benchmark.write_table(
-            args.output, title, command, table, [vars(row) for row in rows], extra
-        )
+        results.write_table(args.output, title, command, shown, [vars(row) for row in rows], extra)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from fairseq.logging import metrics
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.records.results import write_table
 
 DECODINGS = ("stock", "beam")
 
@@ -50,7 +50,7 @@ def main() -> None:
     if args.output:
         title = f"Validation with --eval-bleu, beam {args.beam}, {Path(args.data).name}"
         command = machine.command("scripts.recipes.beam.validation_speed", sys.argv[1:])
-        benchmark.write_table(args.output, title, command, table, found)
+        write_table(args.output, title, command, table, found)
 
 
 def validate(session: Session, clock: Any) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.bench.sizes import SIZES, Size
 from fairseq_aggdec.bench.timing import synchronise
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -39,6 +38,7 @@ from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.window import Window
 
@@ -365,7 +365,7 @@ def main(arguments: Sequence[str]) -> None:
             costs += measure(name, rows, hidden, args, model)
     command = machine.command("scripts.recipes.blockwise.cost", arguments)
     results = [asdict(cost) | {"added": cost.added} for cost in costs]
-    benchmark.write_table(args.output, TITLE, command, markdown(costs), results)
+    write_table(args.output, TITLE, command, markdown(costs), results)
     print(markdown(costs))
 
 

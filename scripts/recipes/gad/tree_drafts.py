@@ -31,9 +31,9 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.quality import bleu
+from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.windows.draft import Verdict
 
@@ -315,7 +315,7 @@ def main(given: Sequence[str] | None = None) -> None:
             "parts": [asdict(line) for line in in_parts],
             "calibration": reliability,
         }
-        benchmark.write_table(args.output, args.title, command, table, measured)
+        write_table(args.output, args.title, command, table, measured)
 
 
 if __name__ == "__main__":

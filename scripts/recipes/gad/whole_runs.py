@@ -26,10 +26,9 @@ from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark
-from fairseq_aggdec.bench.comparison import Method
-from fairseq_aggdec.cli.compare import split
+from fairseq_aggdec.bench.asked import split
 from fairseq_aggdec.records import machine, results
+from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.counters import Counters
 
 COLUMNS = (
@@ -43,6 +42,18 @@ COLUMNS = (
     "without drafts, %",
     "differ",
 )
+
+
+@dataclass
+class Method:
+    """A name and a session whose command line says how it decodes."""
+
+    name: str
+    session: Session
+
+    def generator(self) -> tuple[Any, Counters]:
+        beam = int(self.session.cfg.generation.beam)
+        return self.session.generator(str(self.session.task.cfg.decoding), beam)
 
 
 @dataclass
@@ -120,9 +131,7 @@ def measure(methods: Sequence[Method], batch: int, passes: int, limit: int | Non
     lines = [Line(method.name, batch) for method in methods]
     batches, read = methods[0].session.batches(batch, limit), clock(methods[0].session)
     for number in range(passes):
-        made: list[tuple[Any, Counters]] = [
-            method.session.generator(method.decoding, method.beam) for method in methods
-        ]
+        made = [method.generator() for method in methods]
         spent = [0.0] * len(made)
         order = list(range(len(made)))
         for sample in tqdm(
@@ -154,7 +163,7 @@ def main(given: Sequence[str] | None = None) -> None:
         for name, options in map(split, args.systems):
             given = [*arguments, *options]
             session = Session(build_parser(), given, every=False, reads=["beam"])
-            methods.append(Method(name, session, int(session.cfg.generation.beam)))
+            methods.append(Method(name, session))
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(1)
         lines: list[Line] = []
@@ -166,7 +175,7 @@ def main(given: Sequence[str] | None = None) -> None:
             lines += found
         command = machine.command("scripts.recipes.gad.whole_runs", arguments)
         measured = [asdict(line) for line in lines]
-        benchmark.write_table(args.output, args.title, command, "\n".join(table), measured)
+        write_table(args.output, args.title, command, "\n".join(table), measured)
 
 
 if __name__ == "__main__":

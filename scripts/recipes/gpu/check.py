@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
-from fairseq_aggdec.bench import benchmark
-from fairseq_aggdec.records.results import cell, check_place, refusals
+from fairseq_aggdec.records.results import cell, check_place, refusals, write_table
 from scripts.recipes.gpu.plan import Plan, Row
 from scripts.recipes.gpu.stages import STAGES
 
@@ -182,7 +181,7 @@ def write(
 ) -> None:
     title = "Rehearsal of the check on a GPU" if args.rehearse else "Check on a GPU"
     command = shlex.join(["bash", "scripts/gpu_check.sh", *arguments])
-    benchmark.write_table(args.output, title, command, page(found), found)
+    write_table(args.output, title, command, page(found), found)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fairseq_aggdec  # noqa: F401  (registers the models)
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import write_table
 from scripts.recipes.gpu import device_counts
 
 MEANING = f"""Random models of {device_counts.LAYERS}+{device_counts.LAYERS} layers, {device_counts.ROWS} sentences.
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = machine.command("scripts.recipes.gpu.counts_table", given)
         title = "What decoding asks of a GPU, counted on the strict device"
         results = {name: counts.record() for name, counts in counted.items()}
-        benchmark.write_table(args.output, title, command, text, results)
+        write_table(args.output, title, command, text, results)
 
 
 if __name__ == "__main__":

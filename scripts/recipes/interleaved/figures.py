@@ -23,12 +23,11 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark
-from fairseq_aggdec.bench.comparison import steps_of
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu
+from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.report import redraw
 from fairseq_aggdec.report.redraw import ENGINE, STOCK
 from fairseq_aggdec.search.interleaved.generator import common_geometry
@@ -127,13 +126,18 @@ def timed(
             beam,
             batch_size,
             len(found[system.name].outputs),
-            steps_of(found[system.name], system.counters),
+            steps_of(found[system.name]),
             found[system.name].total,
             over(found, system.name),
         )
         for system in systems
     ]
     return found, cells
+
+
+def steps_of(measured: Measurement) -> float:
+    """Iterations per sentence, where outputs have all tokens that were counted; stock has one per token."""
+    return measured.tokens / (measured.mean_accepted or 1) / len(measured.outputs)
 
 
 def source_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
@@ -313,7 +317,7 @@ def main(arguments: Sequence[str]) -> None:
     signature = bleu(models[0].session, found[STOCK].outputs)[1]
     extra = {"sacrebleu": signature, "threads": args.threads, "repeats": repeats}
     text += f"\nsacreBLEU signature: `{signature}`"
-    record = benchmark.write_table(args.output, TITLE, command, text, results, extra)
+    record = write_table(args.output, TITLE, command, text, results, extra)
     redraw.draw(args.output, record)
     print(text)
 

@@ -23,9 +23,9 @@ from fairseq.dataclass.configs import GenerationConfig
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.interleaved.generator import common_geometry
 
 BATCH = 64
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
     results = [asdict(pair) | {"information": pair.information} for pair in pairs]
     command = machine.command("scripts.recipes.interleaved.pmi", arguments)
     title = "Mutual information of words that are written at once"
-    benchmark.write_table(args.output, title, command, table, results)
+    write_table(args.output, title, command, table, results)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from fairseq.trainer import Trainer
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.bench.timing import synchronise
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import write_table
 
 STOCK = "stock"
 TITLE = "Interleaved training: time of an update"
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str]) -> None:
         + markdown(costs)
     )
     results = [asdict(cost) for cost in costs]
-    benchmark.write_table(args.output, TITLE, command, table, results, extra)
+    write_table(args.output, TITLE, command, table, results, extra)
     print(table)
 
 

@@ -23,10 +23,10 @@ import torch
 from fairseq.data import Dictionary, indexed_dataset
 from tqdm import tqdm
 
-from fairseq_aggdec.bench import benchmark
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.records.results import write_table
 
 SOURCE, TARGET = "src", "tgt"
 ALIGN = ["-m", "fairseq_aggdec.lattice.alignment.word_alignment"]
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     title = f"Tables of candidates from {args.pairs:,} synthetic sentence pairs"
     given = sys.argv[1:] if arguments is None else arguments
     command = machine.command("scripts.recipes.lattice.tables_cost", given)
-    benchmark.write_table(args.output, title, command, table, found)
+    write_table(args.output, title, command, table, found)
     print(table)
 
 

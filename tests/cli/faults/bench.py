@@ -155,8 +155,7 @@ COMMANDS: dict[str, Callable[[], Any]] = {
     for name in (
         "distill",
         "audit",
-        "benchmark",
-        "compare",
+        "bench",
         "trace",
         "lattice-tables",
         "average-checkpoints",
@@ -165,12 +164,12 @@ COMMANDS: dict[str, Callable[[], Any]] = {
 GENERATING = ("fairseq-generate", "fairseq-interactive")
 OF_GENERATE = (
     *GENERATING,
-    *(f"aggdec {n}" for n in ("audit", "benchmark", "compare", "trace")),
+    *(f"aggdec {n}" for n in ("audit", "bench", "trace")),
 )
 OPTIONS = {name: [*COMMON, *PLUGIN[2:]] for name in GENERATING}
 OPTIONS |= {name: COMMON for name in OF_GENERATE if name not in GENERATING}
 OPTIONS["fairseq-interactive"] = [*OPTIONS["fairseq-interactive"], "--buffer-size", "2"]
-for name in ("audit", "benchmark", "compare", "trace"):  # which have --batch-sizes, or none
+for name in ("audit", "bench", "trace"):  # which have --batch-sizes, or none
     OPTIONS[f"aggdec {name}"] = [*COMMON[:3], *COMMON[5:]]
 OPTIONS["aggdec distill"] = ["--cpu", "--batch-size", "4", "--beam", "1", *CUT]
 OPTIONS["aggdec-generate"] = [*COMMON, "--source-lang", LANGUAGES[0], "--target-lang", LANGUAGES[1]]

@@ -196,7 +196,7 @@ def tool_cases() -> list[Case]:
         )
 
     audit = "--path {model} --decoding greedy "
-    compare = "--path {model} --output {tmp}/new/result --system a=--beam\0001 "
+    bench = "--path {model} --output {tmp}/new/result --system a=--beam\0001 "
     trace = "--path {model} --decoding iad "
     empty = with_data(emptied)
     return [
@@ -212,24 +212,24 @@ def tool_cases() -> list[Case]:
         tool("audit", "--path {tmp}/none.pt --decoding greedy", "none.pt"),
         tool("audit", "DATA={tmp}/none " + audit, "none"),
         tool("audit", "DATA={tmp}/data " + audit, "the set test of", empty),
-        tool("compare", compare + "--limit 0", "--limit 0"),
-        tool("compare", compare + "--repeats 0", "--repeats 0"),
-        tool("compare", compare + "--system a=--beam\0002", "--system"),
-        tool("compare", compare + "--system b", "--system"),
-        tool("compare", compare + "--baselines c", "--baselines c"),
-        tool("compare", compare + "--hypotheses {model}/texts", "--hypotheses"),
-        tool("compare", "--path {model} --output {model}/x --system a=", "--output"),
-        tool("compare", "--output {tmp}/x --system a=", "--path"),
+        tool("bench", bench + "--limit 0", "--limit 0"),
+        tool("bench", bench + "--repeats 0", "--repeats 0"),
+        tool("bench", bench + "--system a=--beam\0002", "--system"),
+        tool("bench", bench + "--system b", "--system"),
+        tool("bench", bench + "--baselines c", "--baselines c"),
+        tool("bench", bench + "--hypotheses {model}/texts", "--hypotheses"),
+        tool("bench", "--path {model} --output {model}/x --system a=", "--output"),
+        tool("bench", "--output {tmp}/x --system a=", "--path"),
         tool("trace", trace + "--sentences 99", "--sentences 99"),
         tool("trace", trace + "--limit 0", "--limit 0"),
         tool("trace", trace + "--count 0", "--count 0"),
         tool("trace", trace + "--report {data}", "--report"),
         tool("trace", "--path {model} --decoding greedy", "--decoding greedy"),
         tool("trace", "--decoding iad", "--path"),
-        tool("benchmark", "--path {model} --limit 0", "--limit 0"),
-        tool("benchmark", "--path {model} --threads 0", "--threads 0"),
-        tool("benchmark", "--path {model} --output {model}/x", "--output"),
-        tool("benchmark", "--systems iad", "--path"),
+        tool("bench", "--path {model} --limit 0", "--limit 0"),
+        tool("bench", "--path {model} --threads 0", "--threads 0"),
+        tool("bench", "--path {model} --output {model}/x", "--output"),
+        tool("bench", "--systems iad", "--path"),
         tool("lattice-tables", "--links {tmp}/links", "links", work.file_of("links", "a-b\n")),
         tool(
             "lattice-tables",
@@ -352,7 +352,7 @@ def full_cases() -> list[Case]:
             "old.html",
         ),
         (
-            "aggdec compare",
+            "aggdec bench",
             "--path {model} --output {tmp}/old --threads 1 --system a=--beam\0001",
             "old.json",
         ),

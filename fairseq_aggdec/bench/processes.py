@@ -1,4 +1,4 @@
-"""Systems of the benchmark in processes of their own, taken in turn: none has another's threads or caches beside it.
+"""Systems in processes of their own, taken in turn: none has another's threads, caches or memory beside it.
 
 A process decodes when it is asked to and sleeps otherwise. All are bound to the same cores, with as many threads.
 """
@@ -9,24 +9,17 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import systems
-from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2, LABELS
+from fairseq_aggdec.bench import memory, systems
+from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2
+from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import System
 
-OURS = ("greedy", "iad", "search5")
-DEFAULT = (
-    "beam5",
-    "beam1",
-    *(f"{name}{precision}" for name in OURS for precision in ("", *systems.PRECISIONS)),
-    *(name for name in LABELS if name != ASSISTED),
-)
 # Engines that are asked about; why no row has them.
 LEFT_OUT = (
     "OpenVINO is not measured: its exporter is, as that of ONNX Runtime, one for models of Hugging Face transformers, "
@@ -36,39 +29,35 @@ ASLEEP = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 
 class AbsentError(Exception):
-    """A rival that cannot be measured here; the message says why."""
+    """A system that cannot be measured here; the message says why."""
 
 
-@dataclass
-class Counted:
-    """What the counters of another process say."""
-
-    tokens: int = 0
-    iterations: int = 0
-
-
-class Rival(System):
+class Apart(System):
     """A system in a process of its own.
 
     Args:
-        name: ``greedy-int8``, a system and its precision, see :func:`~fairseq_aggdec.bench.systems.split`.
-        arguments: the command line, for :class:`~fairseq_aggdec.api.session.Session`.
-        threads: its number, and that of the cores to which it is bound.
+        entry: what it is.
+        arguments: options of fairseq-generate.
+        threads: their number, and that of the cores to which the process is bound.
+
+    Raises:
+        AbsentError: it cannot be loaded, or an engine is not installed.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], threads: int):
-        self.name = name
-        self.counters: Any = Counted() if systems.split(name)[0] not in systems.OTHERS else None
+    def __init__(self, entry: Entry, arguments: Sequence[str], threads: int):
+        super().__init__(entry.name, self.decode)
         context = multiprocessing.get_context("spawn")
         self.place, theirs = context.Pipe()
         self.process = context.Process(
-            target=serve, args=(theirs, name, list(arguments), threads), daemon=True
+            target=serve, args=(theirs, entry, list(arguments), threads), daemon=True
         )
         with environment({**ASLEEP, "OMP_NUM_THREADS": str(threads)}):
             self.process.start()
         theirs.close()
-        if reason := self.answer():
-            raise AbsentError(reason)
+        found = self.answer()
+        if isinstance(found, str):
+            raise AbsentError(found)
+        vars(self).update(found)
 
     def answer(self) -> Any:
         try:
@@ -80,13 +69,20 @@ class Rival(System):
 
     def timed(self, sample: Mapping[str, Any]) -> tuple[float, list[list[int]]]:
         self.place.send(sample["id"].tolist())
-        seconds, outputs, counted = self.answer()
-        if counted is not None:
-            self.counters.tokens, self.counters.iterations = counted
+        seconds, outputs, steps, counters, encoding = self.answer()
+        self.steps.update(steps)
+        if self.counters is not None:
+            vars(self.counters).update(vars(counters))
+            self.drafter.encoder_seconds = encoding
         return seconds, outputs
 
     def decode(self, sample: dict[str, Any]) -> list[list[int]]:
         return self.timed(sample)[1]
+
+    def peak(self, batches: Sequence[Mapping[str, Any]]) -> float:
+        """MiB that the process held at most while it decoded these batches (see ``memory.py``)."""
+        self.place.send([sample["id"].tolist() for sample in batches])
+        return float(self.answer())
 
     def close(self) -> None:
         self.place.close()  # its recv() ends with EOFError
@@ -108,35 +104,36 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def serve(place: Connection, name: str, arguments: list[str], threads: int) -> None:
-    """The process of a rival: says None when it is ready, or why it cannot be, then decodes what it is asked for."""
+def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -> None:
+    """The process of a system: says what it is, or why it cannot be, then decodes what it is asked for.
+
+    A list of sentences is timed as one batch; a list of lists is decoded for its peak of memory.
+    """
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     torch.set_num_threads(threads)
     try:
-        session, system = loaded(name, arguments)
+        session, system = systems.load(entry, arguments, alone=True)
     except (SystemExit, ImportError, ValueError, RuntimeError, OSError) as error:
         place.send(" ".join(str(error).removeprefix("error: ").split()).rstrip("."))
         return
-    place.send(None)
+    said = ("beam", "stock", "models", "precision", "counters")
+    place.send({name: getattr(system, name) for name in said})
     batches: dict[tuple[int, ...], dict[str, Any]] = {}
     while True:
         try:
-            sentences = tuple(place.recv())
+            asked = place.recv()
         except EOFError:
             return
-        if sentences not in batches:
-            batches[sentences] = session.batch(sentences)
-        seconds, outputs = system.timed(batches[sentences])
-        counters = system.counters
-        place.send((seconds, outputs, counters and (counters.tokens, counters.iterations)))
-
-
-def loaded(name: str, arguments: Sequence[str]) -> tuple[Session, System]:
-    """A rival's session and system, in this process."""
-    system, flags = systems.split(name)
-    given = [*arguments, *flags]
-    session = Session(generation_parser(None), given, every=False, reads=["batch_size"])
-    return session, systems.build(system, session, alone=True)
+        if isinstance(asked[0], list):
+            place.send(memory.peak_of(system, [session.batch(sentences) for sentences in asked]))
+            continue
+        if tuple(asked) not in batches:
+            batches[tuple(asked)] = session.batch(asked)
+        seconds, outputs = system.timed(batches[tuple(asked)])
+        counters = system.counters and replace(system.counters, wait=None)
+        encoding = system.drafter.encoder_seconds
+        steps = {sentence: system.steps[sentence] for sentence in asked if system.steps}
+        place.send((seconds, outputs, steps, counters, encoding))
 
 
 def entered(name: str, batch_size: int) -> bool:

@@ -1,11 +1,11 @@
-"""rivals.sh: engines beside each other, each in a process of its own, on a tiny random model."""
+"""aggdec bench --apart: engines beside each other, each in a process of its own, on a tiny random model."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.bench import engines, replay, rivals, systems
+from fairseq_aggdec.bench import asked, engines, processes, replay, systems
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.cli import rivals as command
+from fairseq_aggdec.bench.systems import Entry
+from fairseq_aggdec.cli import bench as command
+from fairseq_aggdec.cli import main
 from fairseq_aggdec.compat import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,22 +34,14 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*prepared, "--cpu", "--max-len-b", "15"]
 
 
-def test_rivals_in_processes_of_their_own(arguments: list[str], tmp_path: Path) -> None:
-    """What is absent is named below the table."""
-    place = arguments.index("--path")
-    data, checkpoint = arguments[0], arguments[place + 1]
-    others = [x for i, x in enumerate(arguments) if i not in (0, place, place + 1)]
+def test_systems_in_processes_of_their_own(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is absent is named below the table; the former name of the tool does the same."""
     output = tmp_path / "rivals"
     asked = ["--systems", "beam1", "iad-int8", "blockwise", "--batch-sizes", "1", "4"]
-    script = ["bash", str(ROOT / "scripts" / "rivals.sh"), checkpoint, data]
-    done = subprocess.run(
-        [*script, *others, *asked, "--output", str(output)],
-        env={**os.environ, "PYTHON": sys.executable},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr("sys.argv", ["aggdec"])
+    assert main.run_tool("rivals", [*arguments, *asked, "--output", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text())
     rows = {(row["system"], row["batch_size"]): row for row in record["results"]}
     assert set(rows) == {(name, size) for name in ("beam1", "iad-int8") for size in (1, 4)}
@@ -67,7 +61,7 @@ class Place:
         self.asked, self.said = list(asked), []
 
     def send(self, message: Any) -> None:
-        self.said.append(message)
+        self.said.append(pickle.loads(pickle.dumps(message)))
 
     def recv(self) -> list[int]:
         if not self.asked:
@@ -87,12 +81,13 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_process_answers_what_it_is_asked(arguments: list[str], bound: list[Any]) -> None:
     place = Place([0, 1], [4])
-    rivals.serve(place, "greedy", arguments, threads=2)  # type: ignore[arg-type]
-    ready, (_, two, counted), (seconds, one, later) = place.said
-    assert ready is None and bound == [[3, 5]]
+    processes.serve(place, Entry("greedy", "greedy"), arguments, threads=2)  # type: ignore[arg-type]
+    ready, (_, two, _, counted, _), (seconds, one, steps, later, _) = place.said
+    assert (ready["beam"], ready["stock"]) == (1, False) and bound == [[3, 5]]
     assert (len(two), len(one)) == (2, 1) and seconds > 0
-    assert counted == (sum(map(len, two)),) * 2
-    assert later == (sum(map(len, two + one)),) * 2
+    assert counted.tokens == counted.iterations == sum(map(len, two))
+    assert later.tokens == later.iterations == sum(map(len, two + one))
+    assert steps == {4: len(one[0])}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +103,7 @@ def test_what_is_not_installed_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     place = Place()
-    rivals.serve(place, name, arguments, threads=1)  # type: ignore[arg-type]
+    processes.serve(place, Entry(name, name), arguments, threads=1)  # type: ignore[arg-type]
     (reason,) = place.said
     assert "pip install '" in reason and package.split(".")[0] in reason.split("pip install")[1]
 
@@ -122,9 +117,9 @@ def test_other_engines_give_what_stock_gives(
 ) -> None:
     pytest.importorskip(package)
     stock, other = Place([0, 2, 3]), Place([0, 2, 3])
-    rivals.serve(stock, "beam1", arguments, threads=1)  # type: ignore[arg-type]
-    rivals.serve(other, name, arguments, threads=1)  # type: ignore[arg-type]
-    assert other.said[0] is None
+    processes.serve(stock, Entry("beam1", "beam1"), arguments, threads=1)  # type: ignore[arg-type]
+    processes.serve(other, Entry(name, name), arguments, threads=1)  # type: ignore[arg-type]
+    assert other.said[0]["counters"] is None
     assert other.said[1][1] == stock.said[1][1]
 
 
@@ -132,16 +127,16 @@ def test_an_assistant_of_transformers_changes_nothing(
     arguments: list[str], bound: list[Any]
 ) -> None:
     pytest.importorskip("transformers")
-    contest = command.Contest([*arguments, "--assistant", "a.pt"])
-    assert "hf-assistant" in contest.names and "--assistant" not in contest.arguments
-    assert contest.models_of_its_own("hf-assistant") == ("--assistant", "--drafter-path", "a.pt")
+    args, _ = command.own_parser("rivals").parse_known_args([*arguments, "--assistant", "a.pt"])
+    found, _ = asked.entries(args, arguments)
+    assert found[-1] == Entry("hf-assistant", "hf-assistant", ("--drafter-path", "a.pt"))
     checkpoint = arguments[arguments.index("--path") + 1]
     plain, assisted = Place([0], [3]), Place([0], [3])
     arguments = [*arguments, "--min-len", "0"]  # with an assistant there is no shortest output
-    rivals.serve(plain, "hf", arguments, threads=1)  # type: ignore[arg-type]
+    processes.serve(plain, Entry("hf", "hf"), arguments, threads=1)  # type: ignore[arg-type]
     given = [*arguments, "--drafter-path", checkpoint]
-    rivals.serve(assisted, "hf-assistant", given, threads=1)  # type: ignore[arg-type]
-    assert assisted.said[0] is None
+    processes.serve(assisted, Entry("hf-assistant", "hf-assistant"), given, threads=1)  # type: ignore[arg-type]
+    assert assisted.said[0]["counters"] is None
     assert [answer[1] for answer in assisted.said[1:]] == [x[1] for x in plain.said[1:]]
 
 
@@ -160,13 +155,13 @@ def test_an_assistant_that_cannot_be_is_named(
         (["--drafter-path", str(tmp_path / "short.pt")], "16 target positions"),
     ):
         place = Place()
-        rivals.serve(place, "hf-assistant", [*arguments, *given], threads=1)  # type: ignore[arg-type]
+        processes.serve(place, Entry("a", "hf-assistant"), [*arguments, *given], threads=1)  # type: ignore[arg-type]
         assert words in place.said[0], place.said
 
 
 def test_a_system_that_lacks_its_own_model_is_named(arguments: list[str], tmp_path: Path) -> None:
-    asked = ["--systems", "beam1", "hf-assistant", "--batch-sizes", "1"]
-    contest = command.Contest([*arguments, *asked, "--output", str(tmp_path / "rivals")])
+    given = ["--systems", "beam1", "hf-assistant", "--batch-sizes", "1", "--apart"]
+    contest = command.prepared([*arguments, *given, "--output", str(tmp_path / "rivals")])
     contest.run()
     assert contest.absent == {"hf-assistant": "it needs --assistant"}
 
@@ -177,12 +172,13 @@ def test_gec_scores_take_the_place_of_bleu(
     files = [tmp_path / name for name in ("source", "first")]
     for file in files:
         file.write_text("w1 w2\n" * 5)
-    contest = command.Contest([*arguments, "--gec", *map(str, files), "--drafter-path", "d.pt"])
+    given = [*arguments, "--systems", "all", "--drafter-path", "d.pt"]
+    contest = command.prepared([*given, "--gec", *map(str, files)])
     assert contest.measure_of_quality == "F0.5"
     assert "--gec" not in contest.arguments and "--drafter-path" in contest.arguments
-    assert "gad-int8" in contest.names and "blockwise" not in contest.names
+    assert "gad-int8" in contest.named and "blockwise" not in contest.named
     with pytest.raises(SystemExit, match="--gec"):
-        command.Contest([*arguments, "--gec", str(files[0])])
+        command.prepared([*arguments, "--gec", str(files[0])])
 
 
 def test_what_was_measured_survives_the_batch_size_that_ends_it(
@@ -190,7 +186,7 @@ def test_what_was_measured_survives_the_batch_size_that_ends_it(
 ) -> None:
     output = tmp_path / "rivals"
     asked = ["--systems", "beam1", "--batch-sizes", "1", "4", "--output", str(output)]
-    contest = command.Contest([*arguments, *asked])
+    contest = command.prepared([*arguments, *asked])
     measure, sizes = command.measure, []
 
     def killed(entered: Any, batches: Any, **more: Any) -> Any:
@@ -213,6 +209,6 @@ def test_names_of_systems() -> None:
     assert systems.label("search5-bf16") == "ours, beam 5, --bf16"
     beams = {name: systems.beam_of(name) for name in ("search5-int8", "ct2-int8-beam5", "hf")}
     assert beams == {"search5-int8": 5, "ct2-int8-beam5": 5, "hf": 1}
-    assert not rivals.entered("ct2-int8-own", engines.OWN_BATCH)
-    assert rivals.entered("ct2-int8-own", 128) and rivals.entered("ct2-int8", 8)
-    assert rivals.entered("hf-assistant", 1) and not rivals.entered("hf-assistant", 8)
+    assert not processes.entered("ct2-int8-own", engines.OWN_BATCH)
+    assert processes.entered("ct2-int8-own", 128) and processes.entered("ct2-int8", 8)
+    assert processes.entered("hf-assistant", 1) and not processes.entered("hf-assistant", 8)

@@ -1,4 +1,4 @@
-"""aggdec compare as a user calls it: several methods of one model, beside each other."""
+"""aggdec bench as a user calls it: several methods of one model, beside each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.bench import comparison, memory
+from fairseq_aggdec.bench import asked, table
 from fairseq_aggdec.bench.timing import Measurement
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
@@ -15,9 +15,9 @@ from tests.cli.commands import CUT, PLUGIN, Trained
 from tests.cli.test_tools import script
 
 
-def run_compare(trained: Trained, output: Path, *more: str) -> None:
+def run_bench(trained: Trained, output: Path, *more: str) -> None:
     arguments = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu", *CUT]
-    script("compare").main([*arguments, "--output", str(output), *more])
+    script("bench").main([*arguments, "--batch-sizes", "1", "--output", str(output), *more])
 
 
 def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     systems += ["--limit", "20"]
     systems += ["--baselines", "stock", "--batch-sizes", "1", "4", "--threads", "1"]
     systems += ["--distribution", "copying", "--hypotheses", str(tmp_path / "texts")]
-    run_compare(trained, output, *systems)
+    run_bench(trained, output, *systems)
     record = json.loads(output.with_suffix(".json").read_text())
     assert "nrefs:1" in record["sacrebleu"]
     lines = {(line["system"], line["batch_size"]): line for line in record["results"]}
@@ -36,16 +36,16 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
     for batch_size in (1, 4):
         stock, copying = lines["stock", batch_size], lines["copying", batch_size]
         assert (copying["differ"], stock["differ"]) == (0, None)
-        assert copying["bleu"] == stock["bleu"] > 50
+        assert copying["quality"] == stock["quality"] > 50
         assert copying["steps"] < stock["steps"]
         assert stock["speedup"] == {"stock": 1.0}
         assert sum(copying["parts"].values()) == pytest.approx(1.0)
         assert stock["by_slot"] == lines["wide", batch_size]["by_slot"] == []
         assert copying["by_slot"] == sorted(copying["by_slot"], reverse=True)
         assert len(copying["by_slot"]) <= 10 and 0 < copying["by_slot"][0] <= 1.0
-    table = output.with_suffix(".md").read_text()
-    assert table.count("| copying |") == 4  # two batch sizes; and how far drafts stand
-    assert table.count("| drafted token that stands, % of steps | 1 | 2 |") == 2
+    page = output.with_suffix(".md").read_text()
+    assert page.count("| copying |") == 4  # two batch sizes; and how far drafts stand
+    assert page.count("| accepted drafted token, % of steps | 1 | 2 |") == 2
     assert Path(f"{output}-batch.svg").stat().st_size > 1000
     assert Path(f"{output}-distribution.svg").stat().st_size > 1000
     written = {path.name: path.read_text() for path in (tmp_path / "texts").iterdir()}
@@ -60,7 +60,7 @@ def test_table_plot_and_record(trained: Trained, tmp_path: Path) -> None:
 def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "dedup"
     systems = ["--system", "all=--draft-from none", "--system", "distinct=--dedup 1"]
-    run_compare(trained, output, *systems, "--decoding", "interleaved", "--beam", "1")
+    run_bench(trained, output, *systems, "--decoding", "interleaved", "--beam", "1")
     record = json.loads(output.with_suffix(".json").read_text())
     written, distinct = record["results"]
     assert distinct["tokens"] < written["tokens"]
@@ -68,7 +68,7 @@ def test_tokens_that_dedup_leaves_out_took_their_steps(trained: Trained, tmp_pat
 
 
 def test_names_may_have_equals_signs() -> None:
-    split = script("compare").split
+    split = asked.split
     assert split("lattice, N = 1=--beam 1 --lattice-candidates 1") == (
         "lattice, N = 1",
         ["--beam", "1", "--lattice-candidates", "1"],
@@ -81,7 +81,7 @@ def test_names_may_have_equals_signs() -> None:
 
 def test_speed_up_is_of_single_sentences() -> None:
     slow, fast = Measurement("slow", [4.0, 6.0]), Measurement("fast", [2.0, 1.5])
-    assert comparison.speedups(fast, slow) == [2.0, 4.0]
+    assert table.speedups(fast, slow) == [2.0, 4.0]
 
 
 def test_time_by_module() -> None:
@@ -89,11 +89,11 @@ def test_time_by_module() -> None:
     counters = Counters(seconds={"encoder": 1.0, "draft": 5.0, "verify": 3.0, "other": 1.0})
     timed = Drafter()
     timed.encoder_seconds = 2.0
-    found = comparison.shares(counters, timed)
+    found = table.shares(counters, timed)
     expected = [0.1, 0.2, 0.3, 0.3, 0.1]
-    assert found == pytest.approx(dict(zip(comparison.MODULES, expected, strict=True)))
-    assert comparison.shares(counters, Drafter())["drafter's encoder"] == 0
-    assert comparison.shares(None, Drafter()) == {}
+    assert found == pytest.approx(dict(zip(table.MODULES, expected, strict=True)))
+    assert table.shares(counters, Drafter())["drafter's encoder"] == 0
+    assert table.shares(None, Drafter()) == {}
 
 
 def test_memory_of_each_system_in_its_own_process(
@@ -101,7 +101,7 @@ def test_memory_of_each_system_in_its_own_process(
 ) -> None:
     output = tmp_path / "memory"
     systems = ["--system", "stock=--beam 1", "--system", "copying=--decoding iad --beam 1"]
-    run_compare(trained, output, *systems, "--limit", "4", "--batch-sizes", "2", "--memory")
+    run_bench(trained, output, *systems, "--limit", "4", "--batch-sizes", "2", "--memory")
     peaks = json.loads(output.with_suffix(".json").read_text())["results"]["2"]
     assert list(peaks) == ["stock", "copying"]
     assert all(peak > 10 for peak in peaks.values())
@@ -109,9 +109,10 @@ def test_memory_of_each_system_in_its_own_process(
     assert "| system | batch | MiB | x stock |" in output.with_suffix(".md").read_text()
 
 
-def test_a_system_that_fails_is_named() -> None:
-    with pytest.raises(SystemExit, match=r"measuring lost failed:\n.*no_such_module"):
-        memory.measure("no_such_module", [], "lost", 1)
+def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
+    lost = ["--system", "stock=--beam 1", "--system", "lost=--decoding gad --drafter-path none.pt"]
+    with pytest.raises(SystemExit, match=r"measuring lost failed: .*none\.pt"):
+        run_bench(trained, tmp_path / "x", *lost, "--limit", "1", "--batch-sizes", "1", "--memory")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_system_that_fails_is_named() -> None:
 )
 def test_refusals(trained: Trained, tmp_path: Path, options: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
-        run_compare(trained, tmp_path / "never", *options)
+        run_bench(trained, tmp_path / "never", *options)
 
 
 def test_validation_is_timed_with_both(

@@ -1,0 +1,115 @@
+"""What a command line of ``aggdec bench`` asks for: its own options, the systems, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_aggdec.bench import systems
+from fairseq_aggdec.bench.engines import ASSISTED
+from fairseq_aggdec.bench.sizes import SIZES
+from fairseq_aggdec.bench.systems import Entry
+from fairseq_aggdec.records import results
+
+# System -> the tool's option for its own model, and the option of fairseq-generate that takes it.
+OF_ITS_OWN = {"blockwise": ("heads", "--path"), ASSISTED: ("assistant", "--drafter-path")}
+
+
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """What is not fairseq-generate's."""
+    add = parser.add_argument_group("bench").add_argument
+    add("--systems", nargs="+", metavar="NAME", help="groups or systems (default: stock ours)")
+    add("--system", action="append", default=[], metavar="NAME=OPTIONS", dest="by_options")
+    add("--baselines", nargs="*", metavar="NAME", help="over which ratios are given")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 8, 32], metavar="B")
+    add("--threads", type=int, nargs="+", default=[1], metavar="T")
+    add("--limit", type=int, help="sentences (default: all), spread over all lengths")
+    add("--repeats", type=int, default=1, help="times each batch is decoded; medians")
+    add("--apart", action="store_true", help="each system in a process of its own")
+    add("--heads", metavar="FILE", help="checkpoint with block heads on the same model")
+    add("--assistant", metavar="FILE", help=f"checkpoint of a smaller Transformer for {ASSISTED}")
+    add("--gec", type=Path, nargs="+", metavar="FILE", help="F0.5: source, corrections, ...")
+    add("--distribution", metavar="NAME", help="system whose speed-up of sentences is plotted")
+    add("--hypotheses", type=Path, metavar="FOLDER")
+    add("--title", help="heading of the result")
+    add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md, OUTPUT-*.svg")
+    add("--record", type=Path, metavar="FILE")
+    add("--replay", type=Path, metavar="FILE")
+    add("--size", default="base", help=", ".join(SIZES))
+    add("--drafter-flags", type=shlex.split, default=[], metavar="FLAGS")
+    for other in ("--step-cost", "--overhead", "--memory"):
+        add(other, action="store_true")
+
+
+def split(item: str) -> tuple[str, list[str]]:
+    """Name, which may have "=" in it, and options of a system."""
+    found = re.fullmatch(r"(.+?)=(\s*(?:--.*)?)", item, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"error: --system {item!r}: give NAME=OPTIONS")
+    return found[1], shlex.split(found[2])
+
+
+def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dict[str, str]]:
+    """The systems that are asked for, and by name why some cannot be measured."""
+    given = [Entry(name, None, tuple(options)) for name, options in map(split, args.by_options)]
+    names = args.systems or ([] if given else ["stock", "ours"])
+    drafter = any(x.partition("=")[0] in ("--drafter-path", "--nat-path") for x in arguments)
+    models = {"gad": drafter, "blockwise": args.heads}
+    names = systems.expanded(names, [name for name, model in models.items() if model])
+    if args.assistant and args.systems == ["all"] and ASSISTED not in names:
+        names.append(ASSISTED)
+    absent: dict[str, str] = {}
+    found: list[Entry] = []
+    for name in names:
+        system, flags = systems.split(name)
+        own = args.replay is None and OF_ITS_OWN.get(system)
+        if not own:
+            found.append(Entry(name, system, tuple(flags)))
+        elif path := getattr(args, own[0]):
+            found.append(Entry(name, system, (*flags, own[1], path)))
+        else:
+            absent[name] = f"it needs --{own[0]}"
+    return [*found, *given], absent
+
+
+def check(args: Namespace, found: Sequence[Entry]) -> None:
+    """Refuses what cannot be measured or written, before anything is loaded."""
+    results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
+    results.check_place("--output", args.output, ".json", ".md")
+    results.check_place("--record", args.record)
+    _check_names(args, [entry.name for entry in found])
+    if args.gec is not None and len(args.gec) < 2:
+        raise SystemExit("error: --gec: name the source and the corrections of one annotator")
+    names = [entry.name for entry in found]
+    if args.drafter_flags and (args.replay is None or "gad" not in names):
+        raise SystemExit("error: --drafter-flags is for --replay with gad among the systems")
+    if args.size not in SIZES:
+        raise SystemExit(f"error: --size {args.size}: choose from {', '.join(SIZES)}")
+    if args.replay is not None and (args.apart or any(entry.options for entry in found)):
+        raise SystemExit("error: --replay has no --apart, --system or other precision of a system")
+
+
+def _check_names(args: Namespace, names: Sequence[str]) -> None:
+    """Refuses names of systems that are there twice, or not at all."""
+    if len(set(names)) < len(names):
+        raise SystemExit("error: --system: two systems have the same name")
+    if args.hypotheses is not None:
+        results.check_place("--hypotheses", args.hypotheses / "NAME.txt")
+        if len({file_name(name) for name in names}) < len(names):
+            raise SystemExit(
+                "error: --hypotheses: two systems would write the same file; name them otherwise"
+            )
+    asked = [("baselines", name) for name in args.baselines or ()]
+    for option, name in [*asked, ("distribution", args.distribution)]:
+        if name is not None and name not in names:
+            raise SystemExit(f"error: --{option} {name}: there is no system of this name")
+    if args.distribution is not None and not (args.baselines and 1 in args.batch_sizes):
+        raise SystemExit("error: --distribution needs --baselines and batch size 1")
+
+
+def file_name(system: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", system) + ".txt"

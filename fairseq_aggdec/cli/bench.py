@@ -1,0 +1,380 @@
+"""How fast and how good are decoders? Ours, stock fairseq and other engines on one model, equality beside each speed.
+
+    aggdec bench DATA --path model.pt --gen-subset test --limit 300 --systems stock ours --output results/speed
+    aggdec bench DATA --path model.pt --gen-subset test --cpu --systems ours,stock,ctranslate2,huggingface
+    aggdec bench DATA --path model.pt --gen-subset test --batch-sizes 1 \\
+        --system "beam 5=--decoding stock --beam 5" --system "gad=--decoding gad --drafter-path drafter.pt"
+
+takes every flag of fairseq-generate, for all systems. --systems names groups (stock, ours, ctranslate2, huggingface,
+onnx, all) or systems: beam5, beam1 (stock), search5 (ours with beam 5), greedy, iad, gad, blockwise, ct2-int8, hf, ...
+-int8 or -bf16 behind a name of ours is its precision. "ours" has gad with --drafter-path and blockwise with --heads.
+--system adds one by its options; it drafts in every iteration, unless they say how much. Only decoding is timed, all
+systems in turn on the same batches. Other engines get processes of their own, bound to the same cores, and so do all
+systems of a run with one of them, or with --apart.
+
+    --hypotheses FOLDER   what each system wrote, for other scorers: a file NAME.txt in the order of the set
+    --memory              instead: peak memory of each system, in a process of its own
+    --record FILE         instead: decodes with IAD, or as --decoding says, and writes what it did, draft by draft
+    --replay FILE         instead of DATA and --path: a model of --size with random weights, forced to do what was
+                          recorded; with gad among the systems a drafter of that size runs as well, with the options of
+                          fairseq-train in --drafter-flags="..."; with blockwise, heads do
+    --step-cost           instead: time of one decoder call against the number of tokens it reads
+    --overhead            instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.api.session import (
+    Session,
+    generation_parser,
+    refuse_decoding_beside,
+    take_batch_size,
+)
+from fairseq_aggdec.bench import memory, profile, recording, replay, systems, table
+from fairseq_aggdec.bench.asked import check, entries, file_name, own_options
+from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, Apart, entered
+from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.systems import Entry
+from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
+from fairseq_aggdec.records import gec_score, machine, quality, results
+
+# Former tools -> what they measured where nothing was said.
+FORMER: dict[str, dict[str, object]] = {
+    "benchmark": {"systems": ["beam5", "beam1", "greedy", "iad"], "threads": [1, 2]},
+    "compare": {"batch_sizes": [1]},
+    "rivals": {"systems": ["all"], "batch_sizes": [1, 8, 32, 128], "apart": True},
+}
+
+
+def own_parser(former: str = "") -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own_options(parser)
+    parser.set_defaults(**FORMER.get(former, {}))
+    return parser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = generation_parser(__doc__)
+    own_options(parser)
+    return parser
+
+
+class Bench:
+    """A session that says what is decoded, and what is to be measured on it.
+
+    Args:
+        args: the tool's own options.
+        arguments: those of fairseq-generate.
+        entries: the systems.
+        absent: name of a system that cannot be measured -> why.
+        records: what to replay; None measures the session's own models and data.
+    """
+
+    def __init__(
+        self,
+        args: Namespace,
+        arguments: Sequence[str],
+        entries: Sequence[Entry],
+        absent: dict[str, str],
+        records: list[Record] | None = None,
+    ):
+        self.args, self.arguments, self.entries = args, list(arguments), entries
+        self.absent, self.records = absent, records
+        self.named = [entry.name for entry in entries if entry.system is not None]
+        self.forced: dict[str, Any] = {}
+        self.sessions: dict[Entry, Session] = {}
+        if self.named or not entries:
+            parser = generation_parser(None)
+            self.session = Session(parser, arguments, every=False, reads=["batch_size"])
+        else:
+            self.load(entries[0])
+            self.session = self.sessions[entries[0]]
+        args.batch_size = self.session.args.batch_size
+        take_batch_size(own_parser(), args)
+        if not args.record and self.named:
+            refuse_decoding_beside(self.named, str(self.session.cfg.task.decoding))
+        self.gec = [gec_score.read_sentences(path) for path in args.gec or ()]
+        self.apart = args.apart or (
+            records is None and any(entry.external for entry in entries) and not args.overhead
+        )
+        self.measure_of_quality, self.signature = "F0.5" if self.gec else "BLEU", ""
+        if records is not None:
+            drafter = replay.replay_drafter(self.session, records)
+            self.forced = {"lengths": replay.lengths(records), "drafter": drafter}
+        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
+        torch.set_num_threads(args.threads[0])
+
+    def run(self) -> None:
+        args = self.args
+        if args.record:
+            decoding = self.session.cfg.task.decoding
+            method = "iad" if decoding in ("beam", "stock") else decoding
+            batches = self.session.batches(1, args.limit)
+            recording.save(args.record, systems.record(method, self.session, batches))
+        elif args.step_cost:
+            self.step_cost()
+        elif args.overhead:
+            self.overhead()
+        elif args.memory:
+            self.memory()
+        else:
+            self.speed()
+
+    def load(self, entry: Entry) -> System:
+        shared = entry.system is not None and not entry.options
+        session = self.session if shared else self.sessions.get(entry)
+        self.sessions[entry], system = systems.load(entry, self.arguments, session, **self.forced)
+        return system
+
+    def start(self, threads: int) -> list[System]:
+        """All systems that can be measured here, loaded."""
+        torch.set_num_threads(threads)
+        if not self.apart:
+            return [self.load(entry) for entry in self.entries]
+        running: list[System] = []
+        for entry in self.entries:
+            try:
+                running.append(Apart(entry, self.arguments, threads))
+            except AbsentError as absent:
+                self.absent[entry.name] = str(absent)
+        if not running:
+            raise SystemExit(f"error: nothing can be measured: {'; '.join(self.absent.values())}")
+        return running
+
+    def speed(self) -> None:
+        """The comparison of all systems."""
+        args = self.args
+        rows: list[table.Line] = []
+        extra: dict[str, object] = {"precision": self.session.precision}
+        extra |= {"replay": self.records is not None, "quality": self.measure_of_quality}
+        for threads in args.threads:
+            running = self.start(threads)
+            for size in [1] if self.records is not None else args.batch_sizes:
+                some = [system for system in running if entered(system.name, size)]
+                if not some:
+                    continue
+                batches = self.session.batches(size, args.limit)
+                measured = measure(some, batches, repeats=args.repeats)
+                rows += self.lines(some, measured, size, threads, batches)
+                print(table.markdown(rows[-len(some) :], self.measure_of_quality), flush=True)
+                if size == 1 and "distribution" not in extra:
+                    extra |= self.distribution(some, measured)
+                if args.output:  # what took minutes is kept, should the next size be killed
+                    record = self.write(rows, extra)
+            for system in running:
+                if isinstance(system, Apart):
+                    system.close()
+        self.check_replay(rows)
+        print("\n".join(self.notes()))
+        if args.output:
+            from fairseq_aggdec.report import redraw  # of the extra `report`
+
+            redraw.draw(args.output, record)
+
+    def lines(
+        self,
+        running: Sequence[System],
+        measured: Sequence[Measurement],
+        size: int,
+        threads: int,
+        batches: Sequence[dict[str, Any]],
+    ) -> list[table.Line]:
+        if self.session.cuda and not self.apart:
+            steps = [dict(system.steps) for system in running]
+            some = batches[:: -(-len(batches) // TURN)]
+            table.time_modules_apart(running, some, torch.cuda.synchronize)
+            for system, before in zip(running, steps, strict=True):
+                system.steps = before
+        baselines = table.BASELINES if self.args.baselines is None else self.args.baselines
+        found = table.lines(running, measured, size, threads, baselines)
+        for line, one in zip(found, measured, strict=True):
+            line.quality = self.quality(one)
+            if self.session.cuda and self.apart:
+                line.parts = {}  # nothing waited for a module's end
+            if self.args.hypotheses is not None:  # of several batch sizes the last
+                texts = quality.texts(self.session, one.outputs)
+                path = self.args.hypotheses / file_name(one.name)
+                results.write_text(path, "".join(text + "\n" for text in texts))
+        return found
+
+    def quality(self, measured: Measurement) -> float | None:
+        """Points of what was decoded; None where there are no references."""
+        if self.gec:
+            source, *corrected = (
+                [lines[i] for i in sorted(measured.outputs)] for lines in self.gec
+            )
+            written = quality.texts(self.session, measured.outputs)
+            return 100 * gec_score.score_sentences(source, written, corrected).f
+        if self.session.dataset.tgt is None:
+            return None
+        value, self.signature = quality.bleu(self.session, measured.outputs)
+        return value
+
+    def distribution(
+        self, running: Sequence[System], measured: Sequence[Measurement]
+    ) -> dict[str, object]:
+        """Speed-up of each sentence: of ``--distribution``, else of the first method of ours over stock."""
+        by_name = {measurement.name: measurement for measurement in measured}
+        if self.args.distribution is not None:
+            name, base = self.args.distribution, self.args.baselines[0]
+        else:
+            ours = [s for s in running if s.counters is not None and s.name in self.named]
+            method = next((system for system in ours if system.name != "greedy"), None)
+            bases = [f"beam{method.beam}" if method else "", "beam1", "beam5"]
+            base = next((name for name in bases if name in by_name), "")
+            if method is None or not base:
+                return {}
+            name = method.name
+        found: dict[str, object] = {"system": name, "baseline": base}
+        found["speedups"] = rounded(table.speedups(by_name[name], by_name[base]))
+        if self.records is None and name in self.named:  # a replay's words are random
+            ratios = table.edit_ratios(self.session, by_name[name], self.args.limit)
+            found["edit_ratios"] = rounded(ratios)
+        return {"distribution": found}
+
+    def check_replay(self, rows: Sequence[table.Line]) -> None:
+        """Says so where a replay did not do what was recorded (a floating-point tie may break a draft)."""
+        if self.records is None:
+            return
+        rounds = sum(len(record.iterations) for record in self.records)
+        recorded = sum(len(record.output) for record in self.records) / rounds
+        for row in rows:
+            replayed = row.mean_accepted if row.system != "greedy" else None
+            if replayed is not None and abs(replayed / recorded - 1) > 0.01:
+                print(
+                    f"warning: {row.system} replayed {replayed:.2f} tokens per iteration, not {recorded:.2f}"
+                )
+
+    def step_cost(self) -> None:
+        tables, found = [], {}
+        for threads in self.args.threads:
+            torch.set_num_threads(threads)
+            cost = profile.step_cost(self.session)
+            found[threads] = asdict(cost)
+            tables.append(profile.cost_table(threads, cost))
+        self.report("Cost of a decoder call", "\n\n".join(tables), found)
+
+    def overhead(self) -> None:
+        found = []
+        batches = self.session.batches(1, self.args.limit)
+        for threads in self.args.threads:
+            torch.set_num_threads(threads)
+            for system in (self.load(entry) for entry in self.entries if not entry.external):
+                if system.counters is not None:
+                    spent = profile.overhead(system, system.counters, batches)
+                    found.append((systems.label(system.name), threads, spent, system.name))
+        record = {
+            f"{name}, {threads} threads": asdict(spent) | {"share": spent.share}
+            for _, threads, spent, name in found
+        }
+        shown = profile.overhead_table([one[:3] for one in found])
+        self.report("Time of the loop by part", shown, record)
+
+    def memory(self) -> None:
+        """Peaks of all systems, each of which alone is loaded."""
+        arguments = list(self.arguments)
+        if self.records is not None:
+            tokens = sum(replay.lengths(self.records).values()) // len(self.records)
+            arguments += ["--min-len", str(tokens), "--max-len-b", str(tokens)]
+        peaks: dict[int, dict[str, float]] = {}
+        for size in self.args.batch_sizes:
+            batches, found = self.session.batches(size, self.args.limit), peaks.setdefault(size, {})
+            for entry in self.entries:
+                try:
+                    system = Apart(entry, arguments, self.args.threads[0])
+                    found[systems.label(entry.name)] = system.peak(batches)
+                    system.close()
+                except AbsentError as absent:
+                    raise SystemExit(f"error: measuring {entry.name} failed: {absent}") from None
+        self.report("Peak memory", memory.markdown(peaks), peaks)
+
+    # -- what is written
+
+    def title(self, what: str) -> str:
+        """Heading of a result; says so where weights are random and drafts forced."""
+        if self.args.title:
+            return str(self.args.title)
+        if self.records is not None:
+            size = self.args.size
+            return f"{what}, replay: Transformer-{size} with random weights, recorded iterations"
+        folder = PurePath(*Path(self.session.cfg.task.data).parts[-2:])  # "data" says nothing
+        return f"{what}, {folder}, {self.session.precision}"
+
+    def notes(self) -> list[str]:
+        """What is written below the tables."""
+        notes = ["All processes: the same cores, threads passive, in turn."] if self.apart else []
+        absent = [f"{systems.label(name)}: {reason}" for name, reason in self.absent.items()]
+        notes += [f"Not measured: {one}." for one in absent]
+        external = any(entry.external for entry in self.entries)
+        return notes + [f"{one}." for one in LEFT_OUT if external]
+
+    def write(self, rows: Sequence[table.Line], extra: Mapping[str, object]) -> dict[str, object]:
+        notes = self.notes()
+        shown = table.markdown(rows, self.measure_of_quality)
+        if self.signature:
+            shown += f"\nsacreBLEU signature: `{self.signature}`\n"
+        shown += "\n" + "\n".join(f"- {note}" for note in notes)
+        found = [asdict(row) for row in rows]
+        more = {"sacrebleu": self.signature, "notes": notes, "absent": self.absent, **extra}
+        title = self.title("Decoding speed")
+        return results.write_table(self.args.output, title, command(), shown, found, more)
+
+    def report(self, title: str, shown: str, found: Mapping) -> None:
+        """Prints a table; writes it with machine, versions and commit when --output is given."""
+        print(shown)
+        if self.args.output:
+            results.write_table(self.args.output, self.title(title), command(), shown, found)
+
+
+def command() -> str:
+    return machine.command("bench", sys.argv[1:])
+
+
+def rounded(numbers: Sequence[float]) -> list[float]:
+    return [round(number, 4) for number in numbers]
+
+
+def prepared(arguments: Sequence[str], former: str = "") -> Bench:
+    """What a command line without ``--replay`` asks for, loaded."""
+    args, rest = own_parser(former).parse_known_args(list(arguments))
+    found, absent = entries(args, rest)
+    check(args, found)
+    return Bench(args, rest, found, absent)
+
+
+def run(arguments: Sequence[str], former: str = "") -> None:
+    if {"-h", "--help"} & {*arguments}:
+        build_parser().print_help()
+        return
+    args, rest = own_parser(former).parse_known_args(list(arguments))
+    if args.replay is None:
+        prepared(arguments, former).run()
+        return
+    found, absent = entries(args, rest)
+    check(args, found)
+    records = table.spread(recording.load(args.replay), args.limit)
+    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+        names = [entry.name for entry in found]
+        drafter = args.drafter_flags if "gad" in names else None
+        more = replay.prepare(Path(folder), args.size, records, drafter, "blockwise" in names)
+        Bench(args, [*more, *rest], found, absent, records).run()
+
+
+def main(given: Sequence[str] | None = None, former: str = "") -> None:
+    with results.refusals():
+        run(list(sys.argv[1:] if given is None else given), former)
+
+
+if __name__ == "__main__":
+    main()
