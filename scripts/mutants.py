@@ -123,13 +123,13 @@ MUTANTS = [
         ("tests/unit/test_watch.py", LOSSLESS, CACHED),
     ),
     Mutant(
-        *("the cache of another row after sentences left", "engine/cached_decoder.py"),
-        "self.cache[:, new] = self.cache[:, old]",
-        "self.cache[:, new] = self.cache[:, new]",
+        *("the cache of another row after sentences left", "engine/kv_cache.py"),
+        "self.entries[:, new] = self.entries[:, old]",
+        "self.entries[:, new] = self.entries[:, new]",
         (CACHED, LOSSLESS),
     ),
     Mutant(
-        *("the padding of another row after sentences left", "engine/cached_decoder.py"),
+        *("the padding of another row after sentences left", "engine/kv_cache.py"),
         "self.memory_mask[new] = self.memory_mask[old]",
         "self.memory_mask[new] = self.memory_mask[new]",
         (CACHED, LOSSLESS),

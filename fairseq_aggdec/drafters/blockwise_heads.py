@@ -21,8 +21,8 @@ from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
@@ -96,7 +96,7 @@ class BlockwiseHeadsDrafter(Warmed):
             self.chain = FastChain(decoder, replace(member.precision, int8=self.proposing.int8))
         self.proposer: Proposer | None = None
         if isinstance(member.decoder, CachedDecoder):
-            vocabulary = member.decoder.draft_projection(self.proposing)
+            vocabulary = member.decoder.packed.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)
         self.broken = weight is not None
         if weight is not None:
@@ -122,9 +122,7 @@ class BlockwiseHeadsDrafter(Warmed):
         last = to_device(before, state.device)
         if self.proposer is not None:
             slots = size if self.trees is None else self.trees.slots(size)
-            decoder = self.verifier.members[0].decoder
-            assert isinstance(decoder, CachedDecoder)
-            features = decoder.proposed_features(read, slots + 1, self.proposing, last)
+            features = self.verifier.heads.proposed_features(read, slots + 1, self.proposing, last)
             grow = functools.partial(self.proposer.grow, features)
             draft = paths if self.trees is None else self.trees.compiled
             return draft(grow, slots, before, room, state.eos)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import Memory
-from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters

@@ -26,11 +26,11 @@ from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_b
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.window_graphs import Memory
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -180,15 +180,15 @@ class NarDrafter(Warmed):
         slots = self.slots
         return (
             isinstance(slots, CachedSlots)
-            and slots.graphs is not None
-            and slots.graphs.sources is not None
+            and slots.reader.graphs is not None
+            and slots.reader.graphs.sources is not None
         )
 
     def reserve(self, shape: Shape) -> Sequence[Memory]:
         slots = self.slots
         assert isinstance(slots, CachedSlots)
-        slots.reserve(keys_beside(shape), self.longest)
-        return [] if slots.graphs is None else [slots.graphs]
+        slots.reader.reserve(keys_beside(shape), self.longest)
+        return [] if slots.reader.graphs is None else [slots.reader.graphs]
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = self._features_on_device(board, owners, rows, shape)
@@ -325,7 +325,7 @@ class NarDrafter(Warmed):
             self.chain = FastChain(model.decoder, self.precision)
         self.proposer: Proposer | None = None
         if isinstance(self.slots, CachedSlots):
-            vocabulary = self.slots.draft_projection(self.proposing)
+            vocabulary = self.slots.reader.packed.draft_projection(self.proposing)
             self.proposer = proposer(model.decoder, vocabulary, self.chain)
         self.broken = False
         if weight := broken_weight(model):

@@ -11,9 +11,10 @@ from torch import Tensor
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.trees import Asked, Grown
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.compiled import Embedding
+from fairseq_aggdec.engine.compiled import EmbeddingForm
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
+from fairseq_aggdec.engine.packed_decoder import TokenEmbedding, position_table
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
@@ -80,29 +81,79 @@ def keys_beside(shape: Shape) -> int:
     return shape.end + shape.width
 
 
-class CachedSlots(CachedDecoder):
-    """The cached decoder over mask slots; a causal prefix is read once and kept."""
+class SlotEmbedding(TokenEmbedding):
+    """The tokens of a window as vectors, with mask slots among them.
+
+    Attributes:
+        masked: (N,) bool, which positions of a window on a grid are mask slots; of other windows the last of each row.
+    """
+
+    stock = False
+    masked: Tensor
+    encoder_out: EncoderOut
+    source_keys: Tensor | None
+
+    def form(self, slot: Tensor | None = None) -> EmbeddingForm | None:
+        decoder: NarDecoder = self.decoder
+        # The compiled library does not copy embeddings of the source.
+        return super().form(decoder.mask_embedding.detach()) if decoder.copy_query is None else None
+
+    def __call__(self, window: Window) -> Tensor:
+        decoder: NarDecoder = self.decoder
+        table = self.positions(window.end)
+        on_grid = isinstance(window, GridWindow)
+        masks = self.masked if on_grid else window.row_ends(window.wanted - decoder.shift)
+        x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
+        positions = None
+        if decoder.copy_query is not None:
+            positions = table[window.positions[masks]]  # (B * masks, C)
+            positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
+        slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
+        if on_grid:
+            x = torch.where(self.masked.unsqueeze(1), slots, x)
+        else:
+            x[masks] = slots if positions is None else slots.flatten(0, 1)
+        if self.project is not None:
+            x = self.project(x)
+        x = window.add_positions(x, table)
+        return x if self.norm is None else self.norm(x)
+
+    def positions(self, count: int) -> Tensor:
+        # The slots after the longest prefix have positions beyond those of targets.
+        if self.table is None:
+            size = self.decoder.max_positions() + self.decoder.block_size
+            self.table = position_table(self.decoder, size)
+        return self.table
+
+
+class CachedSlots:
+    """Mask slots in a cached decoder, which reads a causal prefix once and keeps it.
+
+    Attributes:
+        reader: the decoder.
+    """
 
     def __init__(self, model: NarDrafterModel, precision: Precision = EXACT):
-        super().__init__(model.decoder, precision)
         self.model = model
         self.decoder: NarDecoder = model.decoder
-        # What stands where a mask slot does.
-        compiled = self.compiled is not None and self.compiled.embeds
+        self.embedding = SlotEmbedding(model.decoder, precision)
+        self.reader = CachedDecoder(model.decoder, precision, self.embedding)
+        # The token of a mask slot.
+        compiled = self.reader.compiled is not None and self.reader.compiled.embeds
         self.hole = -1 if compiled else model.decoder.padding_idx
         self.grown_from = torch.empty(0)  # flat: features of the last draft of :meth:`grow`
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         rows, length = src_tokens.shape
-        self.start(encoder_out, rows, length + self.decoder.block_size)
-        self.source_keys = self.model.source_keys(src_tokens, encoder_out)
-        self.encoder_out = encoder_out
+        self.reader.start(encoder_out, rows, length + self.decoder.block_size)
+        self.embedding.source_keys = self.model.source_keys(src_tokens, encoder_out)
+        self.embedding.encoder_out = encoder_out
         self.cached = [0] * rows  # tokens whose keys and values stand in the cache for good
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
         window = Window(*self._where(prefixes, block_size), block_size, self.device)
-        return self.features(window).unflatten(0, (-1, block_size))
+        return self.reader.features(window).unflatten(0, (-1, block_size))
 
     def _where(
         self, prefixes: Sequence[Sequence[int]], block_size: int
@@ -129,19 +180,21 @@ class CachedSlots(CachedDecoder):
     @property
     def grows(self) -> bool:
         """Whether :meth:`grow` can."""
-        return self.compiled is not None and self.compiled.embeds and self.project_out is None
+        reader = self.reader
+        embeds = reader.compiled is not None and reader.compiled.embeds
+        return embeds and reader.packed.project_out is None
 
     def grow(
         self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: Asked
     ) -> list[Grown]:
         """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
-        compiled = self.compiled
+        compiled, cache = self.reader.compiled, self.reader.cache
         assert compiled is not None
         flat, starts, widths, blocks = self._where(prefixes, size)
         end = max(start + width for start, width in zip(starts, widths, strict=True))
-        self.reserve(end, end)
-        said = compiled.say_where(starts, widths, blocks, flat, (), end, self.position_table)
-        compiled.say_what_is_kept(self.cache, self.memory, self.memory_mask)
+        self.reader.reserve(end, end)
+        said = compiled.say_where(starts, widths, blocks, flat, (), end, self.embedding.table)
+        compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)
         step, rows = compiled.step, len(starts)
         step.mask = step.seen = None
         step.causal, step.wanted = True, size
@@ -184,54 +237,22 @@ class CachedSlots(CachedDecoder):
         block = used >= prefix + masks - block_size if causal else torch.ones_like(masked)
         seen = torch.where(block, end, places)
         keys = keys_beside(shape)
-        grid = shape.rows, width + masks, grid_end(keys) if self.graphs else keys
+        grid = shape.rows, width + masks, grid_end(keys) if self.reader.graphs else keys
         window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
-        self.masked = masked.flatten()
-        features = self.features(window).view(*tokens.shape, -1)
+        self.embedding.masked = masked.flatten()
+        features = self.reader.features(window).view(*tokens.shape, -1)
         slots = prefix + masks - block_size + torch.arange(block_size, device=owners.device)
         return features[torch.arange(shape.rows, device=owners.device).unsqueeze(1), slots]
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
-        return self.draft_logits(features.flatten(0, 1), proposing).unflatten(0, features.shape[:2])
+        project = self.reader.packed.draft_projection(proposing)
+        return project(features.flatten(0, 1)).unflatten(0, features.shape[:2])
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        super().keep_rows(rows)
+        self.reader.keep_rows(rows)
         self.cached = [self.cached[row] for row in rows]
-        if self.source_keys is not None:
-            order = to_device(rows, self.device)
-            self.source_keys = self.source_keys[order]
-            self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
-
-    def _embedding(self) -> Embedding | None:
-        decoder = self.decoder
-        if decoder.copy_query is not None:
-            return None
-        return self._stock_embedding(decoder.mask_embedding.detach())
-
-    def _embed(self, window: Window) -> Tensor:
-        decoder = self.decoder
-        table = self._position_table(window.end)
-        on_grid = isinstance(window, GridWindow)
-        masks = self.masked if on_grid else window.row_ends(window.wanted - decoder.shift)
-        x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
-        positions = None
-        if decoder.copy_query is not None:
-            positions = table[window.positions[masks]]  # (B * masks, C)
-            positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
-        slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
-        if on_grid:
-            x = torch.where(self.masked.unsqueeze(1), slots, x)
-        else:
-            x[masks] = slots if positions is None else slots.flatten(0, 1)
-        if self.project_in is not None:
-            x = self.project_in(x)
-        x = window.add_positions(x, table)
-        return x if self.embed_norm is None else self.embed_norm(x)
-
-    def _position_table(self, positions: int) -> Tensor:
-        # The slots after the longest prefix have positions beyond those of targets.
-        if self.position_table is None:
-            size = self.decoder.max_positions() + self.decoder.block_size
-            dummy = self.cache.new_full((1, size), self.decoder.padding_idx + 1, dtype=torch.long)
-            self.position_table = self.decoder.embed_positions(dummy)[0].detach()
-        return self.position_table
+        embedding = self.embedding
+        if embedding.source_keys is not None:
+            order, encoder = to_device(rows, self.device), self.model.encoder
+            embedding.source_keys = embedding.source_keys[order]
+            embedding.encoder_out = encoder.reorder_encoder_out(embedding.encoder_out, order)

@@ -50,7 +50,7 @@ class CompiledLayers:
     """
 
     def __init__(
-        self, layers: Sequence[Any], end_norm: FastNorm | None, embedding: "Embedding | None"
+        self, layers: Sequence[Any], end_norm: FastNorm | None, embedding: "EmbeddingForm | None"
     ):
         self.kept = layers, end_norm, embedding  # what the structures point to
         self.library = kernels()
@@ -205,9 +205,12 @@ class CompiledLayers:
 
 
 @dataclass
-class Embedding:
-    """How tokens become vectors: ``norm(scale * weight[token] + position)``, ``slot`` in place of a row of ``weight``
-    where a token is less than 0."""
+class EmbeddingForm:
+    """How the compiled library embeds tokens: ``norm(scale * weight[token] + position)``.
+
+    Attributes:
+        slot: (C,), read in place of ``scale * weight[token]`` where a token is less than 0.
+    """
 
     weight: Tensor
     scale: float
@@ -239,7 +242,7 @@ def _parts(layer: Any) -> list[tuple[str, Any]]:
 
 
 def compile_layers(
-    layers: Sequence[Any], end_norm: FastNorm | None = None, embedding: Embedding | None = None
+    layers: Sequence[Any], end_norm: FastNorm | None = None, embedding: EmbeddingForm | None = None
 ) -> CompiledLayers | None:
     """The layers for one call, None where the library does not represent one of them; see :class:`CompiledLayers`."""
     activations = {layer.feed_forward.activation for layer in layers}

@@ -8,9 +8,9 @@ import torch
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 
-from fairseq_aggdec.engine.attention import with_kernels
+from fairseq_aggdec.engine.attention import attend_alone, with_kernels
 from fairseq_aggdec.engine.compiled import compile_layers
-from fairseq_aggdec.engine.int8 import attend_alone, linear
+from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.masks import additive_mask

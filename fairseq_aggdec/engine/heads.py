@@ -2,20 +2,22 @@
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.compiled import compile_layers
-from fairseq_aggdec.engine.decoder_layer import DecoderLayer
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
-from fairseq_aggdec.engine.linear import FastLinear, FastNorm, some_outputs
+from fairseq_aggdec.engine.linear import FastLinear, some_outputs
+from fairseq_aggdec.engine.packed_decoder import DecoderLayer, PackedDecoder, optional_norm
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import HeadsStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.masks import additive_mask, mask_of_rows
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
@@ -147,7 +149,7 @@ class FastHeadLayers:
         assert module is not None
         self.heard = module.read_token(decoder.embed_scale * decoder.embed_tokens.weight)  # (V, C)
         self.layers = [DecoderLayer(layer, precision) for layer in module.layers]
-        self.norm = None if module.layer_norm is None else FastNorm(module.layer_norm)
+        self.norm = optional_norm(module.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm)
         self.encoder_out: EncoderOut | None = None
 
@@ -191,3 +193,81 @@ class FastHeadLayers:
         for layer, kept, memory in zip(self.layers, cache.unbind(0), self.memory, strict=True):
             x = layer(x, window, kept, mask, layer.split(memory), self.memory_mask)
         return (x if self.norm is None else self.norm(x)).view_as(heads)
+
+
+class DecoderHeads:
+    """The block heads of a decoder: head 1 is part of the model, heads 2 to k propose.
+
+    Args:
+        packed: the decoder.
+
+    Attributes:
+        exact: the heads as the model computes; ``drafting``: as proposals are computed.
+    """
+
+    def __init__(self, packed: PackedDecoder):
+        self.packed, self.decoder = packed, packed.decoder
+        self.exact = self.drafting = FastHeads(self.decoder.heads, packed.precision)
+        self.first = self.exact.first
+        self.proposing = AS_VERIFIED
+        self.layers: FastHeadLayers | None = None
+
+    def start(self, encoder_out: EncoderOut, rows: int) -> None:
+        """Takes up a batch of ``rows`` sentences; the layers of heads read its source when they are asked."""
+        self.encoder_out, self.sentences = encoder_out, list(range(rows))
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows of the batch, in this order."""
+        self.sentences = [self.sentences[row] for row in rows]
+
+    def _propose_as(self, proposing: Proposing) -> None:
+        """Has the heads ready that compute proposals in this way."""
+        if proposing == self.proposing:
+            return
+        self.proposing, precision = proposing, self.packed.precision
+        self.drafting, self.layers = self.exact, None
+        if proposing.int8 and not precision.int8:
+            self.drafting = FastHeads(self.decoder.heads, replace(precision, int8=True))
+
+    def propose(
+        self,
+        features: Tensor,
+        block_size: int,
+        proposing: Proposing = AS_VERIFIED,
+        chosen: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Features (R, ``block_size`` - 1, C_out) and logits (..., M) of heads 2 to ``block_size``, from (R, C_out).
+
+        Args:
+            features: of one position in each of R rows of the batch.
+            block_size: heads, head 1 among them.
+            proposing: how they are computed.
+            chosen: (R,) int64, the tokens of head 1 there, which the layers of the heads read.
+            rows: which of the batch; None: the first R.
+        """
+        others = self.proposed_features(features, block_size, proposing, chosen, rows)
+        logits = self.packed.draft_projection(proposing)(others.flatten(0, 1))
+        return others, logits.unflatten(0, others.shape[:2])
+
+    def proposed_features(
+        self,
+        features: Tensor,
+        block_size: int,
+        proposing: Proposing,
+        chosen: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Features of :meth:`propose` alone: (R, ``block_size`` - 1, C_out)."""
+        self._propose_as(proposing)
+        if self.decoder.head_layers is None:
+            return self.drafting.others(features, block_size)
+        assert chosen is not None
+        if self.layers is None:
+            int8 = proposing.int8 or self.packed.precision.int8
+            self.layers = FastHeadLayers(self.decoder, replace(self.packed.precision, int8=int8))
+        sentences = self.sentences[: features.size(0)]
+        if rows is not None:
+            sentences = [self.sentences[row] for row in rows]
+        others = self.drafting.others(features, block_size, self.layers.heard, chosen)
+        return self.layers(others, chosen, self.encoder_out, sentences)

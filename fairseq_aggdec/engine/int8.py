@@ -111,31 +111,3 @@ def linear(
     if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
         return Int8Linear(modules, relu)
     return FastLinear(modules, relu, precision.pack)
-
-
-def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention whose result for a query depends on that query and what it sees only: one after the other, slow.
-
-    PyTorch's own takes other products for other numbers of queries and keys, which round otherwise.
-
-    Args:
-        q: (B, H, W, D) fp32.
-        k, v: (B, H, L, D).
-        mask: additive, (B or 1, 1, W or 1, L); None: everything is seen.
-
-    Returns:
-        (B, H, W, D)
-    """
-    out = torch.empty_like(q)
-    for row in range(q.size(0)):
-        for slot in range(q.size(2)):
-            keys, values = k[row], v[row]  # (H, L, D)
-            if mask is not None:
-                of_row = mask[row if mask.size(0) > 1 else 0, 0]
-                seen = of_row[slot if of_row.size(0) > 1 else 0] > -torch.inf
-                keys, values = keys[:, seen], values[:, seen]
-            keys, values = keys.contiguous(), values.contiguous()
-            scores = (keys * q[row, :, slot].unsqueeze(1)).sum(-1) * q.size(-1) ** -0.5  # (H, L)
-            weights = scores.softmax(-1).unsqueeze(-1)
-            out[row, :, slot] = (weights * values).sum(1)
-    return out

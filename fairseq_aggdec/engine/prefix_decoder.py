@@ -30,6 +30,7 @@ class PrefixDecoder:
     """
 
     reads_trees = False
+    heads = None
 
     def __init__(self, model: Any):
         self.model = model
@@ -121,13 +122,18 @@ class PrefixDecoder:
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
         raise ValueError("a decoder that recomputes its prefix reads no trees")
 
-    def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
-        raise ValueError("a decoder that recomputes its prefix has no block heads")
-
     def keep_rows(self, rows: Sequence[int]) -> None:
         order = to_device(rows, self.tokens.device)
         self.tokens = self.tokens.index_select(0, order)
         self.encoder_out = self._reordered(self.encoder_out, order)
+
+    def gather_rows(self, rows: Tensor) -> None:
+        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
+        self.keep_rows(rows.tolist())
+
+    def reorder(self, rows: Tensor, positions: int) -> None:
+        """As :meth:`gather_rows` for rows that stay within their sentence."""
+        self.tokens = self.tokens.index_select(0, rows)
 
 
 def _copied(decoder: Any) -> Any | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
@@ -243,10 +244,22 @@ class Verifier:
                 member.decoder.move(moved)
 
     def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
-        """Features and logits of heads 2 to ``block_size`` of the only model; arguments as for
-        :meth:`~fairseq_aggdec.engine.cached_decoder.CachedDecoder.propose`."""
+        """Features and logits of heads 2 to ``block_size`` of the only model, see
+        :meth:`~fairseq_aggdec.engine.heads.DecoderHeads.propose`."""
+        return self.heads.propose(features, block_size, *how)
+
+    @property
+    def heads(self) -> DecoderHeads:
+        """The block heads of the only model.
+
+        Raises:
+            ValueError: its decoder has none.
+        """
         (member,) = self.members
-        return member.decoder.propose(features, block_size, *how)
+        heads = member.decoder.heads
+        if heads is None:
+            raise ValueError("the decoder has no block heads in their fast form")
+        return heads
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Keeps the given rows of the batch, in this order."""

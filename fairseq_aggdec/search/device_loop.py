@@ -30,8 +30,8 @@ from fairseq_aggdec.engine.graphs.window_graphs import (
     grid_end,
     grid_rows,
 )
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
 from fairseq_aggdec.search.board import Board, Outcome, Rows, Shape
 from fairseq_aggdec.search.counters import Counters

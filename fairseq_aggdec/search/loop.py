@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next, exact
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter

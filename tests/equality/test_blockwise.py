@@ -216,11 +216,11 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
         expected = model.decoder.heads(features, range(4))
         torch.testing.assert_close(decoder.heads.first(features), expected[:, 0])
         for block_size in (2, 3, 4):
-            found = decoder.heads.others(features, block_size)
+            found = decoder.heads.exact.others(features, block_size)
             torch.testing.assert_close(found, expected[:, 1:block_size])
         proposed, among_few = (
-            decoder.propose(features, 4)[1],
-            decoder.propose(features, 4, Proposing(types=9))[1],
+            decoder.heads.propose(features, 4)[1],
+            decoder.heads.propose(features, 4, Proposing(types=9))[1],
         )
     logits = model.decoder.head_logits(features, range(1, 4))
     torch.testing.assert_close(proposed, logits)

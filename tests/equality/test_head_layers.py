@@ -74,11 +74,11 @@ def test_layers_say_what_the_module_says(pre_norm: bool, dtype: torch.dtype) -> 
         assert (expected - without).abs().mean() > 0.5
         for rows, count in ([0, 1, 2, 3, 4, 5], 4), ([0, 1, 2, 3, 4, 5], 2), ([4, 1, 1], 4):
             read = features[rows], count, AS_VERIFIED, chosen[rows]
-            found = fast.proposed_features(*read, rows)
+            found = fast.heads.proposed_features(*read, rows)
             torch.testing.assert_close(found, expected[rows, : count - 1], **close)
         fast.keep_rows([1, 5, 3])
         for rows in [1, 5, 3], [1, 5]:  # the first rows that are left
-            found = fast.proposed_features(features[rows], 4, AS_VERIFIED, chosen[rows])
+            found = fast.heads.proposed_features(features[rows], 4, AS_VERIFIED, chosen[rows])
             torch.testing.assert_close(found, expected[rows], **close)
 
 
@@ -180,7 +180,7 @@ def test_another_way_of_proposing_makes_other_layers() -> None:
         encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
         fast.start(encoder_out, 2, 9)
         found = [
-            fast.proposed_features(features, 4, Proposing(0, int8), chosen)
+            fast.heads.proposed_features(features, 4, Proposing(0, int8), chosen)
             for int8 in (False, True, False)
         ]
     assert torch.equal(found[0], found[2]) and not torch.equal(found[0], found[1])

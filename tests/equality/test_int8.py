@@ -198,9 +198,11 @@ def test_block_heads(layout: str, identity: bool) -> None:
     expected = one_by_one(model, sources)
     assert_identical(decode("blockwise", model, make_batch(sources)), expected)
     decoder = CachedDecoder(model.decoder, Precision(int8=True))
-    decoder._propose_as(Proposing(int8=True))
-    assert decoder.draft_heads is decoder.heads  # the weights are not laid out twice
-    assert decoder.project_drafts is None
+    packed, heads, proposing = decoder.packed, decoder.heads, Proposing(int8=True)
+    assert heads is not None
+    heads.propose(torch.randn(2, packed.decoder.output_projection.in_features), 2, proposing)
+    assert heads.drafting is heads.exact  # the weights are not laid out twice
+    assert packed.draft_projection(proposing) is packed.project_vocabulary
 
 
 @pytest.mark.parametrize("options", [KINDS["norm behind"], KINDS["norm before"]])
@@ -255,7 +257,7 @@ def test_hidden_keys_are_as_if_they_were_not_there(int8: bool) -> None:
 
     def run(rows: Tensor, window: Window) -> Tensor:
         decoder.start(encoder_out, 1, len(rows))
-        decoder._embed = lambda window: rows.clone()  # type: ignore[method-assign]
+        decoder.embedding = lambda window: rows.clone()  # type: ignore[assignment]
         if decoder.compiled is not None:
             decoder.compiled.embeds = False
         return decoder.features(window)
@@ -280,8 +282,8 @@ def test_it_is_not_fp32() -> None:
     ]
     assert not torch.allclose(*scores, atol=1e-4)
     decoder = CachedDecoder(model.decoder, Precision(int8=True))
-    assert isinstance(decoder.project_vocabulary, Int8Linear)
-    assert isinstance(decoder.layers[0].cross_kv, Int8Linear)
+    assert isinstance(decoder.packed.project_vocabulary, Int8Linear)
+    assert isinstance(decoder.packed.layers[0].cross_kv, Int8Linear)
 
 
 def test_what_cannot_is_refused(caplog: pytest.LogCaptureFixture) -> None:

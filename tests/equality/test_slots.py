@@ -35,7 +35,7 @@ def test_slots_in_8_bits_say_nearly_the_same(variant: dict[str, Any]) -> None:
         for slots in (CachedSlots(model), CachedSlots(model, Precision(int8=True))):
             slots.begin(net_input["src_tokens"], encoder_out)
             found.append(block_logits(slots, [[5], [6, 7, 8], [9]], 4).log_softmax(-1))
-    assert isinstance(slots.layers[0].qkv, int8.Int8Linear)
+    assert isinstance(slots.reader.packed.layers[0].qkv, int8.Int8Linear)
     assert not torch.equal(*found)
     exact, rounded = found
     torch.testing.assert_close(rounded, exact, atol=0.2, rtol=0.0)
@@ -81,7 +81,7 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
             slots.begin(net_input["src_tokens"], encoder_out)
         one, two = both
         chain = None if model.decoder.chain is None else FastChain(model.decoder)
-        made = proposer(model.decoder, one.project_vocabulary, chain)
+        made = proposer(model.decoder, one.reader.packed.project_vocabulary, chain)
         assert made is not None
         if model.decoder.copy_query is not None:
             assert not one.grows  # its slots are embedded in its own way
@@ -93,7 +93,7 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
             scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
             asked = Asked(last, room, scales, 6, 2, 4.0)
             trees = one.grow(made, prefixes, size, asked)
-            fresh = proposer(model.decoder, two.project_vocabulary, chain)
+            fresh = proposer(model.decoder, two.reader.packed.project_vocabulary, chain)
             assert trees == fresh.grow(two.block_features(prefixes, size), asked)
             assert [bool(tree.tokens) for tree in trees] == [most > 0 for most in room]
             assert one.cached == two.cached

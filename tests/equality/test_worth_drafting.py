@@ -12,7 +12,7 @@ import pytest
 from fairseq_aggdec.budget import times
 from fairseq_aggdec.budget.block_size import CREDIT
 from fairseq_aggdec.drafters.slots import CachedSlots
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.windows.window import Window
@@ -43,7 +43,7 @@ class Clock:
         clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
         monkeypatch.setattr(times, "time", SimpleNamespace(**clocks))
         self._slow(monkeypatch, Verifier, "logits", self._window)
-        self._slow(monkeypatch, CachedDecoder, "proposed_features", lambda *_: draft)
+        self._slow(monkeypatch, DecoderHeads, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "_where", lambda *_: draft)
 
     def _window(self, window: Window, *_: Any) -> float:

@@ -186,7 +186,7 @@ def test_a_cache_that_outgrows_its_room(gpu: torch.device) -> None:
         for _ in range(3):
             twins.compare("causal", 1e-5)
         twins.places = [70, 66]  # beyond what there is room for: zeros there, as in the twin
-        twins.decoder._reserve(80)
+        twins.decoder.cache.reserve(80)
         for _ in range(2):
             twins.compare("causal", 1e-5)
     graphs = twins.graphed.graphs
@@ -289,12 +289,12 @@ def test_a_step_has_no_break(tree: bool) -> None:
     decoder = CachedDecoder(model.decoder, Precision(pack=False))
     net_input = make_batch(random_sources(3, 2))["net_input"]
     decoder.start(StockEncoder(model.encoder)(net_input), 2, 64)
-    memory = list(decoder.memory)
-    kept = Kept(decoder.cache, memory, decoder.memory_mask)
+    memory = list(decoder.cache.memory)
+    kept = Kept(decoder.cache.entries, memory, decoder.cache.memory_mask)
     size = Size(2, 4, 64, memory[0].size(1), tree)
     tokens = torch.tensor([5, 6, 7, 8, 9])
-    step = Step(size, decoder._run_on_grid, kept, tokens, None)
-    decoder._position_table(8)
+    step = Step(size, decoder.run_on_grid, kept, tokens, None)
+    decoder.embedding.positions(8)
     step.given[:5] = tokens
     step.numbers[0, :5] = torch.arange(5)
     expected = step._features()

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.int8 import Int8Linear, PlainProduct, attend_alone, linear, row_levels
+from fairseq_aggdec.engine.attention import attend_alone
+from fairseq_aggdec.engine.int8 import Int8Linear, PlainProduct, linear, row_levels
 from fairseq_aggdec.engine.linear import FastLinear
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels.library import VARIABLE, in_levels, kernels

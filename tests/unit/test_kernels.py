@@ -17,10 +17,10 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import ACTIVATIONS as COMPILED
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import PlainProduct
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels import library
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.rules import Rules

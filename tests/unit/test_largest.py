@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.engine import largest
-from fairseq_aggdec.engine.largest import first_largest
+from fairseq_aggdec.kernels import largest
+from fairseq_aggdec.kernels.largest import first_largest
 
 
 @pytest.fixture(autouse=True)

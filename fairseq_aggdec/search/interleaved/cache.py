@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
-from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
@@ -42,11 +40,7 @@ def gather_rows(verifier: Verifier, rows: Tensor) -> None:
         rows: (R,) int64 on the device.
     """
     for member in verifier.members:
-        decoder = member.decoder
-        if isinstance(decoder, PrefixDecoder):
-            decoder.keep_rows(rows.tolist())
-            continue
-        decoder.gather_rows(rows)
+        member.decoder.gather_rows(rows)
 
 
 def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:
@@ -57,9 +51,4 @@ def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:
         positions: how many positions have been written.
     """
     for member in verifier.members:
-        decoder = member.decoder
-        if isinstance(decoder, CachedDecoder):
-            written = decoder.cache[:, :, :positions]
-            written.copy_(written.index_select(1, rows))
-        else:
-            decoder.tokens = decoder.tokens.index_select(0, rows)
+        member.decoder.reorder(rows, positions)

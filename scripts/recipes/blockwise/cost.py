@@ -33,9 +33,9 @@ from fairseq_aggdec.bench.timing import synchronise
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.heads import FastHeads
 from fairseq_aggdec.engine.int8 import linear
-from fairseq_aggdec.engine.largest import first_largest
 from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
@@ -177,16 +177,18 @@ class Calls:
 
     def read(self, window: Window) -> Tensor:
         """A call as the loop makes it: logits of every position and the best type of each."""
-        return first_largest(self.decoder.project_vocabulary(self.decoder.features(window)))
+        return first_largest(self.decoder.packed.project_vocabulary(self.decoder.features(window)))
 
     def base(self) -> dict[str, Callable[[], object]]:
         """What does not depend on the heads' layer."""
         return {
             "window 1": lambda: self.read(self.one),
             "window k": lambda: self.read(self.k),
-            "vocabulary": lambda: first_largest(self.decoder.project_vocabulary(self.proposals)),
+            "vocabulary": lambda: first_largest(
+                self.decoder.packed.project_vocabulary(self.proposals)
+            ),
             "quarter": lambda: first_largest(
-                self.decoder.draft_logits(self.proposals, Proposing(types=self.quarter))
+                self.decoder.packed.draft_projection(Proposing(types=self.quarter))(self.proposals)
             ),
             "vocabulary in 8 bits": lambda: first_largest(self.int8(self.proposals)),
             "quarter in 8 bits": lambda: first_largest(self.quarter_int8(self.proposals)),

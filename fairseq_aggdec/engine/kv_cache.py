@@ -1,0 +1,127 @@
+"""The keys and values of a batch: what its rows have committed, and what was made of its sources."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_aggdec.engine.compiled import CompiledLayers
+from fairseq_aggdec.engine.graphs.window_graphs import Kept, WindowGraphs
+from fairseq_aggdec.windows.masks import mask_of_rows
+from fairseq_aggdec.windows.transfer import to_device
+
+
+class KVCache:
+    """Places for the keys and values of each row; a rejected draft is overwritten by the next window.
+
+    Args:
+        graphs: captured steps, in whose memory a batch is kept that fits; None: there are none.
+        compiled: moves entries on a CPU; None: PyTorch does.
+
+    Attributes:
+        entries: (layers, B, capacity, 2C).
+        memory: those of the sources, (B, S, 2C) for each layer.
+        memory_mask: additive, (B, 1, 1, S); None: no source is padded.
+    """
+
+    entries: Tensor
+    memory: Sequence[Tensor]
+    memory_mask: Tensor | None
+
+    def __init__(self, graphs: WindowGraphs | None, compiled: CompiledLayers | None):
+        self.graphs, self.compiled = graphs, compiled
+        self.spare: Tensor | None = (
+            None  # flat: the memory of the entries, kept from batch to batch
+        )
+
+    def start(
+        self, memory: Sequence[Tensor], mask: Tensor | None, shape: tuple[int, ...], like: Tensor
+    ) -> None:
+        """Takes up a batch.
+
+        Args:
+            memory, mask: as the attributes.
+            shape: of the entries; ``capacity`` grows when needed.
+            like: has their device and dtype.
+        """
+        if self.graphs is not None:
+            self._take(self.graphs.start(memory, mask, *shape[1:3]))
+        else:
+            self.entries = self._emptied(shape, like)
+            self.memory, self.memory_mask = memory, mask
+
+    def _take(self, kept: Kept) -> None:
+        self.entries, self.memory, self.memory_mask = kept
+
+    def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Zeros of that shape, in the memory of the batch before if it is large enough.
+
+        Fresh memory of the system is slow to touch. Zeros, not garbage: a hidden key has weight 0, and 0 times a
+        garbage NaN would be NaN.
+        """
+        count, spare = math.prod(shape), self.spare
+        if (
+            spare is None
+            or spare.numel() < count
+            or (spare.device, spare.dtype) != (like.device, like.dtype)
+            or spare.is_inference() != torch.is_inference_mode_enabled()
+        ):
+            self.spare = like.new_zeros(count)
+            return self.spare.view(shape)
+        return spare[:count].zero_().view(shape)
+
+    def reserve(self, places: int) -> None:
+        """Makes room for at least that many places per row."""
+        capacity = self.entries.size(2)
+        if places > capacity:
+            extra = max(places, capacity + capacity // 2) - capacity
+            self.entries = F.pad(self.entries, (0, 0, 0, extra))
+            self._move_in()
+
+    def move(self, places: Sequence[tuple[int, int, int]]) -> None:
+        """Copies entries: (row, from which place, to which)."""
+        if self.compiled is not None:
+            self.compiled.move(self.entries, places)
+            return
+        rows, old, new = to_device(places, self.entries.device).unbind(1)
+        self.entries[:, rows, new] = self.entries[:, rows, old]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows in the given order; a row that stays in its place is not copied."""
+        moved = [(new, old) for new, old in enumerate(rows) if new != old]
+        if moved:
+            new, old = to_device(moved, self.entries.device).unbind(1)
+            self.entries[:, new] = self.entries[:, old]
+            for memory in self.memory:
+                memory[new] = memory[old]
+            if self.memory_mask is not None:
+                self.memory_mask[new] = self.memory_mask[old]
+        self.entries = self.entries[:, : len(rows)]
+        self.memory = [memory[: len(rows)] for memory in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = self.memory_mask[: len(rows)]
+
+    def gather_rows(self, rows: Tensor) -> None:
+        """Makes row ``rows[i]``, (R,) int64, the new row i; rows may come several times or not at all."""
+        self.entries = self.entries.index_select(1, rows)
+        self.memory = [memory.index_select(0, rows) for memory in self.memory]
+        if self.memory_mask is not None:
+            self.memory_mask = mask_of_rows(self.memory_mask, rows)
+        self._move_in()
+
+    def reorder(self, rows: Tensor, places: int) -> None:
+        """As :meth:`gather_rows` for the first ``places`` of rows that stay within their sentence."""
+        written = self.entries[:, :, :places]
+        written.copy_(written.index_select(1, rows))
+
+    def _move_in(self) -> None:
+        """Copies entries in new memory to where captured steps find them."""
+        if self.graphs is None:
+            return
+        entries, mask = self.entries, self.memory_mask
+        mask = None if mask is None else mask.clone()  # it may be where it is to be
+        kept = self.graphs.start(self.memory, mask, entries.size(1), entries.size(2))
+        kept.cache[:, :, : entries.size(2)] = entries
+        self._take(kept)

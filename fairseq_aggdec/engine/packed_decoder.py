@@ -1,0 +1,278 @@
+"""A stock Transformer decoder over packed weights: its embeddings, its layers, its projection to the vocabulary.
+
+Nothing here belongs to a batch: keys and values are those of a :class:`~fairseq_aggdec.engine.kv_cache.KVCache`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.models.transformer import TransformerDecoderBase
+from torch import Tensor, nn
+
+from fairseq_aggdec.engine.attention import attend_alone, attend_by_query
+from fairseq_aggdec.engine.compiled import EmbeddingForm, compile_layers
+from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.int8 import Int8Linear, linear
+from fairseq_aggdec.engine.linear import (
+    FastFeedForward,
+    FastLinear,
+    FastNorm,
+    carry_biases,
+    some_outputs,
+)
+from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
+from fairseq_aggdec.windows.masks import additive_mask
+from fairseq_aggdec.windows.window import Window
+
+
+class DecoderLayer:
+    """One decoder layer over the N tokens of a window."""
+
+    def __init__(self, layer: Any, precision: Precision):
+        own, cross = layer.self_attn, layer.encoder_attn
+        product = functools.partial(linear, precision=precision)
+        self.own, self.precision = own, precision
+        self.heads = own.num_heads
+        self.pre_norm = bool(layer.normalize_before)
+        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
+        self.own_out = product([own.out_proj])
+        self.own_norm = FastNorm(layer.self_attn_layer_norm)
+        self.cross_q = product([cross.q_proj])
+        self.cross_kv = product([cross.k_proj, cross.v_proj])
+        self.cross_out = product([cross.out_proj])
+        self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
+        self.feed_forward = FastFeedForward(layer, product)
+
+    @functools.cached_property
+    def own_value(self) -> FastLinear:
+        """Self-attention of a position that sees itself only: the output projection of its own value."""
+        value, out = self.own.v_proj, self.own.out_proj
+        both = nn.Linear(value.in_features, out.out_features, device="meta")
+        weight = out.weight.detach() @ value.weight.detach()
+        bias = out(value.bias).detach()
+        if self.own_out.carried:
+            # What is read has that bias already, and so has what the result is added to.
+            bias = bias - out.bias.detach() - weight @ out.bias.detach()
+        both.weight = nn.Parameter(weight, requires_grad=False)
+        both.bias = nn.Parameter(bias, requires_grad=False)
+        return FastLinear([both], pack=self.precision.pack)
+
+    def split(self, kv: Tensor) -> Tensor:
+        """Keys and values (B, L, 2C) -> (2, B, H, L, D), a view."""
+        rows, length, _ = kv.shape
+        return kv.view(rows, length, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+
+    def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, window: Window) -> Tensor:
+        """Queries (N, C) of a window over keys and values (2, B, H, L, D) -> (N, C)."""
+        k, v = kv.unbind(0)
+        # (N, C) -> (B, H, W, D)
+        grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
+        if self.precision.int8:
+            attended = attend_alone(grid, k, v, mask)
+        elif window.fixed and grid.device.type == "cpu":  # --strict
+            attended = attend_by_query(grid, k, v, mask)
+        else:
+            attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
+        return window.from_grid(attended.transpose(1, 2))
+
+    def __call__(
+        self,
+        x: Tensor,
+        window: Window,
+        cache: Tensor,
+        own_mask: Tensor | None,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+    ) -> Tensor:
+        """x (N, C), cache (B, capacity, 2C) written in place, memory (2, B, H, S, D) -> (N, C)."""
+        own = self.own_norm(x) if self.pre_norm else x
+        if window.alone:
+            x = x + self.own_value(own)
+        else:
+            qkv = self.qkv(own)
+            width = qkv.size(-1) // 3
+            _write(cache, qkv[:, width:], window)
+            seen = self.split(cache[:, : window.end])
+            x = self.own_out.add_to(x, self.attend(qkv[:, :width], seen, own_mask, window))
+        if not self.pre_norm:
+            x = self.own_norm(x)
+        q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
+        x = self.cross_out.add_to(x, self.attend(q, memory, memory_mask, window))
+        if not self.pre_norm:
+            x = self.cross_norm(x)
+        return self.feed_forward(x)
+
+
+def _write(cache: Tensor, kv: Tensor, window: Window) -> None:
+    """Stores the window's keys and values (N, 2C) at their positions of the cache (B, capacity, 2C)."""
+    if window.level and window.dense:
+        cache[:, window.starts[0] : window.end] = kv.view(window.rows, window.width, -1)
+    else:
+        cache[window.row_of, window.positions] = kv
+
+
+class TokenEmbedding:
+    """The tokens of a window as vectors, as a stock decoder embeds them.
+
+    Attributes:
+        stock: embeds as a stock decoder; a captured step can then do it.
+        opening: (C,) added to every position; None: nothing.
+        replaced: called before a table of positions is given up, which captured steps may read.
+    """
+
+    stock = True
+
+    def __init__(self, decoder: Any, precision: Precision):
+        self.decoder, self.scale = decoder, float(decoder.embed_scale)
+        self.project: FastLinear | Int8Linear | None = None
+        if decoder.project_in_dim is not None:
+            self.project = linear([decoder.project_in_dim], precision)
+        self.norm = optional_norm(decoder.layernorm_embedding)
+        self.positioned = decoder.embed_positions is not None
+        self.opening: Tensor | None = None
+        self.table: Tensor | None = None
+        self.replaced: Callable[[], object] = lambda: None
+
+    def carry_biases(self, layers: Sequence["DecoderLayer"]) -> None:
+        """Moves the biases of the layers' products into what they are added to, as far back as this embedding."""
+        if self.norm is not None:
+            self.norm.bias = carry_biases(self.norm.bias, layers)
+        elif self.stock and self.positioned:
+            nothing = self.decoder.embed_tokens.weight.new_zeros(self.decoder.embed_dim)
+            self.opening = carry_biases(nothing, layers)
+        else:
+            carry_biases(None, layers)
+
+    def form(self, slot: Tensor | None = None) -> EmbeddingForm | None:
+        """The embedding for the compiled library; None where the library cannot embed.
+
+        Args:
+            slot: (C,), what a mask slot reads in place of a token.
+        """
+        weight = self.decoder.embed_tokens.weight
+        if self.project is not None or not weight.is_contiguous():
+            return None
+        return EmbeddingForm(weight, self.scale, self.norm, slot)
+
+    def __call__(self, window: Window) -> Tensor:
+        """Tokens (N,) -> (N, C)."""
+        x, scale = F.embedding(window.tokens, self.decoder.embed_tokens.weight), self.scale
+        # On a GPU in one launch; on a CPU that would round by where a number stands in memory.
+        at_once = self.positioned and self.project is None and x.device.type != "cpu"
+        if scale != 1.0 and not at_once:
+            x, scale = x * scale, 1.0
+        if self.project is not None:
+            x = self.project(x)
+        if self.positioned:
+            x = window.add_positions(x, self.positions(window.reach), scale)
+        return x if self.norm is None else self.norm(x)
+
+    def positions(self, count: int) -> Tensor:
+        """Embeddings (>= ``count``, C) of positions, as the model gives them to a sentence without padding."""
+        table = self.table
+        if table is None or table.size(0) < count:
+            self.replaced()
+            # Sinusoids have no last position, and --match-source-len makes outputs longer than the model says.
+            size = min(max(64, 2 * count), max(count, self.decoder.max_positions()))
+            table = position_table(self.decoder, size)
+            self.table = table = table if self.opening is None else table + self.opening
+        return table
+
+
+def position_table(decoder: Any, size: int) -> Tensor:
+    """Embeddings (``size``, C) of the first positions of a sentence."""
+    weight = decoder.embed_tokens.weight
+    sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
+    table: Tensor = decoder.embed_positions(sentence)[0].detach()
+    return table
+
+
+class PackedDecoder:
+    """The weights of a stock Transformer decoder, ready for windows.
+
+    Args:
+        decoder: one for which :func:`~fairseq_aggdec.engine.plain.support.decoder_gap` is None; its weights are read,
+            never changed.
+        precision: how to compute.
+        embedding: of tokens; None: as a stock decoder.
+
+    Attributes:
+        compiled: all layers in one call of the compiled library; None where it cannot run them.
+        span: how many positions back a position sees (the local attention of image Transformers); None: all.
+    """
+
+    def __init__(
+        self,
+        decoder: TransformerDecoderBase,
+        precision: Precision = EXACT,
+        embedding: TokenEmbedding | None = None,
+    ):
+        self.decoder, self.precision = decoder, precision
+        self.layers = [DecoderLayer(layer, precision) for layer in decoder.layers]
+        self.project_out: FastLinear | Int8Linear | None = None
+        if decoder.project_out_dim is not None:
+            self.project_out = linear([decoder.project_out_dim], precision)
+        self.embedding = embedding or TokenEmbedding(decoder, precision)
+        post_norm = not any(layer.pre_norm for layer in self.layers)
+        on_gpu = decoder.embed_tokens.weight.device.type == "cuda"
+        if on_gpu and self.layers and post_norm:
+            self.embedding.carry_biases(self.layers)
+        self.norm = optional_norm(decoder.layer_norm)
+        self.compiled = compile_layers(self.layers, self.norm, self.embedding.form())
+        self.project_vocabulary = linear([decoder.output_projection], precision)
+        self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
+        self.span: int | None = getattr(decoder, "attention_span", None)
+
+    def read_source(self, encoder_out: EncoderOut) -> tuple[list[Tensor], Tensor | None]:
+        """Keys and values (B, S, 2C) of the source for each layer, and the mask (B, 1, 1, S) of its padding."""
+        states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
+        padding = encoder_out["encoder_padding_mask"]
+        mask = additive_mask(padding[0], states.dtype) if padding else None
+        return [layer.cross_kv(states) for layer in self.layers], mask
+
+    def split(self, memory: Sequence[Tensor]) -> list[Tensor]:
+        """Keys and values (B, S, 2C) of each layer -> views (2, B, H, S, D)."""
+        return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=True)]
+
+    def run(
+        self,
+        x: Tensor,
+        window: Window,
+        cache: Tensor,
+        memory: Sequence[Tensor],
+        memory_mask: Tensor | None,
+    ) -> Tensor:
+        """All layers, one by one: (N, C) -> (N, C).
+
+        Args:
+            x: what the first layer reads.
+            window: says where the tokens stand.
+            cache: (layers, B, capacity, 2C), written in place.
+            memory: of each layer (2, B, H, S, D), see :meth:`split`.
+            memory_mask: additive, (B, 1, 1, S), or None.
+        """
+        own_mask = None if window.alone else window.mask(x.dtype, self.span)
+        # unbind: to iterate over a tensor takes longer
+        for layer, kept, source in zip(self.layers, cache.unbind(0), memory, strict=True):
+            x = layer(x, window, kept, own_mask, source, memory_mask)
+        return x if self.norm is None else self.norm(x)
+
+    def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:
+        """The layer from which a drafter chooses: (N, C_out) -> (N, M), the first types of the dictionary or all."""
+        if proposing != self.proposing:
+            self.proposing, projection = proposing, self.decoder.output_projection
+            self.project_drafts = self.project_vocabulary
+            cheaper = proposing.int8 and not self.precision.int8
+            if 0 < proposing.types < projection.out_features or cheaper:
+                part = some_outputs(projection, slice(proposing.types or None))
+                self.project_drafts = linear([part], replace(self.precision, int8=proposing.int8))
+        return self.project_drafts
+
+
+def optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
+    return None if module is None else FastNorm(module)
