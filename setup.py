@@ -31,6 +31,7 @@ REQUIREMENTS = [
 EXTRAS = {
     "benchmark": ["ctranslate2>=4.5,<5"],
     "bulk": ["submitit>=1.5,<2", "zstandard>=0.22,<1"],
+    "convert": ["safetensors>=0.4,<1", "transformers>=4.57,<5"],  # models of other libraries
     "gec": ["ua-gec>=2.1,<3"],
     "images": ["pillow>=10.1,<14", "scikit-image>=0.24,<0.27"],
     "lattice": ["systran-align>=3.5,<3.6; python_version < '3.12'"],  # 3.5.0 has no wheel for 3.12
@@ -45,6 +46,7 @@ EXTRAS = {
 }
 EXTRAS["test"] = [
     *EXTRAS["bulk"],
+    *EXTRAS["convert"],
     *EXTRAS["gec"],
     *EXTRAS["images"],
     *EXTRAS["lattice"],

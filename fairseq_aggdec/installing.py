@@ -18,6 +18,7 @@ DISTRIBUTIONS = {
     "optimum": "optimum-onnx",
     "rouge_score": "rouge-score",
     "sacremoses": "sacremoses",
+    "safetensors": "safetensors",
     "skimage": "scikit-image",
     "submitit": "submitit",
     "systran_align": "systran-align",

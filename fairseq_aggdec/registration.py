@@ -18,6 +18,7 @@ from fairseq_aggdec.models import (  # noqa: E402
     interleaved_transformer,
     lattice_transformer,
     nar_drafter,
+    swish_transformer,
 )
 from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402
 
@@ -30,6 +31,7 @@ __all__ = [
     "lattice_transformer",
     "nar_drafter",
     "super_resolution",
+    "swish_transformer",
     "transformer",
     "translation_aggdec",
 ]

@@ -19,6 +19,7 @@ TOOLS = {
     "average-checkpoints": "one checkpoint of the mean of several",
     "lattice-dump": "the lattice of sentences as text or drawing",
     "redraw": "plots and tables of result files drawn anew from their JSON",
+    "convert": "a model of Hugging Face transformers as a fairseq checkpoint",
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only, which loads everywhere",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }

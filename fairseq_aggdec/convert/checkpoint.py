@@ -1,0 +1,248 @@
+"""The files of a converted model: ``model.pt``, with the options of model and task, dictionaries, subword model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_aggdec.compat import checked_model
+from fairseq_aggdec.convert import folder as folders
+from fairseq_aggdec.convert.folder import Folder
+from fairseq_aggdec.convert.vocabulary import Vocabulary, languages, save_pieces, sides
+from fairseq_aggdec.convert.weights import parameters, shared
+from fairseq_aggdec.models.swish_transformer import NAME as SWISH
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_accurate", "tanh": "tanh"}
+SWISHES = ("silu", "swish")
+NORMS_BEFORE = ("m2m_100", "mbart")
+MULTILINGUAL = "translation_multi_simple_epoch"
+HF_MAX_LENGTH = 20  # what transformers assumes where nothing is said
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written, as options of fairseq's commands: names with underscores.
+
+    Attributes:
+        output: the folder.
+        arch: fairseq's name of the model.
+        task: its name and options.
+        pieces: the subword model.
+        generation: beam, lengths and penalties that the model's authors chose.
+        notes: sentences about what differs from transformers or needs care.
+    """
+
+    output: Path
+    arch: str
+    task: dict[str, Any]
+    pieces: dict[str, Any]
+    generation: dict[str, Any]
+    notes: list[str]
+
+
+def convert(path: Path, output: Path, source: str | None, target: str | None) -> Converted:
+    """Writes checkpoint, dictionaries and subword model.
+
+    Args:
+        path: a folder of Hugging Face transformers.
+        output: a folder that is not there yet.
+        source, target: languages, by the model's own codes where it has several.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no model in the folder that fairseq can hold, or not these languages.
+    """
+    folder = _checked(folders.read(path))
+    pair = _pair(folder, source, target)
+    both = sides(folder)
+    model = parameters(folder, folders.weights(path), *both)
+    output.mkdir(parents=True)
+    output = output.resolve()
+    task = _task(folder, output, *pair)
+    _save_dictionaries(output, task, both, languages(folder))
+    pieces = save_pieces(folder, output)
+    generation = _generation(folder)
+    options = _model_options(folder) | shared(model)
+    _save(output, model, options, task, pieces, generation)
+    return Converted(
+        output, options["_name"], task, pieces, generation, _notes(folder, task, options["_name"])
+    )
+
+
+def _checked(folder: Folder) -> Folder:
+    name = folder.config.activation_function
+    if name not in ACTIVATIONS and name not in SWISHES:
+        known = ", ".join([*ACTIVATIONS, *SWISHES])
+        raise ValueError(f"{folder.path}: activation {name!r} cannot be converted, only {known}")
+    if getattr(folder.tokenizer, "legacy_behaviour", False):
+        raise ValueError(
+            f"{folder.path}: its tokenizer puts the language behind the source (legacy_behaviour), and no task of "
+            "fairseq does so for this model; set it to false in tokenizer_config.json"
+        )
+    return folder
+
+
+def _pair(folder: Folder, source: str | None, target: str | None) -> tuple[str, str]:
+    """The names of the two languages, which name the dictionaries too."""
+    codes = languages(folder)
+    if folder.kind == "bart":
+        source, target = source or "source", target or "target"
+    elif folder.kind == "marian":
+        source = source or folder.tokenizer.source_lang
+        target = target or folder.tokenizer.target_lang
+    wrong = [code for code in (source, target) if codes and code not in codes]
+    if source is None or target is None or wrong:
+        choice = f" of {' '.join(codes)}" if codes else ""
+        raise ValueError(f"{folder.path}: name --source-lang and --target-lang{choice}")
+    if source == target:
+        raise ValueError(f"--source-lang and --target-lang are both {source}: fairseq needs two")
+    return source, target
+
+
+def _task(folder: Folder, output: Path, source: str, target: str) -> dict[str, Any]:
+    """The task that prepares sources and starts targets as the model expects, with its options."""
+    pair = {"source_lang": source, "target_lang": target}
+    if folder.kind in ("bart", "marian"):
+        return {"_name": "translation"} | pair
+    return {
+        "_name": MULTILINGUAL,
+        **pair,
+        "lang_pairs": f"{source}-{target}",
+        "lang_dict": str(output / "languages.txt"),
+        "fixed_dictionary": str(output / "dict.txt"),
+        "lang_tok_style": "mbart" if folder.kind == "mbart" else "multilingual",
+        "encoder_langtok": "src",
+        "decoder_langtok": True,
+    } | ({"lang_tok_replacing_bos_eos": True} if _is_first_mbart(folder) else {})
+
+
+def _is_first_mbart(folder: Folder) -> bool:
+    """mBART-25 has the language behind the source, and starts with it where the others start with </s>."""
+    return type(folder.tokenizer).__name__ == "MBartTokenizer"
+
+
+def _save_dictionaries(
+    output: Path, task: Mapping[str, Any], both: tuple[Vocabulary, Vocabulary], codes: list[str]
+) -> None:
+    if task["_name"] == MULTILINGUAL:
+        both[0].save(output / "dict.txt")
+        (output / "languages.txt").write_text("\n".join(codes) + "\n", encoding="utf-8")
+        return
+    for side, name in zip(both, ("source_lang", "target_lang"), strict=True):
+        side.save(output / f"dict.{task[name]}.txt")
+
+
+def _model_options(folder: Folder) -> dict[str, Any]:
+    config, kind = folder.config, folder.kind
+    swish = config.activation_function in SWISHES
+    options = {
+        "_name": SWISH if swish else "transformer",
+        "activation_fn": "relu" if swish else ACTIVATIONS[config.activation_function],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "no_scale_embedding": not config.scale_embedding,
+        "layernorm_embedding": kind in ("bart", "mbart"),
+        "max_source_positions": config.max_position_embeddings,
+        "max_target_positions": config.max_position_embeddings,
+    }
+    for side in ("encoder", "decoder"):
+        options |= {
+            f"{side}_embed_dim": config.d_model,
+            f"{side}_ffn_embed_dim": getattr(config, f"{side}_ffn_dim"),
+            f"{side}_layers": getattr(config, f"{side}_layers"),
+            f"{side}_attention_heads": getattr(config, f"{side}_attention_heads"),
+            f"{side}_normalize_before": kind in NORMS_BEFORE,
+            f"{side}_learned_pos": kind != "m2m_100",
+        }
+    return options
+
+
+def _generation(folder: Folder) -> dict[str, Any]:
+    """The search that the model's authors chose. transformers counts start and end of a text, fairseq neither."""
+    given = folder.generation
+    found = {"beam": given.num_beams or 1}
+    if given.max_length not in (None, HF_MAX_LENGTH):
+        found["max_len_b"] = given.max_length - 2
+    if given.min_length and given.min_length > 2:
+        found["min_len"] = given.min_length - 1
+    if given.length_penalty not in (None, 1.0):
+        found["lenpen"] = given.length_penalty
+    if given.no_repeat_ngram_size:
+        found["no_repeat_ngram_size"] = given.no_repeat_ngram_size
+    return found
+
+
+def _stored_task(task: dict[str, Any], output: Path) -> dict[str, Any]:
+    """All options of a task, as fairseq's parser would set them: the older tasks fill in nothing."""
+    parser = argparse.ArgumentParser()
+    TASK_REGISTRY[task["_name"]].add_args(parser)
+    defaults = vars(parser.parse_args([str(output)]))
+    named = (
+        {}
+        if task["_name"] == "translation"
+        else {"task": task["_name"], "seed": 1, "dataset_impl": None}
+    )
+    return defaults | named | task
+
+
+def _save(
+    output: Path,
+    model: dict[str, Tensor],
+    options: dict[str, Any],
+    task: dict[str, Any],
+    pieces: dict[str, Any],
+    generation: dict[str, Any],
+) -> None:
+    """Writes ``model.pt``, which holds data only, so that PyTorch's weights-only loading takes it."""
+    cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    cfg |= {"model": options, "task": _stored_task(task, output), "bpe": pieces}
+    cfg["generation"] |= generation
+    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}
+    state = {
+        "args": None,
+        "cfg": cfg,
+        "model": model,
+        "optimizer_history": [history | {"num_updates": 0}],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+    }
+    torch.save(state, output / "model.pt")
+    checked_model(str(output / "model.pt"))
+
+
+def _notes(folder: Folder, task: Mapping[str, Any], arch: str) -> list[str]:
+    found = []
+    if arch == SWISH:
+        found.append(
+            "Stock fairseq has no layer with this model's activation (swish). The package registers one, so that "
+            "fairseq's own commands read it with --user-dir."
+        )
+    if folder.kind == "bart":
+        found.append(
+            "BART was trained with <s> before each source. fairseq's hub (BARTModel.from_pretrained) adds it, the "
+            "commands do not: without --bpe, give them lines such as `<s> 31414 232`."
+        )
+    if any(code.startswith(">>") for code in getattr(folder.tokenizer, "encoder", ())):
+        found.append(
+            "This model has several target languages. Leave out --bpe and give sentences in pieces, the code of the "
+            "language first: `>>fra<< ▁Hello`."
+        )
+    if task["_name"] == MULTILINGUAL:
+        found.append(
+            "For other languages change -s, -t and --lang-pairs; languages.txt lists them."
+        )
+    if _is_first_mbart(folder):
+        found.append(
+            "mBART-25 reads `X </s> [language]`, and fairseq's task replaces the last </s> by the language. Leave out "
+            "--bpe and give sentences in pieces, with </s> at the end: `▁Hello </s>`."
+        )
+    return found

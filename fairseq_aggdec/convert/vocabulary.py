@@ -1,0 +1,143 @@
+"""The dictionary of a converted model: fairseq's four special symbols first, then the other rows in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.data import Dictionary
+
+from fairseq_aggdec.convert.folder import Folder
+
+ABSENT = -1  # in place of a row: a symbol that the model does not have
+LANGUAGE_SYMBOLS = {"__{}__": ("m2m_100",), "[{}]": ("mbart",)}  # fairseq's two styles
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """One side's types.
+
+    Attributes:
+        symbols: of fairseq's dictionary, by index.
+        rows: of each symbol in the tables of the Hugging Face model, or :data:`ABSENT`.
+    """
+
+    symbols: list[str]
+    rows: list[int]
+
+    def save(self, path: Path) -> None:
+        """Writes ``dict.*.txt``.
+
+        Raises:
+            ValueError: a symbol cannot be kept in fairseq's format.
+        """
+        dictionary = Dictionary()
+        for symbol in self.symbols[dictionary.nspecial :]:
+            dictionary.add_symbol(symbol)
+        dictionary.save(str(path))
+        if Dictionary.load(str(path)).symbols != self.symbols:
+            raise ValueError(f"{path}: a type holds a line break or occurs twice")
+
+
+def languages(folder: Folder) -> list[str]:
+    """The codes of a multilingual model, in the order of their rows; none for other models."""
+    if folder.kind not in ("m2m_100", "mbart"):
+        return []
+    tokenizer = folder.tokenizer
+    rows = getattr(tokenizer, "lang_code_to_id", None)  # NLLB's tokenizer has none
+    if rows is None:
+        codes = tokenizer.additional_special_tokens
+        rows = dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
+    return [code for code, row in rows.items() if row < folder.config.vocab_size]
+
+
+def sides(folder: Folder) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of source and target, one and the same where the model shares its embeddings."""
+    config, tokenizer = folder.config, folder.tokenizer
+    source = vocabulary(folder, _tokens(folder), config.vocab_size)
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return source, source
+    tokens = {row: token for token, row in tokenizer.target_encoder.items()}
+    return source, vocabulary(folder, tokens, config.decoder_vocab_size)
+
+
+def _tokens(folder: Folder) -> dict[int, str]:
+    """Row -> token of the source side, for rows that a token is mapped to."""
+    tokenizer = folder.tokenizer
+    if folder.kind == "marian":  # its method knows the target's tokens
+        return {row: token for token, row in tokenizer.encoder.items()}
+    found = {}
+    for row in range(folder.config.vocab_size):
+        try:
+            token = tokenizer.convert_ids_to_tokens(row)
+        except IndexError:  # behind the last piece of the sentencepiece model
+            continue
+        if token is not None and tokenizer.convert_tokens_to_ids(token) == row:
+            found[row] = token
+    return found
+
+
+def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabulary:
+    """The vocabulary of a table of `count` rows.
+
+    Raises:
+        ValueError: a token has no row, or the model has no symbol that fairseq cannot do without.
+    """
+    if tokens and max(tokens) >= count:
+        raise ValueError(
+            f"{folder.path}: its tokenizer has {max(tokens) + 1} types and its model {count}"
+        )
+    rows = {token: row for row, token in tokens.items()}
+    tokenizer = folder.tokenizer
+    special = [
+        rows.get(tokenizer.bos_token or "<s>", ABSENT),
+        *(rows.get(token, ABSENT) for token in (tokenizer.pad_token, tokenizer.eos_token)),
+        rows.get(tokenizer.unk_token, ABSENT),
+    ]
+    if ABSENT in special[1:]:
+        raise ValueError(
+            f"{folder.path}: its vocabulary lacks a symbol for padding, end or unknown"
+        )
+    others = [row for row in range(count) if row not in special]
+    name = _naming(folder)
+    symbols = [name(row, tokens.get(row)) for row in others]
+    return Vocabulary([*Dictionary().symbols, *symbols], [*special, *others])
+
+
+def _naming(folder: Folder) -> Callable[[int, str | None], str]:
+    """What fairseq calls a row: its token, but for codes of languages, pieces of BART and rows without a token."""
+    style = next((s for s, kinds in LANGUAGE_SYMBOLS.items() if folder.kind in kinds), "{}")
+    named = hasattr(folder.tokenizer, "lang_token_to_id")  # M2M100 has fairseq's symbols
+    codes = set() if named else {*languages(folder)}
+
+    def name(row: int, token: str | None) -> str:
+        if folder.kind == "bart" and token != "<mask>":
+            return str(row)  # fairseq's GPT-2 pieces are numbers
+        if token is None:
+            return f"madeupword{row:06d}"
+        return style.format(token) if token in codes else token
+
+    return name
+
+
+def save_pieces(folder: Folder, output: Path) -> dict[str, Any]:
+    """Copies the subword model under the names that fairseq's hub looks for; the ``bpe`` section of a checkpoint."""
+    import json
+    import shutil
+
+    tokenizer = folder.tokenizer
+    if folder.kind == "bart":
+        encoder, merges = output / "encoder.json", output / "vocab.bpe"
+        encoder.write_text(json.dumps(tokenizer.encoder), encoding="utf-8")
+        shutil.copyfile(folder.path / "merges.txt", merges)
+        return {"_name": "gpt2", "gpt2_encoder_json": str(encoder), "gpt2_vocab_bpe": str(merges)}
+    model = output / "sentencepiece.bpe.model"
+    if folder.kind == "marian":
+        source, target = tokenizer.spm_files
+        shutil.copyfile(target, output / "target.spm")
+    else:
+        source = getattr(tokenizer, "spm_file", tokenizer.vocab_file)
+    shutil.copyfile(source, model)
+    return {"_name": "sentencepiece", "sentencepiece_model": str(model)}

@@ -1,0 +1,176 @@
+"""Converting: the parts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from torch.nn.functional import layer_norm
+
+from fairseq_aggdec.compat import CheckpointError, check_checkpoint
+from fairseq_aggdec.convert import folder as reading
+from fairseq_aggdec.convert.checkpoint import convert
+from fairseq_aggdec.convert.weights import folded, sinusoids
+from tests import hugging_face_folders as folders
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_bias_on_logits_goes_into_weights_and_norm(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    weight, x = torch.randn(50, 16, dtype=dtype), torch.randn(9, 16, dtype=dtype)
+    bias, gain, shift = (torch.randn(size, dtype=dtype) for size in (50, 16, 16))
+    gain[3] = 0  # no case for itself
+    bias[7] = -1e4
+    expected = layer_norm(x, (16,), gain, shift) @ weight.T + bias
+    new, *norm = folded(weight, bias, gain, shift)
+    error = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(layer_norm(x, (16,), *norm) @ new.T, expected, atol=error, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [6, 8])
+def test_positions_are_those_of_marian(width: int) -> None:
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    table = MarianSinusoidalPositionalEmbedding(20, width)
+    table._init_weight()
+    torch.testing.assert_close(sinusoids(20, width), table.weight.data, atol=1e-6, rtol=0)
+
+
+def test_a_piece_that_looks_like_a_language_stays_a_piece(tmp_path: Path) -> None:
+    """M2M100 has the piece `en` and the language `__en__`; rows without a token get a name too."""
+    folders.make("m2m_100", tmp_path / "hf")
+    vocabulary = tmp_path / "hf" / "vocab.json"
+    tokens = json.loads(vocabulary.read_text())
+    tokens["en"] = tokens.pop(next(token for token, row in tokens.items() if row == 9))
+    vocabulary.write_text(json.dumps(tokens))
+    convert(tmp_path / "hf", tmp_path / "out", "en", "fr")
+    dictionary = Dictionary.load(str(tmp_path / "out" / "dict.txt"))
+    assert dictionary.index("en") == 9 and dictionary.index("__en__") > 60
+    assert dictionary.symbols[-1].startswith("madeupword")
+    assert (tmp_path / "out" / "languages.txt").read_text().split()[:2] == ["af", "am"]
+
+
+def test_the_checkpoint_holds_data_only_and_shared_tables_once(tmp_path: Path) -> None:
+    for kind in ("m2m_100", "marian"):
+        other, _ = folders.make(kind, tmp_path / kind)
+        convert(tmp_path / kind, tmp_path / f"{kind}-out", *folders.PAIRS.get(kind, (None, None)))
+        state: Any = check_checkpoint(str(tmp_path / f"{kind}-out" / "model.pt"))
+        tables = [name for name in state["model"] if "embed_tokens" in name or "output_p" in name]
+        different = {state["model"][name].data_ptr() for name in tables}
+        assert (len(tables), len(different)) == (3, 1 if kind == "m2m_100" else 3)
+        assert state["cfg"]["model"]["share_all_embeddings"] == (kind == "m2m_100")
+        assert not other.training
+
+
+def as_bin(folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def as_shards(folder: Path) -> None:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert (folder / "model.safetensors.index.json").exists()
+
+
+@pytest.mark.parametrize("stored", [as_bin, as_shards])
+def test_other_ways_to_store_weights(stored: Callable[[Path], None], tmp_path: Path) -> None:
+    folders.make("nllb", tmp_path)
+    expected = reading.weights(tmp_path)
+    stored(tmp_path)
+    found = reading.weights(tmp_path)
+    assert found.keys() >= expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_half_precision_stays(tmp_path: Path) -> None:
+    model, _ = folders.make("marian", tmp_path / "hf")
+    model.half().save_pretrained(tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "out", None, None)
+    state: Any = check_checkpoint(str(tmp_path / "out" / "model.pt"))
+    kinds = {value.dtype for name, value in state["model"].items() if "version" not in name}
+    assert torch.float16 in kinds
+    assert all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_the_authors_search_is_kept(tmp_path: Path) -> None:
+    """Options of bart-large-cnn; fairseq counts neither the start nor the end of a text."""
+    folders.make("bart", tmp_path / "hf")
+    search = {"num_beams": 4, "length_penalty": 2.0, "no_repeat_ngram_size": 3}
+    lengths = {"max_length": 142, "min_length": 56}
+    (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(search | lengths))
+    made = convert(tmp_path / "hf", tmp_path / "out", None, None)
+    expected = {"beam": 4, "max_len_b": 140, "min_len": 55, "lenpen": 2.0}
+    assert made.generation == expected | {"no_repeat_ngram_size": 3}
+
+
+def edit(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+def save(folder: Path, **tensors: torch.Tensor) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_file(load_file(folder / "model.safetensors") | tensors, folder / "model.safetensors")
+
+
+def drop(folder: Path, name: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    kept = load_file(folder / "model.safetensors")
+    del kept[name]
+    save_file(kept, folder / "model.safetensors")
+
+
+def with_code(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": torch.ones(1), "code": folder}, folder / "pytorch_model.bin")
+
+
+INT8 = torch.ones(4, dtype=torch.int8)
+WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (lambda f: [p.unlink() for p in f.iterdir()] and f.rmdir(), "hf$"),
+    "no config": (lambda f: (f / "config.json").unlink(), "it has no config.json"),
+    "damaged config": (lambda f: (f / "config.json").write_text("["), "config.json is damaged"),
+    "other kind": (lambda f: edit(f, model_type="t5"), "model_type 't5' cannot be converted"),
+    "quantised": (lambda f: edit(f, quantization_config={"bits": 4}), "quantised weights"),
+    "int8": (lambda f: save(f, **{"model.shared.weight": INT8}), "quantised weights"),
+    "activation": (lambda f: edit(f, activation_function="mish"), "activation 'mish'"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
+    "damaged": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 99), "cannot be read"),
+    "code": (with_code, "would run as code"),
+    "no pieces": (
+        lambda f: (f / "sentencepiece.bpe.model").unlink(),
+        "tokenizer .* cannot be read",
+    ),
+    "no table": (lambda f: drop(f, "model.shared.weight"), "lack shared"),
+    "other size": (lambda f: save(f, **{"model.shared.weight": torch.ones(9, 32)}), "have 9 types"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_cannot_be_converted_gets_a_sentence(fault: str, tmp_path: Path) -> None:
+    folders.make("mbart50", tmp_path / "hf")
+    spoil, says = WRONG[fault]
+    spoil(tmp_path / "hf")
+    with pytest.raises((CheckpointError, FileNotFoundError, ValueError), match=says):
+        convert(tmp_path / "hf", tmp_path / "out", "en_XX", "fr_XX")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pair", [(None, "fr_XX"), ("en_XX", "xx"), ("en_XX", "en_XX")])
+def test_languages_must_be_the_models(pair: tuple[str | None, str], tmp_path: Path) -> None:
+    folders.make("mbart50", tmp_path / "hf")
+    with pytest.raises(ValueError, match="--source-lang and --target-lang"):
+        convert(tmp_path / "hf", tmp_path / "out", *pair)
