@@ -4,7 +4,8 @@ It is imported when ``fairseq_aggdec.from_pretrained`` is first asked for, not w
 """
 
 from fairseq_aggdec import registration  # noqa: F401  (first: nothing is half imported then)
+from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.loading import from_pretrained
-from fairseq_aggdec.api.translator import Hypothesis, Translator
+from fairseq_aggdec.api.translator import Translator
 
 __all__ = ["Hypothesis", "Translator", "from_pretrained"]

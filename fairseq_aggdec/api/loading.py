@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -10,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_aggdec.api.text import make_codec
-from fairseq_aggdec.api.translator import Translator, best_device
+from fairseq_aggdec.api.decoding import best_device
+from fairseq_aggdec.api.text import Codec, make_codec
+from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Arguments of their own, not options.
@@ -62,9 +67,9 @@ OF_THE_CHECKPOINT = ("left_pad_source", "left_pad_target", "max_source_positions
 def from_pretrained(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     data: str | os.PathLike[str],
-    decoding: str = "iad",
+    decoding: str = "beam",
     drafter_path: str | os.PathLike[str] | None = None,
-    beam: int = 1,
+    beam: int = 5,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     **options: Any,
@@ -77,7 +82,7 @@ def from_pretrained(
         decoding: the method, as ``--decoding`` names it: ``beam``, ``stock`` (fairseq's own generator), ``greedy``,
             ``iad``, ``gad``, ``nar``, ``blockwise``, ``interleaved``, ``lattice``.
         drafter_path: checkpoint of the drafter, for ``gad`` and ``nar``.
-        beam: beam size of ``beam``, ``stock`` and ``interleaved``; the others take it as 1.
+        beam: beam size of ``beam``, ``stock`` and ``interleaved``, 5 as on the command line; the others take it as 1.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None: a GPU where there is one.
         dtype: ``fp32`` (default), ``fp16``, ``bf16`` or a ``torch.dtype``.
         **options: the plugin's and fairseq's options of decoding with ``_`` for ``-``: ``max_len_b=200``,
@@ -107,6 +112,9 @@ def from_pretrained(
     ...
     TypeError: there is no option 'max_lenb': did you mean max_len_b, max_len_a, min_len?
     """
+    made_by = functools.partial(
+        from_pretrained, path, data, decoding, drafter_path, beam, device, dtype, **options
+    )
     refuse_unknown(options)
     paths = _paths(path)
     states = [load_checkpoint(one) for one in paths]
@@ -126,9 +134,26 @@ def from_pretrained(
     folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
     named = {name: options.get(name) for name in ("spm", "bpe", "tokenizer")}
     codec = make_codec(saved, folders, languages, **named)
-    return Translator(
-        task, models, generator, codec, int(cfg.generation.nbest), options.get("post_process")
-    )
+    _warn_of_pieces(codec, options.get("post_process"), task.target_dictionary)
+    nbest, joined = int(cfg.generation.nbest), options.get("post_process")
+    translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation)
+    translator.made_by = made_by
+    return translator
+
+
+def _warn_of_pieces(codec: Codec, post_process: str | None, words: Dictionary) -> None:
+    """Says it where a model writes pieces of words and nothing is there to cut text into them."""
+    if codec.subwords is not None or post_process is not None:
+        return
+    kinds = {"spm=": any(word.startswith("\u2581") for word in words.symbols)}
+    kinds["bpe="] = any(word.endswith("@@") and word != "@@" for word in words.symbols)
+    for option, found in kinds.items():
+        if found:
+            logger.warning(
+                "the dictionary has pieces of words, and no tokenization is set: outputs are pieces, and words of the "
+                "input that are no pieces are unknown; name the model that cuts words with %s",
+                option,
+            )
 
 
 def refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -18,8 +18,8 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_aggdec.api.decoding import batches_by_length
 from fairseq_aggdec.api.text import Codec
-from fairseq_aggdec.api.translator import batches_by_length
 from fairseq_aggdec.search.counters import Counters
 
 TASK = "translation_aggdec"

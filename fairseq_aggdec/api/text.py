@@ -114,7 +114,10 @@ def _subwords(
         return JoinedPieces(SentencepieceConfig(sentencepiece_model=str(spm)))
     if bpe:
         return SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(bpe)))
-    return encoders.build_bpe(_found(saved.get("bpe"), folders))
+    built = encoders.build_bpe(_found(saved.get("bpe"), folders))
+    if type(built) is SentencepieceBPE:
+        built.__class__ = JoinedPieces
+    return built
 
 
 def _found(settings: Any, folders: list[Path]) -> Any:

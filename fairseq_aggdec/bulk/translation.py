@@ -24,7 +24,8 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from fairseq_aggdec.api.translator import Hypothesis, Translator
+from fairseq_aggdec.api.decoding import Hypothesis
+from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bulk import compressed, text
 from fairseq_aggdec.bulk.text import STDIN, Text
 from fairseq_aggdec.jobs.claims import Claims

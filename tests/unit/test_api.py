@@ -28,7 +28,9 @@ SENTENCES = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[:2
 
 def load(**options: Any) -> Translator:
     return fairseq_aggdec.from_pretrained(
-        CHECKPOINT, SHIPPED, **({"spm": SPM, "device": "cpu", "max_len_b": 60} | options)
+        CHECKPOINT,
+        SHIPPED,
+        **({"spm": SPM, "device": "cpu", "max_len_b": 60, "decoding": "iad", "beam": 1} | options),
     )
 
 

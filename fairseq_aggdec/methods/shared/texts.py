@@ -17,6 +17,7 @@ from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.search.errors import NonFiniteError, explained
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.transfer import on_host, read
@@ -116,3 +117,24 @@ class FileDrafter(CopyDrafter):
             ).tolist()
             for number in numbers
         ]
+
+
+class GivenTexts(CopyDrafter):
+    """Drafts texts that the caller of a batch gives.
+
+    Args:
+        cfg: decoding options. eos: end symbol of the target dictionary.
+
+    Attributes:
+        texts_given: target tokens of each sentence of the next batch, in its order; empty: nothing is drafted.
+        budget: what beam search has learned about such texts.
+    """
+
+    def __init__(self, cfg: Any, eos: int):
+        super().__init__(eos, str(cfg.iad_match))
+        self.limit_drafts(copied_length(cfg))
+        self.texts_given: Sequence[Sequence[int]] = ()
+        self.budget: Any = None
+
+    def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
+        return self.texts_given

@@ -45,7 +45,10 @@ class BeamGenerator(CachedGenerator):
     Attributes:
         budget: what is learned about the latter, made when the device is known, which training changes.
         searches: of the last batch.
+        watch: is called with the searches of a batch after every call of the decoder; None: nobody asks.
     """
+
+    watch: Callable[[Sequence[SentenceSearch]], None] | None = None
 
     def __init__(
         self,
@@ -121,6 +124,8 @@ class BeamGenerator(CachedGenerator):
                     search.receive(nodes, rows)
                     search.advance()
                 counters.calls += 1
+                if self.watch is not None:
+                    self.watch(searches)
             if self.foreteller is not None and plan.foretold >= 0:
                 with counters.clock("draft"):
                     self.foreteller.foretell(searches, self.verifier)

@@ -1,0 +1,188 @@
+"""What one call of a :class:`~fairseq_aggdec.api.translator.Translator` may ask for, and a generator that does it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_aggdec.api.watching import Watcher
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
+from fairseq_aggdec.drafters.copy_first import CopyFirst
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.drafter import EmptyDrafter
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.methods.shared.texts import GivenTexts
+
+# Methods that take a beam; the others find one hypothesis.
+SEARCHING = ("beam", "stock", "interleaved")
+# Option of a call -> the attribute of fairseq's generator.
+ATTRIBUTES = {"beam": "beam_size", "max_len_b": "max_len_b", "min_len": "min_len"}
+LEAST = {"beam": 1, "nbest": 1, "max_len_b": 0, "min_len": 0, "max_tokens": 1}
+# The number of a sentence, its new tokens, the text of its output so far.
+OnToken = Callable[[int, Sequence[str], str], None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options of one call; None leaves what :func:`~fairseq_aggdec.from_pretrained` was told.
+
+    Attributes:
+        beam: beam size, with ``decoding`` ``beam``, ``stock`` or ``interleaved``.
+        nbest: hypotheses per sentence, at most ``beam``.
+        max_len_b: tokens of the longest output, beside ``max_len_a`` times those of the source.
+        min_len: tokens of the shortest output, without ``</s>``.
+        prefix: text that the output must begin with: one for all sentences, or one for each (``""``: free).
+        source_lang, target_lang: languages of this call, of a model that knows several.
+        drafts: a text for each sentence that its output may resemble, such as the translation before an edit. It
+            changes the speed and, with exact acceptance, never the output. ``""`` where there is none.
+        attention: give every hypothesis its attention.
+        on_token: called as ``on_token(number, tokens, text)`` whenever tokens of a sentence are certain.
+        max_tokens: source tokens of a batch, padding included, at most.
+    """
+
+    beam: int | None = None
+    nbest: int | None = None
+    max_len_b: int | None = None
+    min_len: int | None = None
+    prefix: str | Iterable[str] | None = None
+    source_lang: str | None = None
+    target_lang: str | None = None
+    drafts: Iterable[str] | None = None
+    attention: bool = False
+    on_token: OnToken | None = None
+    max_tokens: int | None = None
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Call:
+        """The call that keyword arguments ask for.
+
+        Raises:
+            TypeError: an option that there is not; the message has the nearest names.
+            ValueError: a number that is too small or no whole number.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, [*known, "batch_size", "progress"], 2)
+                hint = f"did you mean {', '.join(near)}?" if near else f"there are {known}"
+                raise TypeError(f"a call has no option {name!r}: {hint}")
+        for name, least in LEAST.items():
+            value = options.get(name)
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(f"{name}={value!r}: it must be a whole number of at least {least}")
+        if isinstance(options.get("drafts"), str):
+            raise TypeError("drafts: give a list with one text per sentence, not one string")
+        return cls(**options)
+
+    def rows(self, sentences: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+        """Each sentence with its prefix and its draft, ``""`` where it has none; reads no further than asked for.
+
+        Raises:
+            ValueError: there are fewer or more prefixes or drafts than sentences.
+        """
+        beside = {"prefix": self.prefix, "drafts": self.drafts}
+        texts = [
+            repeat(given or "") if given is None or isinstance(given, str) else iter(given)
+            for given in beside.values()
+        ]
+        number = -1
+        for number, sentence in enumerate(sentences):
+            found = [next(text, None) for text in texts]
+            for name, one in zip(beside, found, strict=True):
+                if not isinstance(one, str):
+                    kind = "nothing" if one is None else f"a {type(one).__name__}"
+                    raise ValueError(
+                        f'sentence {number}: {name} has {kind} for it: give a string, "" for none'
+                    )
+            yield sentence, str(found[0]), str(found[1])
+        for (name, given), text in zip(beside.items(), texts, strict=True):
+            if not isinstance(text, repeat) and next(text, None) is not None:
+                raise ValueError(
+                    f"{name} has more texts than the {number + 1} sentences: {given!r:.40}"
+                )
+
+
+def check_call(call: Call, decoding: str, generator: Any) -> None:
+    """Raises ``ValueError`` in one sentence for what a method cannot do; ``generator`` is the one it uses."""
+    beam = call.beam if call.beam is not None else generator.beam_size
+    if beam > 1 and call.beam is not None and decoding not in SEARCHING:
+        raise ValueError(
+            f'beam={beam}: decoding="{decoding}" finds one hypothesis; load the model with decoding="beam"'
+        )
+    if call.beam is not None and 2 * beam > generator.vocab_size:
+        raise ValueError(
+            f"beam={beam}: it is too wide for a dictionary of {generator.vocab_size} types"
+        )
+    if call.nbest is not None and call.nbest > beam:
+        raise ValueError(f"nbest={call.nbest}: it must be 1 to beam, which is {beam}")
+    if call.drafts is not None and not _copies(generator):
+        raise ValueError(f'drafts: decoding="{decoding}" verifies no drafts: use "beam" or "iad"')
+    longest = generator.max_len_b if call.max_len_b is None else call.max_len_b
+    if call.min_len is not None and not generator.max_len_a and call.min_len > longest:
+        raise ValueError(
+            f"min_len={call.min_len}: it must be at most max_len_b, which is {longest}"
+        )
+
+
+def _copies(generator: Any) -> bool:
+    """Whether a generator verifies texts that are proposed."""
+    if isinstance(generator, DraftOnlyGenerator):
+        return False
+    return isinstance(generator, DraftAndVerifyGenerator | BeamGenerator)
+
+
+@contextmanager
+def answering(
+    generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
+) -> Iterator[None]:
+    """Has a generator do what a call asks for, and afterwards what it did before.
+
+    Args:
+        given: what proposes the drafts of this batch; None where it has none.
+        watcher: is told what becomes certain; None where nobody asks.
+    """
+    changes: dict[str, Any] = {
+        attribute: getattr(call, name)
+        for name, attribute in ATTRIBUTES.items()
+        if getattr(call, name) is not None
+    }
+    if isinstance(generator, BeamGenerator):
+        if given is not None:
+            changes |= {"texts": given.texts_of, "ahead": True, "budget": given.budget}
+        changes["watch"] = watcher and watcher.searches
+    elif _copies(generator):
+        drafter = generator.drafter if given is None else _beside(given, generator.drafter)
+        changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
+    before = {name: getattr(generator, name) for name in changes}
+    _set(generator, changes)
+    try:
+        yield
+    finally:
+        if given is not None:
+            given.budget = getattr(generator, "budget", None)
+        _set(generator, before)
+
+
+def _set(generator: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(generator, name, value)
+    if "beam_size" in values and isinstance(generator, SequenceGenerator):
+        generator.model.set_decoder_beam_size(generator.beam_size)
+
+
+def _beside(given: GivenTexts, drafter: Any) -> Any:
+    """Proposes the given texts, and where they fail what a model's drafter proposes."""
+    if isinstance(drafter, CopyFirst):
+        drafter = drafter.other
+    if isinstance(drafter, CopyDrafter | EmptyDrafter) or not hasattr(drafter, "pass_over"):
+        return given
+    return CopyFirst(given, drafter)

@@ -1,0 +1,375 @@
+"""Batches of tokens through a generator, one thread at a time: what a :class:`Translator` stands on."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import data_utils
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_aggdec.api.calls import Call, answering, check_call
+from fairseq_aggdec.api.scoring import add_attention, score_batch
+from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.api.watching import Watcher
+from fairseq_aggdec.methods.shared.texts import GivenTexts
+from fairseq_aggdec.search.counters import Counters
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output for one sentence.
+
+    Attributes:
+        text: as :meth:`Translator.translate` gives it, tokenisation undone.
+        tokens: symbols of the target dictionary, without ``</s>``.
+        score: log-probability in nats, divided by length to the power of ``lenpen`` unless ``unnormalized``.
+        token_scores: log-probability of each token in nats; the last one, which has no token, is that of ``</s>``.
+        steps: iterations (decoder calls) that it took; None with ``stock``, which does not say.
+        mean_accepted: tokens per iteration, ``</s>`` included; 1.0 is one-by-one decoding; None with ``stock``.
+        seconds: of its batch, divided by the sentences of the batch.
+        attention: (T, S) float32, with ``attention=True``: of every output token, ``</s>`` included, over the source
+            tokens with their ``</s>``; the mean over the heads of the last layer, as in stock fairseq.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    score: float
+    token_scores: tuple[float, ...]
+    steps: int | None
+    mean_accepted: float | None
+    seconds: float | None = field(default=None, compare=False)
+    attention: Tensor | None = field(default=None, compare=False, repr=False)
+
+
+class Decoder:
+    """Models and the generator that decodes with them, shared by threads, which take turns batch by batch.
+
+    Args:
+        task, models, generator: of fairseq, on one device.
+        codec: between text and tokens.
+        nbest: hypotheses per sentence.
+        post_process: marks of subwords to remove from outputs, as fairseq's ``--post-process`` names them.
+        generation: fairseq's generation options, to build a generator for calls with another ``beam``.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        models: Sequence[Any],
+        generator: Any,
+        codec: Codec,
+        nbest: int = 1,
+        post_process: str | None = None,
+        generation: Any = None,
+    ):
+        self.task, self.models, self.generator = task, list(models), generator
+        self.codec, self.nbest, self.post_process = codec, nbest, post_process
+        self.generation = generation
+        # The generator holds the state of one batch. A hook of the model that comes back here gets its error.
+        self.turn = threading.RLock()
+        self.process = os.getpid()
+        self.device = next(self.models[0].parameters()).device
+        self.longest, self.longest_target = utils.resolve_max_positions(
+            task.max_positions(), *(model.max_positions() for model in self.models)
+        )
+        self.decoding = str(task.cfg.decoding)
+        self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
+        self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
+        self._weights = self._versions()
+        # Made when a call asks for them: a generator for the other kind of beam, one or several; what drafts are given.
+        self._other: Any = None
+        self._given: dict[int, GivenTexts] = {}
+
+    @property
+    def counters(self) -> Counters:
+        counters: Counters = self.task.counters
+        return counters
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Of source and target."""
+        return str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
+
+    def refresh(self) -> None:
+        """Reads the models anew before the next batch, whatever has changed in them.
+
+        Changes are noticed without it, but for a few numbers that are written past PyTorch, through ``.data[...]`` or a
+        view of NumPy: these may be seen some hundreds of batches later.
+        """
+        for generator in (self.generator, self._other):
+            refresh = getattr(generator, "refresh", None)  # stock fairseq keeps nothing
+            if refresh is not None:
+                with self.alone():
+                    refresh()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """Of every weight which it is and how often it was written."""
+        weights = (weight for model in self.models for weight in model.parameters())
+        return [(id(one), 0 if one.is_inference() else one._version) for one in weights]
+
+    def decode_tokens(
+        self,
+        tokens: Sequence[Tensor],
+        numbers: Sequence[int],
+        batch_size: int | None,
+        max_tokens: int | None = None,
+        call: Call | None = None,
+        beside: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of sentences as :meth:`tokens` makes them, none longer than the model can read.
+
+        Args:
+            tokens: (S,) int64 each.
+            numbers: of the sentences among all: which line of a draft_file belongs to them.
+            batch_size: sentences decoded together at most. max_tokens: their tokens with padding. None: any number.
+            call: options of this call.
+            beside: the prefix (P,) and the draft (T,) of each sentence, int64, empty where it has none; nothing: none
+                has any.
+        """
+        call, found = call or Call(), dict[int, list[Hypothesis]]()
+        generator = self._generator_for(call)
+        check_call(call, self.decoding, generator)
+        self._check_languages(call)
+        most = min(
+            call.nbest or self.nbest, generator.beam_size if call.beam is None else call.beam
+        )
+        for sample, places in self._samples(tokens, batch_size, max_tokens):
+            sample["id"] = torch.tensor([numbers[i] for i in places]).to(self.device)
+            own = [beside[i] for i in places] if beside else []
+            prefix = self._prefix([prefix for prefix, _ in own])
+            drafts = [draft.tolist() for _, draft in own]
+            start = time.perf_counter()
+            with self.alone():
+                watcher = self._watcher(call, [numbers[i] for i in places])
+                given = self._texts(generator, drafts)
+                with answering(generator, call, given, watcher):
+                    hypotheses = self.task.inference_step(
+                        generator, self.models, sample, prefix_tokens=prefix
+                    )
+                hypotheses = [ranked[:most] for ranked in hypotheses]
+                if call.attention:
+                    add_attention(self.task, self.models, sample, hypotheses)
+            seconds = (time.perf_counter() - start) / len(places)
+            for row, (place, ranked) in enumerate(zip(places, hypotheses, strict=True)):
+                if watcher is not None and ranked:
+                    watcher.upto(row, ranked[0]["tokens"].tolist())
+                found[place] = [self._read(one, seconds, call.attention) for one in ranked]
+        return [found[i] for i in range(len(tokens))]
+
+    def score_tokens(
+        self,
+        tokens: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        batch_size: int | None,
+        attention: bool = False,
+    ) -> list[Hypothesis]:
+        """The given outputs with their log-probabilities; arguments as for :meth:`decode_tokens`.
+
+        Args:
+            targets: (T,) int64 with ``</s>``, one for each sentence.
+            attention: give every target its attention.
+        """
+        found: dict[int, Hypothesis] = {}
+        for sample, places in self._samples(tokens, batch_size, None):
+            start = time.perf_counter()
+            with self.alone():
+                scored = score_batch(self.task, self.models, sample, [targets[i] for i in places])
+            seconds = (time.perf_counter() - start) / len(places)
+            for place, one in zip(places, scored, strict=True):
+                found[place] = self._read(one, seconds, attention)
+        return [found[place] for place in range(len(tokens))]
+
+    def _samples(
+        self, tokens: Sequence[Tensor], batch_size: int | None, max_tokens: int | None
+    ) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """Batches on the device, and which of the sentences their rows are."""
+        lengths = [len(row) for row in tokens]
+        dataset = self.task.build_dataset_for_inference(tokens, lengths)
+        for batch in batches_by_length(lengths, batch_size, max_tokens):
+            sample = dataset.collater([dataset[i] for i in batch])
+            places = sample["id"].tolist()
+            yield utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample), places
+
+    def _generator_for(self, call: Call) -> Any:
+        """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
+        own = self.generator
+        alike = call.beam is None or (call.beam == 1) == (own.beam_size == 1)
+        if alike or self.decoding != "beam" or type(own) is SequenceGenerator:
+            return own
+        if self.generation is None:
+            raise ValueError(f"beam={call.beam}: this translator was made for beam {own.beam_size}")
+        with self.alone():
+            if self._other is None:
+                options = copy.deepcopy(self.generation)
+                options.beam = call.beam
+                options.nbest = 1
+                self._other = self.task.build_generator(self.models, options)
+        return self._other
+
+    def _check_languages(self, call: Call) -> None:
+        for name, own in zip(("source_lang", "target_lang"), self.languages, strict=True):
+            asked = getattr(call, name)
+            if asked not in (None, own):
+                raise ValueError(f"{name}={asked!r}: this model has {own!r} only")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """This thread's turn with the generator.
+
+        Raises:
+            RuntimeError: in a process that was forked from one in which PyTorch has several threads.
+        """
+        if self.process != os.getpid():
+            if torch.get_num_threads() > 1 and self.device.type == "cpu":
+                raise RuntimeError(
+                    "this process was forked after the model was loaded, where PyTorch hangs with several threads: "
+                    "call torch.set_num_threads(1) here, load the model after the fork, or start processes by spawn"
+                )
+            # Another thread of the parent, which is not here, may have had its turn.
+            self.process, self.turn = os.getpid(), threading.RLock()
+            for generator in (self.generator, self._other):
+                vars(generator or self).pop("_one_thread", None)
+        with self.turn:
+            yield
+
+    def _watcher(self, call: Call, numbers: Sequence[int]) -> Watcher | None:
+        """Calls ``on_token`` with what is new of a sentence of a batch, whose sentences have these numbers."""
+        on_token, told = call.on_token, dict[int, int]()
+        if on_token is None:
+            return None
+
+        def tell(place: int, tokens: Sequence[int]) -> None:
+            words = self._symbols(tokens)
+            new, told[place] = words[told.get(place, 0) :], len(words)
+            if new:
+                on_token(numbers[place], new, self._text(torch.tensor(tokens)))
+
+        return Watcher(tell)
+
+    def _texts(self, generator: Any, drafts: Sequence[Sequence[int]]) -> GivenTexts | None:
+        """What proposes the drafts of a batch; it learns, for each generator, what drafts are worth."""
+        if not any(drafts):
+            return None
+        given = self._given.get(id(generator))
+        if given is None:
+            given = GivenTexts(self.task.cfg, self.task.target_dictionary.eos())
+            self._given[id(generator)] = given
+        given.texts_given = drafts
+        return given
+
+    def _prefix(self, prefixes: Sequence[Tensor]) -> Tensor | None:
+        """(B, P) int64 on the device, padded on the right; None where no sentence has any."""
+        if not any(map(len, prefixes)):
+            return None
+        pad = self.task.target_dictionary.pad()
+        return data_utils.collate_tokens(prefixes, pad).to(self.device)
+
+    def tokens(self, sentence: str) -> Tensor:
+        """Text -> (S,) int64 source tokens with ``</s>``."""
+        line = self.codec.encode(sentence.strip())
+        tokens: Tensor = self.task.source_dictionary.encode_line(line, add_if_not_exist=False)
+        return tokens.long()
+
+    def _output(self, text: str) -> Tensor:
+        """Text -> (T,) int64 target tokens without ``</s>``."""
+        words = self.task.target_dictionary
+        line = self.codec.encode(text.strip()) if text.strip() else ""
+        tokens: Tensor = words.encode_line(line, add_if_not_exist=False, append_eos=False)
+        return tokens.long()
+
+    def _encode(self, sentence: str, number: int) -> Tensor:
+        """As :meth:`tokens`; the number is for the message about one that cannot be decoded."""
+        refuse_other_than_text(sentence, number)
+        tokens = self.tokens(sentence)
+        if len(tokens) > self.longest:
+            raise ValueError(
+                f"sentence {number} has {len(tokens)} tokens with </s>, the model reads at most "
+                f"{self.longest}: split it"
+            )
+        return tokens
+
+    def _encode_target(self, text: str, number: int) -> Tensor:
+        """Text -> (T,) int64 target tokens with ``</s>``; errors as of :meth:`_encode`."""
+        refuse_other_than_text(text, number, "target")
+        tokens = torch.cat([self._output(text), torch.tensor([self.task.target_dictionary.eos()])])
+        if len(tokens) > self.longest_target:
+            raise ValueError(
+                f"target {number} has {len(tokens)} tokens with </s>, the model writes at most "
+                f"{self.longest_target}"
+            )
+        return tokens
+
+    def _read(self, hypothesis: dict[str, Any], seconds: float, attention: bool) -> Hypothesis:
+        """A hypothesis of fairseq in plain types."""
+        tokens = hypothesis["tokens"].int().cpu()
+        steps = hypothesis.get("steps")
+        return Hypothesis(
+            text=self._text(tokens),
+            tokens=self._symbols(tokens.tolist()),
+            score=float(hypothesis["score"]),
+            token_scores=tuple(hypothesis["positional_scores"].float().tolist()),
+            steps=steps,
+            mean_accepted=len(tokens) / steps if steps else None,
+            seconds=seconds,
+            attention=hypothesis["attention"] if attention else None,
+        )
+
+    def _symbols(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        target = self.task.target_dictionary
+        return tuple(target[token] for token in tokens if token != target.eos())
+
+    def _text(self, tokens: Tensor) -> str:
+        """(T,) target tokens -> text."""
+        target = self.task.target_dictionary
+        ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
+        line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)
+        return self.codec.decode(line)
+
+
+def refuse_other_than_text(sentence: object, number: int, name: str = "sentence") -> None:
+    """Raises ``TypeError`` for what is no string, ``ValueError`` for one that is no Unicode text."""
+    if not isinstance(sentence, str):
+        hint = ": decode it first" if isinstance(sentence, bytes) else ""
+        raise TypeError(
+            f"{name} {number} is {sentence!r:.40} of type {type(sentence).__name__}, not a string{hint}"
+        )
+    try:
+        sentence.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} {number} is no Unicode text: character {error.start} is half a surrogate pair"
+        ) from None
+
+
+def batches_by_length(
+    lengths: Sequence[int], batch_size: int | None, max_tokens: int | None
+) -> Iterator[list[int]]:
+    """Indices in batches, shortest sentences first.
+
+    >>> list(batches_by_length([5, 1, 2, 4], batch_size=3, max_tokens=8))
+    [[1, 2], [3], [0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        full = len(batch) == batch_size
+        if batch and (full or (max_tokens and (len(batch) + 1) * lengths[i] > max_tokens)):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def best_device() -> torch.device:
+    """CUDA where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

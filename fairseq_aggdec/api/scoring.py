@@ -1,0 +1,64 @@
+"""Given outputs through the models in one pass each: their log-probabilities and their attention, as stock has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fairseq.data import data_utils
+from fairseq.sequence_scorer import SequenceScorer
+from torch import Tensor
+
+
+def score_batch(
+    task: Any, models: Sequence[Any], sample: Mapping[str, Any], targets: Sequence[Tensor]
+) -> list[dict[str, Any]]:
+    """What ``fairseq-generate --score-reference`` finds.
+
+    Args:
+        sample: a batch of sources.
+        targets: (T,) int64 with ``</s>``, one for each row of the sample.
+
+    Returns:
+        per row fairseq's hypothesis: ``tokens`` (T,), ``score`` (mean log-probability in nats), ``positional_scores``
+        (T,), and ``attention`` (T, S): of every target token over the source tokens, None where a model has none.
+    """
+    words, device = task.target_dictionary, sample["net_input"]["src_tokens"].device
+    whole = data_utils.collate_tokens(targets, words.pad(), words.eos())
+    shifted = data_utils.collate_tokens(
+        targets, words.pad(), words.eos(), move_eos_to_beginning=True
+    )
+    given = {
+        **sample,
+        "target": whole.to(device),
+        "net_input": {**sample["net_input"], "prev_output_tokens": shifted.to(device)},
+    }
+    with torch.no_grad():
+        found = SequenceScorer(words).generate(models, given)
+    sources = sample["net_input"]["src_tokens"].cpu()
+    for (one,), target, source in zip(found, targets, sources, strict=True):
+        if one["attention"] is not None:
+            kept = source.ne(task.source_dictionary.pad())
+            one["attention"] = one["attention"][: len(target)].float().cpu()[:, kept]
+    return [one for (one,) in found]
+
+
+def add_attention(
+    task: Any, models: Sequence[Any], sample: Mapping[str, Any], found: Sequence[Sequence[Any]]
+) -> None:
+    """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass.
+
+    Args:
+        found: of each row of the sample its hypotheses, the same or a smaller number for each.
+    """
+    for rank in range(max(map(len, found), default=0)):
+        rows = [row for row, ranked in enumerate(found) if rank < len(ranked)]
+        inputs = {
+            name: value[rows] if isinstance(value, Tensor) else value
+            for name, value in sample["net_input"].items()
+        }
+        targets = [found[row][rank]["tokens"].long().cpu() for row in rows]
+        scored = score_batch(task, models, {"net_input": inputs}, targets)
+        for row, one in zip(rows, scored, strict=True):
+            found[row][rank]["attention"] = one["attention"]

@@ -1,0 +1,68 @@
+"""Which tokens of an output are certain while it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairseq_aggdec.drafters.copy.copy_text import common_prefix
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Verification
+
+# The place of a sentence in its batch, and all of its tokens that are certain.
+Tell = Callable[[int, Sequence[int]], None]
+
+
+class Watcher:
+    """Tells ``tell`` of a sentence whenever more of its tokens are certain.
+
+    With a greedy method these are the committed tokens. With beam search they are what all hypotheses that may still
+    win begin with.
+    """
+
+    def __init__(self, tell: Tell):
+        self.tell = tell
+        self.told: dict[int, int] = {}
+
+    def upto(self, place: int, tokens: Sequence[int]) -> None:
+        """Tells of a sentence's tokens, of which so many are certain now."""
+        if len(tokens) > self.told.get(place, 0):
+            self.told[place] = len(tokens)
+            self.tell(place, tokens)
+
+    def searches(self, searches: Sequence[SentenceSearch]) -> None:
+        """Is called by beam search after every call of the decoder."""
+        for search in searches:
+            self.upto(search.index, certain(search))
+
+    def of(self, drafter: Any) -> Watched:
+        """A drafter that proposes the same, from which this learns what is committed."""
+        return Watched(drafter, self)
+
+
+class Watched:
+    """Another drafter, whose iterations a watcher sees. The loop then runs on the host, also on a GPU."""
+
+    def __init__(self, drafter: Any, watcher: Watcher):
+        self.drafter, self.watcher = drafter, watcher
+
+    def observe(self, verification: Verification, state: DecodeState) -> None:
+        for row in state.rows:
+            self.watcher.upto(row.index, row.tokens[1:])
+        self.drafter.observe(verification, state)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "follows":  # what drafts on the device tells the host nothing
+            raise AttributeError(name)
+        return getattr(self.drafter, name)
+
+
+def certain(search: SentenceSearch) -> list[int]:
+    """What all hypotheses of a beam search begin with, the ended and the unfinished ones."""
+    nodes = [ending.node for ending in search.endings]
+    if not search.done:
+        nodes += [node for _, node in search.active]
+    first, *others = [search.tree.words(node) for node in nodes]
+    length = min((common_prefix(first, other) for other in others), default=len(first))
+    return first[:length]
