@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.api.watching import Watcher
-from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
+from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.drafter import EmptyDrafter
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 if TYPE_CHECKING:
@@ -183,6 +183,5 @@ def _beside(given: GivenTexts, drafter: Any) -> Any:
     """Proposes the given texts, and where they fail what a model's drafter proposes."""
     if isinstance(drafter, CopyFirst):
         drafter = drafter.other
-    if isinstance(drafter, CopyDrafter | EmptyDrafter) or not hasattr(drafter, "pass_over"):
-        return given
-    return CopyFirst(given, drafter)
+    model_drafts = isinstance(drafter, NarDrafter | BlockwiseHeadsDrafter)
+    return CopyFirst(given, drafter) if model_drafts else given

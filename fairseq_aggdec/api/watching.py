@@ -7,8 +7,9 @@ from typing import Any
 
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
 from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Verification
+from fairseq_aggdec.windows.draft import Verdict
 
 # The place of a sentence in its batch, and all of its tokens that are certain.
 Tell = Callable[[int, Sequence[int]], None]
@@ -36,7 +37,7 @@ class Watcher:
         for search in searches:
             self.upto(search.index, certain(search))
 
-    def of(self, drafter: Any) -> Watched:
+    def of(self, drafter: Drafter) -> Watched:
         """A drafter that proposes the same, from which this learns what is committed."""
         return Watched(drafter, self)
 
@@ -44,17 +45,15 @@ class Watcher:
 class Watched:
     """Another drafter, whose iterations a watcher sees. The loop then runs on the host, also on a GPU."""
 
-    def __init__(self, drafter: Any, watcher: Watcher):
+    def __init__(self, drafter: Drafter, watcher: Watcher):
         self.drafter, self.watcher = drafter, watcher
 
-    def observe(self, verification: Verification, state: DecodeState) -> None:
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
         for row in state.rows:
             self.watcher.upto(row.index, row.tokens[1:])
-        self.drafter.observe(verification, state)
+        self.drafter.observe(verdict, state)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "follows":  # what drafts on the device tells the host nothing
-            raise AttributeError(name)
         return getattr(self.drafter, name)
 
 

@@ -16,6 +16,9 @@ from fairseq.sequence_scorer import SequenceScorer
 
 import fairseq_aggdec
 from fairseq_aggdec import Hypothesis, Translator
+from fairseq_aggdec.api.text import Codec
+from tests.equality.test_blockwise import headed
+from tests.support import generation_options, make_task, random_sources
 
 SHIPPED = Path(__file__).resolve().parents[2] / "checkpoints" / "ua_gec"
 SENTENCES = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[1:7]
@@ -107,6 +110,22 @@ def test_drafts_change_the_speed_only(ours: Translator, wrong: bool) -> None:
         before = sum(ranked[0].steps or 0 for ranked in expected[:5])
         assert sum(ranked[0].steps or 0 for ranked in found[:5]) < before
     assert ours.counters.calls > calls
+
+
+def test_drafts_beside_those_of_block_heads() -> None:
+    model, lines = headed(), [" ".join(f"w{t - 4}" for t in row) for row in random_sources(3, 4)]
+    translators = []
+    for decoding in ("blockwise", "stock"):
+        task, dictionary = make_task(decoding), model.decoder.dictionary
+        assert len(task.target_dictionary) == len(dictionary)
+        generator = task.build_generator([model], generation_options())
+        translators.append(Translator(task, [model], generator, Codec()))
+    blockwise, stock = translators
+    expected = stock.generate(lines)
+    assert_same(blockwise.generate(lines), expected)
+    outputs = [ranked[0].text for ranked in expected]
+    for drafts in (outputs, outputs[::-1]):
+        assert_same(blockwise.generate(lines, drafts=drafts), expected)
 
 
 @pytest.mark.parametrize("kind", ["ours", "stock"])
