@@ -111,23 +111,47 @@ class Call:
                 )
 
 
-def check_call(call: Call, decoding: str, generator: Any) -> None:
-    """Raises ``ValueError`` in one sentence for what a method cannot do; ``generator`` is the one it uses."""
-    beam = call.beam if call.beam is not None else generator.beam_size
-    if beam > 1 and call.beam is not None and decoding not in SEARCHING:
-        raise ValueError(
-            f'beam={beam}: decoding="{decoding}" finds one hypothesis; load the model with decoding="beam"'
+@dataclass(frozen=True)
+class Own:
+    """What a translator was loaded with; its generator's attributes may be those of another thread's call.
+
+    Attributes:
+        decoding: the method. beam: its beam size. max_len_a, max_len_b: its longest output. types: of the target
+            dictionary. copies: it verifies texts that are proposed.
+    """
+
+    decoding: str
+    beam: int
+    max_len_a: float
+    max_len_b: int
+    types: int
+    copies: bool
+
+    @classmethod
+    def of(cls, decoding: str, generator: Any) -> Own:
+        lengths = generator.max_len_a, generator.max_len_b
+        return cls(
+            decoding, generator.beam_size, *lengths, generator.vocab_size, _copies(generator)
         )
-    if call.beam is not None and 2 * beam > generator.vocab_size:
+
+
+def check_call(call: Call, own: Own) -> None:
+    """Raises ``ValueError`` in one sentence for what a translator cannot do."""
+    beam = call.beam if call.beam is not None else own.beam
+    if beam > 1 and call.beam is not None and own.decoding not in SEARCHING:
         raise ValueError(
-            f"beam={beam}: it is too wide for a dictionary of {generator.vocab_size} types"
+            f'beam={beam}: decoding="{own.decoding}" finds one hypothesis; load the model with decoding="beam"'
         )
+    if call.beam is not None and 2 * beam > own.types:
+        raise ValueError(f"beam={beam}: it is too wide for a dictionary of {own.types} types")
     if call.nbest is not None and call.nbest > beam:
         raise ValueError(f"nbest={call.nbest}: it must be 1 to beam, which is {beam}")
-    if call.drafts is not None and not _copies(generator):
-        raise ValueError(f'drafts: decoding="{decoding}" verifies no drafts: use "beam" or "iad"')
-    longest = generator.max_len_b if call.max_len_b is None else call.max_len_b
-    if call.min_len is not None and not generator.max_len_a and call.min_len > longest:
+    if call.drafts is not None and not own.copies:
+        raise ValueError(
+            f'drafts: decoding="{own.decoding}" verifies no drafts: use "beam" or "iad"'
+        )
+    longest = own.max_len_b if call.max_len_b is None else call.max_len_b
+    if call.min_len is not None and not own.max_len_a and call.min_len > longest:
         raise ValueError(
             f"min_len={call.min_len}: it must be at most max_len_b, which is {longest}"
         )

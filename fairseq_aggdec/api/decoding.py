@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import threading
 import time
@@ -13,16 +14,17 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.data import data_utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_aggdec.api.calls import Call, answering, check_call
+from fairseq_aggdec.api.calls import Call, Own, answering, check_call
 from fairseq_aggdec.api.scoring import add_attention, score_batch
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.counters import Counters
+
+NOTHING = torch.empty(0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Decoder:
             task.max_positions(), *(model.max_positions() for model in self.models)
         )
         self.decoding = str(task.cfg.decoding)
+        self.own = Own.of(self.decoding, generator)
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
@@ -137,34 +140,50 @@ class Decoder:
                 has any.
         """
         call, found = call or Call(), dict[int, list[Hypothesis]]()
+        self.check(call)
         generator = self._generator_for(call)
-        check_call(call, self.decoding, generator)
-        self._check_languages(call)
-        most = min(
-            call.nbest or self.nbest, generator.beam_size if call.beam is None else call.beam
-        )
-        for sample, places in self._samples(tokens, batch_size, max_tokens):
-            sample["id"] = torch.tensor([numbers[i] for i in places]).to(self.device)
-            own = [beside[i] for i in places] if beside else []
-            prefix = self._prefix([prefix for prefix, _ in own])
-            drafts = [draft.tolist() for _, draft in own]
-            start = time.perf_counter()
-            with self.alone():
-                watcher = self._watcher(call, [numbers[i] for i in places])
-                given = self._texts(generator, drafts)
-                with answering(generator, call, given, watcher):
-                    hypotheses = self.task.inference_step(
-                        generator, self.models, sample, prefix_tokens=prefix
-                    )
-                hypotheses = [ranked[:most] for ranked in hypotheses]
-                if call.attention:
-                    add_attention(self.task, self.models, sample, hypotheses)
-            seconds = (time.perf_counter() - start) / len(places)
-            for row, (place, ranked) in enumerate(zip(places, hypotheses, strict=True)):
-                if watcher is not None and ranked:
-                    watcher.upto(row, ranked[0]["tokens"].tolist())
-                found[place] = [self._read(one, seconds, call.attention) for one in ranked]
+        beside = beside or [(NOTHING, NOTHING)] * len(tokens)
+        # In stock fairseq the minimum length does not hold for a sentence while another of its batch has a prefix.
+        for _, group in itertools.groupby(
+            sorted(range(len(tokens)), key=lambda i: len(beside[i][0])),
+            key=lambda i: len(beside[i][0]),
+        ):
+            chosen = list(group)
+            for sample, places in self._samples(
+                [tokens[i] for i in chosen], batch_size, max_tokens
+            ):
+                batch = [chosen[place] for place in places]
+                sample["id"] = torch.tensor([numbers[i] for i in batch]).to(self.device)
+                ranked = self._decode(generator, sample, call, [beside[i] for i in batch])
+                found |= dict(zip(batch, ranked, strict=True))
         return [found[i] for i in range(len(tokens))]
+
+    def _decode(
+        self,
+        generator: Any,
+        sample: dict[str, Any],
+        call: Call,
+        beside: Sequence[tuple[Tensor, Tensor]],
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses of a batch; ``beside`` as for :meth:`decode_tokens`, of its rows, with prefixes of one length."""
+        prefix = torch.stack([own for own, _ in beside]).to(self.device)
+        most = min(call.nbest or self.nbest, call.beam or self.own.beam)
+        start = time.perf_counter()
+        with self.alone():
+            watcher = self._watcher(call, sample["id"].tolist())
+            given = self._texts(generator, [draft.tolist() for _, draft in beside])
+            with answering(generator, call, given, watcher):
+                found = self.task.inference_step(
+                    generator, self.models, sample, prefix_tokens=prefix if prefix.numel() else None
+                )
+            found = [ranked[:most] for ranked in found]
+            if call.attention:
+                add_attention(self.task, self.models, sample, found)
+        seconds = (time.perf_counter() - start) / len(found)
+        if watcher is not None:
+            for row, ranked in enumerate(found):
+                watcher.upto(row, ranked[0]["tokens"].tolist() if ranked else [])
+        return [[self._read(one, seconds, call.attention) for one in ranked] for ranked in found]
 
     def score_tokens(
         self,
@@ -203,11 +222,11 @@ class Decoder:
     def _generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
         own = self.generator
-        alike = call.beam is None or (call.beam == 1) == (own.beam_size == 1)
+        alike = call.beam is None or (call.beam == 1) == (self.own.beam == 1)
         if alike or self.decoding != "beam" or type(own) is SequenceGenerator:
             return own
         if self.generation is None:
-            raise ValueError(f"beam={call.beam}: this translator was made for beam {own.beam_size}")
+            raise ValueError(f"beam={call.beam}: this translator was made for beam {self.own.beam}")
         with self.alone():
             if self._other is None:
                 options = copy.deepcopy(self.generation)
@@ -216,7 +235,9 @@ class Decoder:
                 self._other = self.task.build_generator(self.models, options)
         return self._other
 
-    def _check_languages(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
+        """Raises ``ValueError`` in one sentence for what this translator cannot do."""
+        check_call(call, self.own)
         for name, own in zip(("source_lang", "target_lang"), self.languages, strict=True):
             asked = getattr(call, name)
             if asked not in (None, own):
@@ -267,13 +288,6 @@ class Decoder:
         given.texts_given = drafts
         return given
 
-    def _prefix(self, prefixes: Sequence[Tensor]) -> Tensor | None:
-        """(B, P) int64 on the device, padded on the right; None where no sentence has any."""
-        if not any(map(len, prefixes)):
-            return None
-        pad = self.task.target_dictionary.pad()
-        return data_utils.collate_tokens(prefixes, pad).to(self.device)
-
     def tokens(self, sentence: str) -> Tensor:
         """Text -> (S,) int64 source tokens with ``</s>``."""
         line = self.codec.encode(sentence.strip())
@@ -287,7 +301,7 @@ class Decoder:
         tokens: Tensor = words.encode_line(line, add_if_not_exist=False, append_eos=False)
         return tokens.long()
 
-    def _encode(self, sentence: str, number: int) -> Tensor:
+    def encode(self, sentence: str, number: int) -> Tensor:
         """As :meth:`tokens`; the number is for the message about one that cannot be decoded."""
         refuse_other_than_text(sentence, number)
         tokens = self.tokens(sentence)
@@ -298,8 +312,8 @@ class Decoder:
             )
         return tokens
 
-    def _encode_target(self, text: str, number: int) -> Tensor:
-        """Text -> (T,) int64 target tokens with ``</s>``; errors as of :meth:`_encode`."""
+    def encode_target(self, text: str, number: int) -> Tensor:
+        """Text -> (T,) int64 target tokens with ``</s>``; errors as of :meth:`encode`."""
         refuse_other_than_text(text, number, "target")
         tokens = torch.cat([self._output(text), torch.tensor([self.task.target_dictionary.eos()])])
         if len(tokens) > self.longest_target:

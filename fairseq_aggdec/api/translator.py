@@ -161,8 +161,8 @@ class Translator(Decoder):
         pairs = [_no_string(sources), _no_string(targets)]
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
-        tokens = [self._encode(one, number) for number, one in enumerate(pairs[0])]
-        wanted = [self._encode_target(one, number) for number, one in enumerate(pairs[1])]
+        tokens = [self.encode(one, number) for number, one in enumerate(pairs[0])]
+        wanted = [self.encode_target(one, number) for number, one in enumerate(pairs[1])]
         return self.score_tokens(tokens, wanted, batch_size, attention)
 
     def _hypotheses(
@@ -184,7 +184,7 @@ class Translator(Decoder):
         with tqdm(total=total, unit="sentence", disable=not progress) as bar:
             while chunk := list(itertools.islice(read, batch_size * lookahead)):
                 numbers = range(first, first + len(chunk))
-                tokens = [self._encode(row[0], i) for i, row in zip(numbers, chunk, strict=True)]
+                tokens = [self.encode(row[0], i) for i, row in zip(numbers, chunk, strict=True)]
                 beside = [(self._output(prefix), self._output(draft)) for _, prefix, draft in chunk]
                 for ranked in self.decode_tokens(
                     tokens, numbers, batch_size, call.max_tokens, call, beside

@@ -85,9 +85,15 @@ def test_an_option_of_a_call(ours: Translator, stock: Translator, options: dict[
     assert_same(ours.generate(SENTENCES, **options), stock.generate(SENTENCES, **asked))
 
 
+def test_a_prefix_of_another_sentence_changes_nothing(ours: Translator) -> None:
+    alone = ours.translate(SENTENCES)
+    together = ours.translate(SENTENCES, prefix=["Я"] * 3 + [""] * 3, min_len=1)
+    assert together[3:] == alone[3:] and all(line.startswith("Я") for line in together[:3])
+
+
 def test_the_default_is_the_command_lines() -> None:
     model = fairseq_aggdec.from_pretrained(SHIPPED / "checkpoint.pt", SHIPPED, device="cpu")
-    assert model.decoding == "beam" and model.generator.beam_size == 5
+    assert model.own.decoding == "beam" and model.own.beam == 5
 
 
 def test_options_of_a_call_are_of_that_call_only(ours: Translator) -> None:
