@@ -15,6 +15,7 @@ TOOLS = {
     "bench": "how fast and how good are ours, stock fairseq and other engines?",
     "trace": "a page that shows how sentences were decoded, call by call",
     "distill": "replace the targets of a data folder by what a teacher writes",
+    "train-drafter": "a drafter, or block heads, for a trained model",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
     "average-checkpoints": "one checkpoint of the mean of several",
     "lattice-dump": "the lattice of sentences as text or drawing",
@@ -22,6 +23,11 @@ TOOLS = {
     "convert": "a model of Hugging Face transformers as a fairseq checkpoint",
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only, which loads everywhere",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
+}
+# Tools whose module is not cli/NAME.py.
+ELSEWHERE = {
+    "average-checkpoints": "distill.average_checkpoints",
+    "redraw": "report.redraw_command",
 }
 FORMER = ("benchmark", "compare", "rivals")  # names of `bench` until version 0.3
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
@@ -68,6 +74,11 @@ def no_such_tool(name: str) -> str:
     return f"there is no such tool, choose from {', '.join(TOOLS)}"
 
 
+def module_of(name: str) -> str:
+    """The module of a tool."""
+    return f"fairseq_aggdec.{ELSEWHERE.get(name, 'cli.' + name.replace('-', '_'))}"
+
+
 def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
     """Runs a tool as ``aggdec NAME`` does, with the arguments of this process by default; its exit status."""
     command = f"aggdec {name}"
@@ -79,8 +90,7 @@ def run_tool(name: str, arguments: Sequence[str] | None = None) -> int:
         sys.argv = [command, *given]
         if name in FORMER:
             return importlib.import_module("fairseq_aggdec.cli.bench").main(given, name)
-        module = importlib.import_module(f"fairseq_aggdec.cli.{name.replace('-', '_')}")
-        return module.main()
+        return importlib.import_module(module_of(name)).main()
 
     return refusals.run(command, tool, sys.argv[1:] if arguments is None else arguments)
 

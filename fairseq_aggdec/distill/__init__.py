@@ -1,1 +1,1 @@
-"""Replacing the targets of a data folder by what a teacher writes."""
+"""What a teacher writes as the targets of a data folder, and drafters that learn from it."""

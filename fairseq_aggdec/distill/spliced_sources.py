@@ -4,7 +4,7 @@
 
 writes a copy of the data folder DATA with one more part of its training set, ``train1``, that has sources only: as many
 sentences as the set has. A drafter that also learns what the verifier writes for these guesses better on text that it
-was not trained on; ``SPLICED=1 scripts/train_drafter.sh`` does both. Sentences are cut where a word begins: of pieces
+was not trained on; ``aggdec train-drafter --spliced`` does both. Sentences are cut where a word begins: of pieces
 as of sentencepiece, of units as of subword-nmt, otherwise of symbols.
 """
 

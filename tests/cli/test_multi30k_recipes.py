@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from fairseq_aggdec.compat import load_checkpoint
 from scripts.recipes.lattice import recall_table
 from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
 
@@ -90,52 +88,6 @@ def test_gad(made: Path, tmp_path: Path) -> None:
     assert "model-de-en/model.pt" in record["command"]
     assert rows["model of multi30k.sh, fairseq beam 5"]["differ"] is None
     assert (tmp_path / "work" / "verifier-greedy-de-en" / "distillation.json").exists()
-
-
-def test_train_drafter(made: Path, tmp_path: Path) -> None:
-    """A drafter with the verifier's encoder, from model and data alone; the same command again goes on from there, and
-    another makes heads of what is distilled already."""
-    data, verifier = made / "data-de-en", made / "model-de-en" / "model.pt"
-    settings = SETTINGS | {"BLOCK_SIZE": "4", "PATIENCE": "1"}
-    for done in (False, True):
-        result = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
-        assert result.returncode == 0, result.stderr[-2000:]
-        assert ("stage drafter: done already" in result.stderr) == done
-    drafter = load_checkpoint(str(tmp_path / "out" / "drafter" / "checkpoint_best.pt"))["model"]
-    own = load_checkpoint(str(verifier))["model"]
-    shared = [name for name in own if name.startswith("encoder.layers")]
-    assert shared and all(torch.equal(drafter[name], own[name]) for name in shared)
-    assert any(name.startswith("decoder.chain.") for name in drafter)
-    result = recipe("../train_drafter", data, verifier, tmp_path / "out", KIND="heads", **settings)
-    assert result.returncode == 0, result.stderr[-2000:]
-    headed = load_checkpoint(str(tmp_path / "out" / "heads" / "checkpoint_best.pt"))["model"]
-    assert all(torch.equal(headed[name], value) for name, value in own.items())
-    assert any(name.startswith("decoder.head_layers.layers.0.") for name in headed)
-    # Other outputs for the same folder: nothing that was made of those before is taken for these.
-    settings |= {"KIND": "heads", "DISTILL_FLAGS": "--max-len-a 1 --max-len-b 9 -s de -t en"}
-    other = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
-    assert other.returncode == 0, other.stderr[-2000:]
-    for stage in ("distilled", "heads"):
-        assert f"stage {stage}: made with other settings" in other.stderr
-    settings |= {"SPLICED": "1"}
-    for done in (False, True):
-        spliced = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
-        assert spliced.returncode == 0, spliced.stderr[-2000:]
-        assert ("stage heads: made with other settings" in spliced.stderr) != done
-        assert ("stage heads: done already" in spliced.stderr) == done
-    summary = tmp_path / "out" / "distilled-spliced" / "distillation.json"
-    sets = json.loads(summary.read_text())["subsets"]
-    assert [part["sentences"] for part in sets.values()] == 2 * [PAIRS["train"]]
-    assert list(sets) == ["train", "train1"] and sets["train"]["filter"]["keep_cut"]
-    for flags in ("--subsets train", "--dataset-impl raw"):
-        settings["DISTILL_FLAGS"] = flags
-        refused = recipe("../train_drafter", data, verifier, tmp_path / "out", **settings)
-        assert refused.returncode == 2 and "leave --subsets and" in refused.stderr
-    missing = recipe("../train_drafter", data, tmp_path / "nothing.pt", **settings)
-    assert missing.returncode == 2 and "nothing.pt does not exist" in missing.stderr
-    for setting in ("KIND", "SPLICED"):
-        unknown = recipe("../train_drafter", data, verifier, **settings | {setting: "tail"})
-        assert unknown.returncode == 2 and f"unknown {setting} 'tail'" in unknown.stderr
 
 
 def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.cli.main import TOOLS
+from fairseq_aggdec.cli.main import TOOLS, module_of
 from fairseq_aggdec.version import __version__
 from tests.cli.commands import CUT, ROOT, Result, Trained
 
@@ -64,7 +64,7 @@ def test_everything_is_in_it(wheel: Path) -> None:
         *(f"aggdec-{x}" for x in ("generate", "interactive", "train", "validate")),
     ):
         assert f"{command} = fairseq_aggdec.cli." in commands
-    wanted = {f"fairseq_aggdec/cli/{tool.replace('-', '_')}.py" for tool in TOOLS}
+    wanted = {f"{module_of(tool).replace('.', '/')}.py" for tool in TOOLS}
     wanted |= {"fairseq_aggdec/py.typed"}
     wanted |= {f"fairseq_aggdec/configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
     for pattern in ("*.py", "evaluation/templates/*"):

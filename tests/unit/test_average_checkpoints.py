@@ -9,7 +9,7 @@ import torch
 from fairseq.models import build_model
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.cli import average_checkpoints
+from fairseq_aggdec.distill import average_checkpoints
 from tests.support import SIZES, make_task
 
 SCRIPT = vars(average_checkpoints)

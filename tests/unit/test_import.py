@@ -29,7 +29,7 @@ ORDERS = {
     "user-dir after ours": f"import fairseq_aggdec\n{USER_DIR}",
     "modules before fairseq": "import fairseq_aggdec.checkpoints, fairseq_aggdec.models.slot_chain",
     "a room that imports fairseq": "import fairseq_aggdec.lattice.candidates",
-    "a tool": "import fairseq_aggdec.cli.average_checkpoints",
+    "a tool": "import fairseq_aggdec.distill.average_checkpoints",
     "by hand": "import fairseq_aggdec; fairseq_aggdec.register()",
     "interface": "from fairseq_aggdec import Translator",
 }

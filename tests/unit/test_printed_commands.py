@@ -20,7 +20,7 @@ from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import options as options_of
 from fairseq_aggdec.bulk import command as translate_file
-from fairseq_aggdec.cli.main import TOOLS
+from fairseq_aggdec.cli.main import TOOLS, module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,10 +70,10 @@ def known(words: list[str]) -> frozenset[str]:
     if words[1].startswith("--"):
         return frozenset(OWN)
     assert words[1] in TOOLS, words
-    module = importlib.import_module(f"fairseq_aggdec.cli.{words[1].replace('-', '_')}")
+    module = importlib.import_module(module_of(words[1]))
     if words[1] == "lattice-tables":  # the pages name its data only
         return frozenset()
-    if words[1] in ("average-checkpoints", "upgrade-checkpoint"):
+    if words[1] in ("average-checkpoints", "upgrade-checkpoint", "train-drafter"):
         return frozenset(module.build_parser()._option_string_actions)
     return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.cli import redraw as command
 from fairseq_aggdec.report import redraw
+from fairseq_aggdec.report import redraw_command as command
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # One of each kind.

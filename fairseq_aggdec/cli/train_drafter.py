@@ -1,0 +1,91 @@
+"""A drafter for a trained model, from the model and the data it was trained on.
+
+    aggdec train-drafter DATA --path model.pt                    a drafter with the model's encoder (--decoding gad)
+    aggdec train-drafter DATA --path model.pt --kind heads       block heads on the model (--decoding blockwise)
+
+DATA is a folder of fairseq-preprocess, --path a checkpoint of an ordinary fairseq Transformer. What the model writes
+for the training set is distilled; then a drafter of one layer learns to write that, or block heads with a layer of
+their own. The command first says how long this will take. Training ends early when the accepted tokens no longer grow
+(mean_accepted in the log). Killed at any moment, the same command goes on. A step with other settings is made anew;
+what was there is moved aside.
+"""
+
+import argparse
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.distill.drafter_training import KINDS, DrafterTraining, run_module
+from fairseq_aggdec.records.results import check_counts, refusals
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("data", type=Path, metavar="DATA", help="folder of fairseq-preprocess")
+    add("--path", type=Path, required=True, metavar="MODEL", help="the model to draft for")
+    add("--output", type=Path, metavar="FOLDER", help="default: DATA-drafter")
+    add("--kind", choices=KINDS, default="drafter", help="default: drafter")
+    add("--layers", type=int, default=1, metavar="N", help="of its decoder, or the heads' (1)")
+    add("--block-size", type=int, default=10, metavar="K", help="tokens it drafts at once (10)")
+    add("--spliced", action="store_true", help="learn from as many spliced sources again")
+    add("--max-update", type=int, default=5000, metavar="N", help="updates at most (5000)")
+    add("--patience", type=int, default=6, metavar="N", help="validations without a gain (6)")
+    add("--average", type=int, default=1, metavar="N", help="checkpoints (1: the best alone)")
+    add("--lr", type=float, default=0.001, metavar="LR", help="learning rate (0.001)")
+    add("--max-tokens", type=int, metavar="N", help="of a batch (4000; heads 2000)")
+    add("--seed", type=int, default=1, metavar="N")
+    add("--cpu", action="store_true", help="although there is a GPU")
+    add("--precision", choices=("auto", "fp32", "fp16", "bf16", "amp"), default="auto")
+    add(
+        "--distill-flags",
+        type=shlex.split,
+        default=["--max-len-a", "1.2", "--max-len-b", "10"],
+        metavar="FLAGS",
+        help="more for aggdec distill (--max-len-a 1.2 --max-len-b 10)",
+    )
+    add("--train-flags", type=shlex.split, default=[], metavar="FLAGS", help="for fairseq-train")
+    add("--no-estimate", action="store_true", help="begin at once, without timing some updates")
+    return parser
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuses what cannot work, before anything is begun."""
+    check_counts(args, "layers", "block_size", "max_update", "patience", "average", "max_tokens")
+    if not args.data.is_dir():
+        raise SystemExit(f"error: the folder {args.data} does not exist")
+    if not args.path.is_file():
+        raise SystemExit(f"error: --path: the checkpoint {args.path} does not exist")
+    given = {word.partition("=")[0] for word in args.distill_flags}
+    if args.spliced and given & {"--subsets", "--dataset-impl"}:
+        raise SystemExit(
+            "error: --spliced distils all parts of the training set as they are: leave --subsets and --dataset-impl "
+            "out of --distill-flags"
+        )
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    with refusals():
+        args = build_parser().parse_args(given)
+        check(args)
+        logging.basicConfig(
+            format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level="INFO", stream=sys.stderr
+        )
+        training = DrafterTraining(args, run_module)
+        if not args.no_estimate and not (training.output / args.kind).exists():
+            print(f"It takes {training.estimate()}.", flush=True)
+        made = training.make()
+    if args.kind == "drafter":
+        flags = f"--path {args.path} --decoding gad --drafter-path {made}"
+    else:
+        flags = f"--path {made} --decoding blockwise"
+    print(f"Decode with\n\n    aggdec-generate {args.data} {flags}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""A drafter, or block heads, for a trained model: distil what the model writes, train on that, average the result.
+
+Every step has a folder in OUTPUT and, in ``settings.json``, what it was made with. A step that is there is kept. One
+that was made with other settings is moved aside and made anew. An interrupted training goes on.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import data_utils
+
+import fairseq_aggdec
+from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.distill.distilled_folder import DataFolder
+from fairseq_aggdec.distill.spliced_sources import parts
+from fairseq_aggdec.records.results import write_text
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("drafter", "heads")
+EVERY = 250  # updates between two validations, and two checkpoints
+TIMED = 8  # updates that are timed, behind the first two
+LOG = "timed.log"  # of these
+SAMPLE = 64  # sentences that are decoded to estimate the time of distillation
+MAX_TOKENS = {"drafter": 4000, "heads": 2000}
+# A CPU that multiplies these trains faster in bfloat16.
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+def languages(data: Path, flags: Sequence[str]) -> tuple[str, str]:
+    """Source and target language: what the options of distillation say, else the names of the files.
+
+    Raises:
+        SystemExit: neither says.
+    """
+    found: dict[str, str] = {}
+    for word, value in zip(flags, [*flags[1:], ""], strict=True):
+        name, _, text = word.partition("=")
+        if name in ("-s", "--source-lang", "-t", "--target-lang"):
+            found["source" if name in ("-s", "--source-lang") else "target"] = text or value
+    inferred = data_utils.infer_language_pair(str(data))
+    source = found.get("source", inferred[0])
+    target = found.get("target", inferred[1])
+    if not source or not target:
+        raise SystemExit(
+            f"error: {data} does not tell the languages: --distill-flags='-s SOURCE -t TARGET'"
+        )
+    return source, target
+
+
+def sizes(verifier: Path) -> list[str]:
+    """Sizes of the verifier, whose encoder and embeddings the drafter shares, as options of fairseq-train."""
+    state = load_checkpoint(str(verifier))
+    model: Any = (state.get("cfg") or {}).get("model") or state.get("args")
+    named = model if hasattr(model, "keys") else vars(model)
+    flags = [f"--encoder-layers={named['encoder_layers']}"]
+    for side in ("encoder", "decoder"):
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads"):
+            flags.append(f"--{side}-{name.replace('_', '-')}={named[f'{side}_{name}']}")
+        for name in ("normalize_before", "learned_pos"):
+            if named.get(f"{side}_{name}"):
+                flags.append(f"--{side}-{name.replace('_', '-')}")
+    return [*flags, f"--activation-fn={named.get('activation_fn', 'relu')}"]
+
+
+def precision(args: Namespace) -> list[str]:
+    """Options of the precision of training: fp16 on a GPU, bfloat16 on a CPU that multiplies it."""
+    if args.precision != "auto":
+        return [] if args.precision == "fp32" else [f"--{args.precision}"]
+    if torch.cuda.is_available() and not args.cpu:
+        return ["--fp16"]
+    known = Path("/proc/cpuinfo")
+    words = set(known.read_text(encoding="utf-8").split()) if known.exists() else set()
+    return ["--amp"] if words & BF16_FLAGS else []
+
+
+class DrafterTraining:
+    """The steps from a model and its data to a drafter.
+
+    Args:
+        args: of ``aggdec train-drafter``.
+        run: :func:`run_module`.
+    """
+
+    def __init__(
+        self, args: Namespace, run: Callable[[str, Sequence[str], Path | None], list[float]]
+    ):
+        self.args, self.run = args, run
+        self.output: Path = args.output or args.data.with_name(f"{args.data.name}-drafter")
+        self.languages = languages(args.data, args.distill_flags)
+        self.cpu = ["--cpu"] if args.cpu or not torch.cuda.is_available() else []
+
+    def make(self) -> Path:
+        """Runs all steps that are not done yet; gives the checkpoint."""
+        self.output.mkdir(parents=True, exist_ok=True)
+        data, name, subsets = self.args.data, "distilled", ["train"]
+        if self.args.spliced:
+            data, name = self.output / "spliced" / "data", "distilled-spliced"
+            self.step("spliced", self.of_data(), self.splice)
+            subsets = list(parts(DataFolder(data, *self.languages), "train"))
+        options = [str(data), *self.distillation_flags(subsets)]
+        made_with = self.of_data() | {"options": options}
+        self.step(name, made_with, lambda to: self.distil(options, to), "distillation.json")
+        training = self.training_flags()
+        settings = {"distilled": self.settings.get(name), "options": training}
+        source = str(self.output / name)
+        folder = self.step(self.args.kind, settings, lambda to: self.train(source, training, to))
+        return folder / ("averaged.pt" if self.args.average > 1 else "checkpoint_best.pt")
+
+    # -- steps
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Step -> what its folder was made with."""
+        path = self.output / "settings.json"
+        found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        return found
+
+    def of_data(self) -> dict[str, Any]:
+        return {"data": str(self.args.data), "verifier": str(self.args.path)}
+
+    def step(
+        self, name: str, settings: dict[str, Any], make: Callable[[Path], None], marker: str = ""
+    ) -> Path:
+        """Makes OUTPUT/NAME, unless it is there.
+
+        Args:
+            settings: what it is made with.
+            make: fills a folder; what an interrupted try left in it may be used.
+            marker: file of a folder that is whole; none: the folder gets its name when it is whole.
+        """
+        folder, partial = self.output / name, self.output / f"{name}.partial"
+        known = self.settings
+        for made in (folder, partial):
+            if known.get(name, settings) != settings and made.exists():
+                aside = made.with_name(f"{made.name}.before-{time.strftime('%Y%m%d-%H%M%S')}")
+                logger.info(f"{name}: made with other settings; made anew, the former is {aside}")
+                made.rename(aside)
+        text = json.dumps(known | {name: settings}, indent=1)
+        write_text(self.output / "settings.json", text + "\n")
+        if (folder / marker).exists():
+            logger.info(f"{name}: done already, kept")
+            return folder
+        logger.info(f"{name}: begins")
+        if not marker:
+            partial.mkdir(exist_ok=True)
+        make(folder if marker else partial)
+        if not marker:
+            partial.rename(folder)
+        logger.info(f"{name}: done")
+        return folder
+
+    def splice(self, folder: Path) -> None:
+        shutil.rmtree(folder / "data", ignore_errors=True)
+        source, target = self.languages
+        arguments = [str(self.args.data), "--output", str(folder / "data")]
+        arguments += ["--source-lang", source, "--target-lang", target]
+        self.run("fairseq_aggdec.distill.spliced_sources", arguments, None)
+
+    def distillation_flags(self, subsets: Sequence[str]) -> list[str]:
+        """Options of aggdec distill. Outputs that were cut are kept: the verifier will write such ones again."""
+        flags = ["--path", str(self.args.path), "--batch-size", "64", *self.cpu]
+        flags += [*self.args.distill_flags, "--decoding", "greedy", "--beam", "1", "--keep-cut"]
+        if self.args.spliced:
+            flags += ["--subsets", *subsets]
+        if not self.cpu:
+            gpus = torch.cuda.device_count()
+            flags += ["--bf16"]
+            flags += ["--launcher", "local", "--workers", str(gpus)] if gpus > 1 else []
+        return flags
+
+    def distil(self, options: Sequence[str], folder: Path) -> None:
+        arguments = ["distill", *options, "--output", str(folder)]
+        self.run("fairseq_aggdec.cli.main", arguments, None)
+
+    def training_flags(self) -> list[str]:
+        """Options of fairseq-train but DATA and the folder of checkpoints."""
+        args, verifier = self.args, str(self.args.path)
+        if args.kind == "drafter":
+            flags = ["--task=translation_aggdec", "--arch=nar_drafter", *sizes(args.path)]
+            flags += [f"--decoder-layers={args.layers}", "--criterion=glancing_loss"]
+            flags += ["--slot-decay=0.8", f"--eval-acceptance={verifier}"]
+            flags += [f"--share-verifier-encoder={verifier}", f"--init-decoder-from={verifier}"]
+            flags += ["--share-decoder-input-output-embed", "--slot-predicts=next"]
+            flags += ["--prefix-attention=causal"]
+        else:
+            # Heads fill a block behind every position, of which a part is enough.
+            flags = ["--task=translation", "--arch=blockwise_transformer", "--freeze-base"]
+            flags += [f"--base-checkpoint={verifier}", "--identity-first-head"]
+            flags += [f"--head-layers={args.layers}", "--head-layout=per-head"]
+            flags += ["--head-hidden-dim=32", "--criterion=blockwise_loss", "--head-loss=mean"]
+            flags += ["--head-decay=0.8", "--head-positions=0.2"]
+        warm_up = args.max_update // 10 if args.max_update < 4000 else 400
+        flags += [f"--max-tokens={args.max_tokens or MAX_TOKENS[args.kind]}"]
+        flags += ["--user-dir", fairseq_aggdec.__path__[0], *self.cpu, *precision(args)]
+        flags += [f"--seed={args.seed}", f"--block-size={args.block_size}", "--slot-chain"]
+        flags += ["--dropout=0", "--label-smoothing=0.1", "--optimizer=adam"]
+        flags += ["--adam-betas=(0.9, 0.98)", "--clip-norm=3.0", f"--lr={args.lr}"]
+        flags += ["--lr-scheduler=polynomial_decay", f"--warmup-updates={warm_up}"]
+        flags += [f"--total-num-update={args.max_update}", f"--max-update={args.max_update}"]
+        flags += ["--required-batch-size-multiple=1", "--num-workers=0", "--upsample-primary=1"]
+        flags += [f"--patience={args.patience}", "--best-checkpoint-metric=mean_accepted"]
+        flags += ["--maximize-best-checkpoint-metric", f"--save-interval-updates={EVERY}"]
+        flags += [f"--validate-interval-updates={EVERY}", "--validate-interval=1000000"]
+        flags += [f"--keep-interval-updates={args.average}", "--no-epoch-checkpoints"]
+        flags += ["--source-lang", self.languages[0], "--target-lang", self.languages[1]]
+        return [*flags, *args.train_flags, "--log-format=simple", "--log-interval=50"]
+
+    def train(self, data: str, flags: Sequence[str], folder: Path) -> None:
+        log = folder / "train.log"
+        self.run("fairseq_cli.train", [data, *flags, "--save-dir", str(folder)], log)
+        if self.args.average > 1:
+            kept = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: path.stat().st_mtime)
+            last = kept[-self.args.average :] or [folder / "checkpoint_last.pt"]
+            arguments = ["average-checkpoints", *map(str, last)]
+            arguments += ["--output", str(folder / "averaged.pt")]
+            self.run("fairseq_aggdec.cli.main", arguments, None)
+
+    # -- how long it will take
+
+    def estimate(self) -> str:
+        """How long distillation and training take, from some sentences and some updates."""
+        distillation = self.seconds_of_distillation()
+        update = self.seconds_of_update()
+        return (
+            f"about {minutes(distillation)} to distil, then at most {minutes(update * self.args.max_update)} for "
+            f"{self.args.max_update} updates of {update:.2f} s (and validation every {EVERY} updates); training ends "
+            f"earlier when the accepted tokens no longer grow in {self.args.patience} validations"
+        )
+
+    def seconds_of_distillation(self) -> float:
+        """Of the training set and what is spliced of it, by one process."""
+        parser = generation_parser(None)
+        parser.set_defaults(gen_subset="train", num_workers=0)
+        words = [
+            str(self.args.data),
+            "--path",
+            str(self.args.path),
+            *self.cpu,
+            "--gen-subset=train",
+        ]
+        words += ["--batch-size=64", *self.limits()]
+        session = Session(parser, words, every=False, reads=["beam", "batch_size"])
+        generator, _ = session.generator("greedy")
+        batches = session.batches(SAMPLE, SAMPLE)
+        for sample in [batches[0], *batches]:  # the first one packs the weights
+            began = time.perf_counter()
+            session.decode(generator, sample)
+        spent = time.perf_counter() - began
+        rounds = len(session.order) / min(SAMPLE, len(session.order))
+        return spent * rounds * (2 if self.args.spliced else 1)
+
+    def limits(self) -> list[str]:
+        """Lengths and languages among the options of distillation."""
+        known, words = ("--max-len-a", "--max-len-b"), self.args.distill_flags
+        found = [f"--source-lang={self.languages[0]}", f"--target-lang={self.languages[1]}"]
+        for word, value in zip(words, [*words[1:], ""], strict=True):
+            name, _, text = word.partition("=")
+            if name in known:
+                found.append(f"{name}={text or value}")
+        return found
+
+    def seconds_of_update(self) -> float:
+        """Of an update on the set as it is; the targets of distillation are as long."""
+        with tempfile.TemporaryDirectory(prefix="train-drafter-") as folder:
+            flags = [*self.training_flags(), f"--max-update={TIMED + 2}", "--no-save"]
+            flags += ["--disable-validation", "--log-interval=1", "--save-dir", folder]
+            times = self.run("fairseq_cli.train", [str(self.args.data), *flags], Path(folder, LOG))
+        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+
+
+def minutes(seconds: float) -> str:
+    """``40 seconds``, ``12 minutes``, ``3.5 hours``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def run_module(module: str, arguments: Sequence[str], log: Path | None) -> list[float]:
+    """``python -m MODULE ARGUMENTS`` with this interpreter.
+
+    Args:
+        log: gets what it prints; that is shown as well, unless the file is called :data:`LOG`. None: it is shown.
+
+    Returns:
+        when fairseq-train told of each update, seconds.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
+    times, last = [], collections.deque[str](maxlen=12)
+    with subprocess.Popen([sys.executable, "-m", module, *arguments], text=True, **pipe) as child:
+        if log is not None and child.stdout is not None:
+            with log.open("a", encoding="utf-8") as file:
+                for line in child.stdout:
+                    times += [time.perf_counter()] if "| train_inner |" in line else []
+                    last.append(line)
+                    file.write(line)
+                    if log.name != LOG:
+                        sys.stderr.write(line)
+    if child.returncode:
+        raise SystemExit(
+            f"error: {module} failed with status {child.returncode}; once the reason is gone, the same command goes "
+            f"on\n{''.join(last)}"
+        )
+    return times

@@ -1,0 +1,138 @@
+"""aggdec train-drafter: from a model and its data to a drafter or heads, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_aggdec.cli import train_drafter
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.distill import drafter_training
+from tests.cli.commands import Trained
+
+QUICK = ["--cpu", "--precision", "fp32", "--max-update", "2", "--block-size", "4"]
+
+
+def run(trained: Trained, folder: Path, *more: str) -> None:
+    given = [str(trained.data), "--path", str(trained.checkpoint), "--output", str(folder / "out")]
+    train_drafter.main([*given, *QUICK, *more])
+
+
+def test_a_drafter_and_how_to_use_it(
+    trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It has the verifier's encoder; the time is told first; the printed options decode as stock does."""
+    run(trained, tmp_path, "--average", "2")
+    said = capfd.readouterr().out
+    assert "It takes about " in said and "for 2 updates of " in said
+    made = tmp_path / "out" / "drafter" / "averaged.pt"
+    printed = said[said.index("Decode with") :].split()
+    assert printed[-4:] == ["--decoding", "gad", "--drafter-path", str(made)]
+    drafter, own = (load_checkpoint(str(path))["model"] for path in (made, trained.checkpoint))
+    shared = [name for name in own if name.startswith("encoder.layers")]
+    assert shared and all(torch.equal(drafter[name], own[name]) for name in shared)
+    assert any(name.startswith("decoder.chain.") for name in drafter)
+    found = trained.generate("gad", "--drafter-path", made).texts()
+    assert found == trained.generate("stock").texts()
+
+
+class Children:
+    """Takes the place of processes; every step leaves what the next one looks for."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[str]] = []
+        self.fails = ""
+
+    def __call__(self, module: str, arguments: Sequence[str], log: Path | None) -> list[float]:
+        words = [module, *arguments]
+        if self.fails and self.fails in " ".join(words):
+            raise SystemExit(f"error: {module} failed")
+        self.ran.append(words)
+        place = "--save-dir" if "--save-dir" in words else "--output"
+        folder = Path(words[words.index(place) + 1])
+        if place == "--output":
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "distillation.json").touch()
+        return [1.0, 3.0, 5.0]
+
+    @property
+    def steps(self) -> list[str]:
+        found = [words[1] if "main" in words[0] else words[0] for words in self.ran]
+        self.ran.clear()
+        return [name.rpartition(".")[2] for name in found]
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    found = Children()
+    monkeypatch.setattr(train_drafter, "run_module", found)
+    monkeypatch.setattr(drafter_training, "parts", lambda *_: iter(["train", "train1"]))
+    return found
+
+
+def test_what_is_done_is_kept_and_what_is_not_goes_on(
+    trained: Trained, tmp_path: Path, children: Children
+) -> None:
+    children.fails = "fairseq_cli.train"
+    with pytest.raises(SystemExit, match="failed"):
+        run(trained, tmp_path, "--no-estimate")
+    assert children.steps == ["distill"]
+    (tmp_path / "out" / "drafter.partial" / "checkpoint_last.pt").touch()
+    children.fails = ""
+    run(trained, tmp_path, "--no-estimate")
+    assert children.steps == ["train"]
+    assert (tmp_path / "out" / "drafter" / "checkpoint_last.pt").exists()
+    run(trained, tmp_path)
+    assert children.steps == []
+    run(trained, tmp_path, "--kind", "heads", "--no-estimate")  # of what is distilled already
+    assert "--arch=blockwise_transformer" in children.ran[0] and children.steps == ["train"]
+
+
+def test_other_settings_make_a_step_anew(
+    trained: Trained, tmp_path: Path, children: Children
+) -> None:
+    run(trained, tmp_path, "--no-estimate")
+    assert children.steps == ["distill", "train"]
+    run(trained, tmp_path, "--no-estimate", "--lr", "0.5")
+    assert children.steps == ["train"]
+    run(trained, tmp_path, "--no-estimate", "--distill-flags", "--max-len-b 9 -s src -t tgt")
+    assert children.steps == ["distill", "train"]
+    assert len(list((tmp_path / "out").glob("*.before-*"))) >= 2
+    run(trained, tmp_path, "--no-estimate", "--spliced")
+    distilled = " ".join(children.ran[1])
+    assert distilled.count("--subsets train train1") == 1 and "spliced/data" in distilled
+    assert children.steps == ["spliced_sources", "distill", "train"]
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert set(settings) == {"distilled", "distilled-spliced", "drafter", "spliced"}
+
+
+def test_the_estimate(
+    trained: Trained, tmp_path: Path, children: Children, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(trained, tmp_path, "--max-update", "900")
+    said = capsys.readouterr().out
+    assert "at most 30 minutes for 900 updates of 2.00 s" in said
+    timed = children.ran[0]
+    assert "--no-save" in timed and timed[-1] != str(tmp_path / "out")
+    assert [drafter_training.minutes(x) for x in (0.2, 80, 600, 9000)] == [
+        *["1 seconds", "80 seconds", "10 minutes", "2.5 hours"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--spliced", "--distill-flags", "--subsets train"], "leave --subsets and"),
+        (["--spliced", "--distill-flags=--dataset-impl=raw"], "leave --subsets and"),
+        (["--path", "nothing.pt"], "nothing.pt does not exist"),
+        (["--patience", "0"], "--patience 0"),
+    ],
+)
+def test_refusals(trained: Trained, tmp_path: Path, more: list[str], says: str) -> None:
+    with pytest.raises(SystemExit, match=says):
+        run(trained, tmp_path, *more)
+    assert not (tmp_path / "out").exists()
