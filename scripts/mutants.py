@@ -93,7 +93,7 @@ MUTANTS = [
         ("tests/equality/test_draft_from.py",),
     ),
     Mutant(
-        *("the first rejected token stands", "search/loop.py"),
+        *("the first rejected token stands", "search/judge/tensors.py"),
         "bifurcation = flags.index(0, first, first + width)",
         "bifurcation = min(first + width - 1, flags.index(0, first, first + width) + 1)",
         (LOSSLESS,),
@@ -111,7 +111,7 @@ MUTANTS = [
         (ACCEPTANCE,),
     ),
     Mutant(
-        *("tokens behind the end are kept", "search/loop.py"),
+        *("tokens behind the end are kept", "search/judge/tensors.py"),
         "        gained = host_tokens[first : bifurcation + 1]\n        if eos in gained:",
         "        gained = host_tokens[first : bifurcation + 1]\n        if False:",
         (LOSSLESS,),
@@ -196,8 +196,8 @@ MUTANTS = [
     ),
     Mutant(
         *("beam search: scores divided by a length without the end", "search/beam/generator.py"),
-        "return ending.total / (length + 1) ** self.len_penalty",
-        "return ending.total / max(1, length) ** self.len_penalty",
+        "self.options.score(ending.total, tree.depths[node] + 1)",
+        "self.options.score(ending.total, max(1, tree.depths[node]))",
         (BEAM,),
     ),
     Mutant(

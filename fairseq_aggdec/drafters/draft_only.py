@@ -1,6 +1,8 @@
 """``--decoding nar``: a non-autoregressive drafter on its own, block after block, with nobody to verify it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +12,17 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import Memory
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.ahead import DeviceLoop, Emitted
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.device_loop import DeviceLoop, Emitted
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator, Request
+from fairseq_aggdec.search.greedy import commit
 from fairseq_aggdec.search.guards import exclusive
-from fairseq_aggdec.search.loop import commit
+from fairseq_aggdec.search.judge.verdict import scored
+from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Verdict
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
@@ -93,50 +97,65 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             row.end = min(row.end, self.drafter.longest)
         return False
 
-    def _loop_on_host(self, state: DecodeState) -> None:
-        draft_only(self.drafter, self.rules, state, self.counters, self.temperature)
+    def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
+        search = DraftOnlySearch(drafter, self.rules, state, counters)
+        decode(Unverified(drafter, state, self.temperature), search, counters)
 
 
-def draft_only(
-    drafter: NarDrafter,
-    rules: Rules,
-    state: DecodeState,
-    counters: Counters,
-    temperature: float = 1.0,
-) -> None:
+@dataclass
+class Unverified:
+    """A drafter in the place of the model that reads windows."""
+
+    drafter: NarDrafter
+    state: DecodeState
+    temperature: float
+
+    def logits(self, window: Window) -> Tensor:
+        """(B * k, V) of a block of k slots for each row."""
+        logits = self.drafter.logits(self.state, window.width).float().flatten(0, 1)
+        logits /= self.temperature
+        return logits
+
+    def keep(self, kept: Kept) -> None:
+        if kept.rows:
+            self.drafter.keep_rows(kept.rows)
+
+
+@dataclass
+class DraftOnlySearch:
     """Decodes every row of ``state`` to its end (in place) with what the drafter says."""
-    while state.rows:
-        block_size = drafter.block_size.choose(len(state.rows))
-        with counters.clock("draft"):
-            logits = drafter.logits(state, block_size).float().flatten(0, 1)  # (B * k, V)
-            logits /= temperature
-        with counters.clock("other"):
-            # Padding, which is in no output, for what is not known: it repeats no n-gram.
-            unknown = torch.full((len(state.rows), block_size), rules.pad, device=logits.device)
-            with rules.applied(logits, _window(state, unknown), state) as ruled:
-                choices = first_largest(ruled)
-            blocks = choices.view(-1, block_size)
-            emitted = [_until_end(block, rules.eos) for block in blocks.tolist()]
-            verdict = Verdict(
-                _window(state, blocks),
-                choices,
-                drafted=[block_size] * len(emitted),
-                accepted=[len(tokens) for tokens in emitted],
-                emitted=emitted,
-            )
-            commit(verdict, rules, logits, state)
-            counters.add(verdict)
-            keep = state.release_finished()
-            if keep:
-                drafter.keep_rows(keep)
 
+    drafter: NarDrafter
+    rules: Rules
+    state: DecodeState
+    counters: Counters
 
-def _window(state: DecodeState, blocks: Tensor) -> Window:
-    """What a verifier would read to write ``blocks`` (B, k): a row's last committed token, then its block."""
-    last = to_device([[row.tokens[-1]] for row in state.rows], blocks.device)
-    tokens = torch.cat([last, blocks[:, :-1]], dim=1)
-    starts = [row.position for row in state.rows]
-    return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))
+    @property
+    def rows(self) -> list[Row]:
+        return self.state.rows
+
+    def ask(self) -> Window:
+        # Padding, which is in no output, for what is not known: it repeats no n-gram.
+        shape = len(self.rows), self.drafter.block_size.choose(len(self.rows))
+        return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
+
+    def take(self, window: Window, logits: Tensor) -> Kept:
+        with self.rules.applied(logits, window, self.state) as ruled:
+            choices = first_largest(ruled)
+        blocks = choices.view(len(self.rows), -1)
+        emitted = [_until_end(block, self.rules.eos) for block in blocks.tolist()]
+        drafted, accepted = [blocks.size(1)] * len(emitted), [len(tokens) for tokens in emitted]
+        verdict = Verdict(self._window(blocks), drafted, accepted, emitted)
+        commit(scored(verdict, choices, logits, self.rules), self.rules, self.state)
+        self.counters.add(verdict)
+        return Kept(self.state.release_finished())
+
+    def _window(self, blocks: Tensor) -> Window:
+        """What a verifier would read to write ``blocks`` (B, k): a row's last committed token, then its block."""
+        last = to_device([[row.tokens[-1]] for row in self.rows], blocks.device)
+        tokens = torch.cat([last, blocks[:, :-1]], dim=1)
+        starts = [row.position for row in self.rows]
+        return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))
 
 
 def _until_end(tokens: Sequence[int], eos: int) -> list[int]:

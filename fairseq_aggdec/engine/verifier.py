@@ -15,7 +15,7 @@ from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.member import LeftToStock, Member
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Kept
 from fairseq_aggdec.windows.grid import Grid
 from fairseq_aggdec.windows.window import Window
 
@@ -228,20 +228,13 @@ class Verifier:
         decoders = [member.decoder for member in self.members]
         return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
 
-    def settle(self, verdict: Verdict) -> None:
-        """Moves the keys and values of what stands behind each other; nothing to do where drafts did not branch."""
-        if verdict.paths is None:
-            return
-        window, moved, first = verdict.window, [], 0
-        for row, path in enumerate(verdict.paths):
-            for place, slot in enumerate(path):
-                if slot - first != place:
-                    start = window.starts[row]
-                    moved.append((row, start + slot - first, start + place))
-            first += window.widths[row]
-        if moved:
+    def keep(self, kept: Kept) -> None:
+        """Moves and drops keys and values."""
+        if kept.moved:
             for member in self.members:
-                member.decoder.move(moved)
+                member.decoder.move(kept.moved)
+        if kept.rows:
+            self.keep_rows(kept.rows)
 
     def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
         """Features and logits of heads 2 to ``block_size`` of the only model, see

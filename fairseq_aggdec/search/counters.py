@@ -65,8 +65,7 @@ class Counters:
         return Clock(self, part)
 
     def add(self, verdict: Verdict) -> None:
-        """Counts one iteration of a batch."""
-        self.calls += 1
+        """Counts one iteration of a batch, but for its call."""
         self.iterations += len(verdict.emitted)
         self.drafted += sum(verdict.drafted)
         self.accepted += sum(verdict.accepted)

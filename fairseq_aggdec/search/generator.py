@@ -18,12 +18,13 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.acceptance import Acceptance
+from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.device_loop import DeviceLoop
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores, refusal
+from fairseq_aggdec.search.greedy import GreedySearch
 from fairseq_aggdec.search.guards import exclusive, or_stock
-from fairseq_aggdec.search.loop import draft_and_verify
+from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.transfer import Watch, begin
@@ -169,7 +170,7 @@ class CachedGenerator(SequenceGenerator):
 
 
 class DraftAndVerifyGenerator(CachedGenerator):
-    """Greedy generation through :func:`~fairseq_aggdec.search.loop.draft_and_verify`.
+    """Greedy generation: a draft is verified in every iteration.
 
     Args:
         models, tgt_dict, **options: as :class:`CachedGenerator`.
@@ -204,7 +205,6 @@ class DraftAndVerifyGenerator(CachedGenerator):
             free_end=self.match_source_len,
         )
         self.device_loop: DeviceLoop | None = None
-        self.on_host = False  # the device's loop without graphs, for tests
 
     @exclusive
     def prepare(self) -> None:
@@ -229,7 +229,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             if sample is not None:
                 with torch.inference_mode():
                     drafter.start(sample, self.verifier, state)
-            draft_and_verify(self.verifier, drafter, self.accept, self.rules, state, Counters())
+            self._search_on_host(state, drafter, Counters())
             self._hypotheses(state)
 
     def forget(self) -> None:
@@ -288,16 +288,17 @@ class DraftAndVerifyGenerator(CachedGenerator):
         drafter = self.drafter
         if not seen and isinstance(drafter, DeviceDrafter):
             loop = self._loop_of(drafter)
-            if self.on_host or loop.captures():
+            if loop.takes_over():
                 size = drafter.start_on_device(state)
                 if size is not None:
                     with self.counters.clock("verify"):
                         loop.decode(state, size, self.counters)
                     return
-        self._loop_on_host(state)
+        self._search_on_host(state, drafter, self.counters)
 
-    def _loop_on_host(self, state: DecodeState) -> None:
-        draft_and_verify(self.verifier, self.drafter, self.accept, self.rules, state, self.counters)
+    def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
+        search = GreedySearch(self.verifier, drafter, self.accept, self.rules, state, counters)
+        decode(self.verifier, search, counters)
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
         """The one of before, unless another drafter or another acceptance has been put in since."""

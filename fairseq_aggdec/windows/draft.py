@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -176,27 +177,36 @@ class BatchVerdict:
         return sum(self.emitted) / len(self.emitted)
 
 
+class Kept(NamedTuple):
+    """What a model keeps of the windows that it has read.
+
+    Attributes:
+        rows: the rows that go on, in their new order; None: all as they are.
+        moved: (row, from, to) positions whose keys and values move, by the rows as they were.
+    """
+
+    rows: Sequence[int] | None
+    moved: Sequence[tuple[int, int, int]] = ()
+
+
 @dataclass
 class Verdict:
     """What the verifier found in one iteration, and whose draft that was.
 
     Attributes:
         window: the positions that were verified.
-        tokens: (N,) what each position would emit, on the device; only what stands in ``emitted`` counts. None where
-            ``scores`` are known.
         drafted: number of drafted tokens per row.
         accepted: number of drafted tokens that stand, per row (the bifurcation).
         emitted: tokens gained per row: the accepted ones and the verifier's correction token, nothing after ``</s>``.
         paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
             are each row's first.
-        scores: log-probabilities of all that was emitted, row after row, in nats; None where they are not known yet.
+        scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
         whole: the draft was read as it was proposed; False where it was cut to one path or to fewer tokens.
         own: every row read the draft of the drafter that is told; False where some rows read another drafter's only.
         sizes: tokens of each row's draft, the first ones, that are the drafter's own; None: all.
     """
 
     window: Window
-    tokens: Tensor | None
     drafted: list[int]
     accepted: list[int]
     emitted: list[list[int]]
@@ -246,6 +256,21 @@ class Verdict:
         return replace(
             self, drafted=list(self.sizes), accepted=accepted, emitted=emitted, paths=own
         )
+
+    def moved(self) -> list[tuple[int, int, int]]:
+        """Keys and values that belong elsewhere, (row, from, to): those of accepted tokens behind another branch."""
+        if self.paths is None:
+            return []
+        found, first = [], 0
+        for row, path in enumerate(self.paths):
+            start = self.window.starts[row]
+            found += [
+                (row, start + slot - first, start + place)
+                for place, slot in enumerate(path)
+                if slot - first != place
+            ]
+            first += self.window.widths[row]
+        return found
 
     def last_places(self) -> list[int]:
         """The position that each row's last token comes from; any of its own where the row has ended."""

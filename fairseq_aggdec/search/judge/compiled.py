@@ -1,9 +1,7 @@
-"""Choices, what stands of a draft and what it scores, in one call of the compiled library.
+"""The judge that decides in one call of the compiled library: choices, acceptance and log-probabilities.
 
-Where the verifier's own choices stand, or others among its best, and logits are on the host: what
-:meth:`~fairseq_aggdec.search.rules.Rules.applied`, :func:`~fairseq_aggdec.search.loop.judge` and
-:meth:`~fairseq_aggdec.search.rules.Rules.scores` do in a dozen operators, each of which takes as long there as a
-small product.
+For exact and top-beta acceptance of logits on the host. The dozen operators that it replaces take as long there as a
+small product each.
 """
 
 import ctypes
@@ -16,29 +14,22 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
+from fairseq_aggdec.search.judge.verdict import Asked
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
-from fairseq_aggdec.windows.window import Window
 
 
-def judges(accept: Acceptance, logits: Tensor, window: Window) -> Any:
-    """The library where it can judge a window, else None."""
-    known = accept is exact or isinstance(accept, TopBeta) or window.width == 1
-    return kernels() if known and reads(logits) else None
+def judges(logits: Tensor, asked: Asked, accept: Acceptance) -> bool:
+    """Whether this judge can decide."""
+    known = accept is exact or isinstance(accept, TopBeta) or asked.window.width == 1
+    return known and reads(logits) and kernels() is not None
 
 
-def judge_compiled(
-    library: Any,
-    accept: Acceptance,
-    rules: Rules,
-    logits: Tensor,
-    draft: Draft,
-    window: Window,
-    state: DecodeState,
-) -> Verdict:
-    """Finds each row's bifurcation, what it emits and the log-probabilities of that; logits (N, V) are as before."""
+def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Verdict:
+    """Judges in one call; arguments as for the tensors' judge."""
+    draft, window, state = asked
+    library: Any = kernels()
     # 0: only the verifier's own choices stand, or nothing was drafted
     beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
     rows, (count, types) = window.rows, logits.shape
@@ -81,7 +72,7 @@ def judge_compiled(
     gained = _split(told, 2 * rows + count, emitted)
     paths = _split(told, 2 * rows, emitted) if above else None
     kept = scores[: sum(emitted)]
-    return Verdict(window, None, draft.lengths, accepted, gained, paths, kept)
+    return Verdict(window, draft.lengths, accepted, gained, paths, kept)
 
 
 def _split(words: list[int], first: int, lengths: Sequence[int]) -> list[list[int]]:

@@ -61,7 +61,7 @@ class DeviceLoop:
     """Decodes batches, one after the other.
 
     Args:
-        verifier, accept, rules: as in :func:`~fairseq_aggdec.search.loop.draft_and_verify`.
+        verifier, accept, rules: as of :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
         drafter: drafts on the device.
     """
 
@@ -183,6 +183,10 @@ class DeviceLoop:
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
         return shape.rows * shape.width
+
+    def takes_over(self) -> bool:
+        """Whether this loop decodes the batch that has been started, and not the host's."""
+        return self.captures()
 
     def captures(self) -> bool:
         """Whether whole iterations of the batch can be captured."""

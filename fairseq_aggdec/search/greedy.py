@@ -1,0 +1,76 @@
+"""The search for one hypothesis per sentence: drafts are verified, accepted and committed."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.acceptance import Acceptance
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.judge import compiled, host, tensors
+from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Kept, Verdict
+from fairseq_aggdec.windows.window import Window
+
+
+@dataclass
+class GreedySearch:
+    """Decodes every row of ``state`` to its end (in place).
+
+    Attributes:
+        verifier: tells what of a draft it can read.
+        drafter: has been started on the batch.
+        accept: which drafted tokens are accepted, see :mod:`fairseq_aggdec.search.acceptance`.
+        rules: generation options.
+        counters: are added to.
+    """
+
+    verifier: Verifier
+    drafter: Drafter
+    accept: Acceptance
+    rules: Rules
+    state: DecodeState
+    counters: Counters
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.state.rows
+
+    def ask(self) -> Window:
+        proposed = self.drafter.draft(self.state)
+        draft = self.verifier.readable(proposed)
+        self.whole = draft is proposed
+        self.asked = Asked(draft, self.state.window(draft), self.state)
+        return self.asked.window
+
+    def take(self, window: Window, logits: Tensor) -> Kept:
+        verdict = self._judged(logits)
+        verdict.whole = self.whole
+        commit(verdict, self.rules, self.state)
+        self.drafter.observe(verdict, self.state)
+        self.counters.add(verdict)
+        moved = verdict.moved()
+        rows = self.state.release_finished()
+        if rows:
+            self.drafter.keep_rows(rows)
+        return Kept(rows, moved)
+
+    def _judged(self, logits: Tensor) -> Verdict:
+        for judge in (compiled, host):
+            if judge.judges(logits, self.asked, self.accept):
+                return judge.judge(logits, self.asked, self.rules, self.accept)
+        return tensors.judge(logits, self.asked, self.rules, self.accept)
+
+
+def commit(verdict: Verdict, rules: Rules, state: DecodeState) -> None:
+    """Appends what the rows emit, with its scores, to the rows; before that, the draft to their histories."""
+    if state.rows[0].history is not None:
+        for row, drafted in zip(state.rows, verdict.window.drafted_paths(), strict=True):
+            assert row.history is not None
+            row.history.append(row.tokens[1:] + drafted)
+    assert verdict.scores is not None
+    scores = rules.free_forced_ends(verdict.scores, verdict.emitted, state)
+    state.commit(verdict.emitted, scores)
