@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         *("keys of an accepted path are not moved", "engine/verifier.py"),
-        "        if moved:\n",
+        "        if kept.moved:\n",
         "        if False:\n",
         (TREES,),
     ),

@@ -15,7 +15,7 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.ahead import DeviceLoop, Emitted
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.generator import DraftAndVerifyGenerator, Request
+from fairseq_aggdec.search.generator import Batch, DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy import commit
 from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.judge.verdict import scored
@@ -81,16 +81,16 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
             self.verifier.prepare()
         self.drafter.prepare(self.verifier)
 
-    def _start(self, request: Request, state: DecodeState, limits: Limits) -> bool:
+    def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         with self.counters.clock("encoder"):
             if self.drafter.model.shares_encoder:
                 for member in self.verifier.members:  # their encoders: nothing is verified
-                    member.start(request.net_input, limits.capacity)
+                    member.start(batch.net_input, limits.capacity)
         with self.counters.clock("draft"):
-            self.drafter.start(request.sample, self.verifier, state)
+            self.drafter.start(batch.sample, self.verifier, state)
         if not self.drafter.readable:
             raise ValueError(
-                f"a source of {request.source.size(1)} tokens is longer than the drafter of --drafter-path can read; "
+                f"a source of {batch.source.size(1)} tokens is longer than the drafter of --drafter-path can read; "
                 "--decoding gad leaves it to the verifier"
             )
         for row in state.rows:

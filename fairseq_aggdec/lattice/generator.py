@@ -20,7 +20,7 @@ from fairseq_aggdec.lattice.viterbi import BestPaths, Form
 from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.generator import CachedGenerator, Request
+from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.windows.transfer import on_host, read
 
 ROWS_AT_ONCE = 4  # sentences on a CPU
@@ -98,10 +98,10 @@ class LatticeGenerator(CachedGenerator):
     def _build_verifier(self, models: list[Any], precision: Precision) -> EdgeScorer:
         return EdgeScorer(models, self.normalise, precision, self.temperature)
 
-    def _decode(self, request: Request) -> list[Searched]:
+    def _decode(self, batch: Batch) -> list[Searched]:
         done = []
-        for part in _cache_sized(request.net_input):
-            done.append(self._best(part, request.start))
+        for part in _cache_sized(batch.net_input):
+            done.append(self._best(part, batch.start))
             self.counters.calls += 1
         return done
 

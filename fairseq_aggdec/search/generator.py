@@ -34,7 +34,7 @@ WARM_UP_TOKENS = 12
 
 
 @dataclass(frozen=True)
-class Request:
+class Batch:
     """A batch that a generator is to decode.
 
     Attributes:
@@ -142,9 +142,9 @@ class CachedGenerator(SequenceGenerator):
         prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
         start = self.eos if bos_token is None else bos_token
         self.options = Options.of(self)
-        request = Request(sample, start, prefixes)
+        batch = Batch(sample, start, prefixes)
         with torch.inference_mode():
-            done = self._decode(request)
+            done = self._decode(batch)
         found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         send_hypotheses(found, source.device)
         return found
@@ -157,10 +157,10 @@ class CachedGenerator(SequenceGenerator):
         """What has to know before a batch whether weights have changed."""
         yield from self.verifier.watches
 
-    def _limits(self, request: Request) -> Limits:
-        return self.options.limits(request.net_input, self.model.models)
+    def _limits(self, batch: Batch) -> Limits:
+        return self.options.limits(batch.net_input, self.model.models)
 
-    def _decode(self, request: Request) -> Any:
+    def _decode(self, batch: Batch) -> Any:
         """Decodes a batch, and counts it; returns what :meth:`_hypotheses` reads."""
         raise NotImplementedError
 
@@ -247,10 +247,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         yield from super()._watches()
         yield from self.drafter.watches
 
-    def _decode(self, request: Request) -> DecodeState:
-        limits = self._limits(request)
-        state = DecodeState(self._rows(request, limits), self.eos, request.source.device)
-        restricted = self._start(request, state, limits)
+    def _decode(self, batch: Batch) -> DecodeState:
+        limits = self._limits(batch)
+        state = DecodeState(self._rows(batch, limits), self.eos, batch.source.device)
+        restricted = self._start(batch, state, limits)
         drafted, sentences = self.counters.drafted, len(state.rows)
         self._run_loop(state, restricted)
         self.counters.sentences += sentences
@@ -258,23 +258,21 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self.counters.undrafted += sentences
         return state
 
-    def _start(self, request: Request, state: DecodeState, limits: Limits) -> bool:
+    def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
         beside = Beside(state.device)
         with self.counters.clock("encoder"):
             types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
-                types = self.shortlist(request.source)
+                types = self.shortlist(batch.source)
             self.verifier.cached_only = self.drafter.needs_cached_decoder
             strict = self.verifier.strict
-            self.verifier.start(
-                request.net_input, limits.longest + 1 if strict else limits.capacity
-            )
+            self.verifier.start(batch.net_input, limits.longest + 1 if strict else limits.capacity)
             if types is not None:
                 self.verifier.restrict(types)
         start = beside.work if self.drafter.starts_beside else nullcontext
         with self.counters.clock("draft"), start():
-            self.drafter.start(request.sample, self.verifier, state)
+            self.drafter.start(batch.sample, self.verifier, state)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
@@ -308,15 +306,15 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self.device_loop = loop
         return loop
 
-    def _rows(self, request: Request, limits: Limits) -> list[Row]:
+    def _rows(self, batch: Batch, limits: Limits) -> list[Row]:
         return [
             Row(
                 index,
-                [request.start],
+                [batch.start],
                 end=end,
                 floor=limits.floor,
                 strict_floor=end if limits.exact else 0,
-                prefix=request.prefixes[index],
+                prefix=batch.prefixes[index],
                 history=[] if self.retain_history else None,
             )
             for index, end in enumerate(limits.ends)

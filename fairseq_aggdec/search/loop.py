@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.windows.draft import Kept
 
 
 class Search(Protocol):
@@ -25,7 +24,7 @@ class Search(Protocol):
     def ask(self) -> Any:
         """The window that the model is to read next."""
 
-    def take(self, window: Any, logits: Tensor) -> Kept:
+    def take(self, window: Any, logits: Tensor) -> Any:
         """Goes on with the logits (N, V) of a window, and says what the model keeps."""
 
 
@@ -35,8 +34,8 @@ class ReadsWindows(Protocol):
     def logits(self, window: Any) -> Tensor:
         """(N, V) fp32 of the N positions of a window."""
 
-    def keep(self, kept: Kept) -> None:
-        """Moves and drops keys and values."""
+    def keep(self, kept: Any) -> None:
+        """Moves and drops keys and values, as the search said."""
 
 
 @torch.inference_mode()

@@ -268,7 +268,7 @@ def test_nothing_is_learned_from_a_draft_that_was_not_read(decoding: str) -> Non
 
 def verdict(emitted: list[list[int]], accepted: list[int]) -> Any:
     window: Any = SimpleNamespace()
-    return Verdict(window, torch.empty(0), [9, 9], accepted, emitted)
+    return Verdict(window, [9, 9], accepted, emitted)
 
 
 def test_refusals() -> None:

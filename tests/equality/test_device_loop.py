@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.budget.pace import Pace
+from fairseq_aggdec.search.ahead import DeviceLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 
@@ -49,6 +50,16 @@ LOOSE = {"top_beta": 12, "tolerance": 9.0}
 CPU = torch.device("cpu")
 
 
+def everywhere(loop: type[DeviceLoop]) -> type[DeviceLoop]:
+    """The loop on the device, without graphs and on a CPU too."""
+
+    class Everywhere(loop):  # type: ignore[misc, valid-type]
+        def takes_over(self) -> bool:
+            return True
+
+    return Everywhere
+
+
 @pytest.mark.parametrize("case", FOLLOWED + RELAXED, ids=lambda case: case.name)
 def test_both_loops_decide_alike(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -61,7 +72,7 @@ def test_both_loops_decide_alike(
         case = replace(case, task=device_cases.LENGTH | case.task)
     models, drafter = device_cases.random_models(case, SIZES)
     plain, alone = (device_cases.prepared(case, models, drafter, tmp_path, CPU) for _ in range(2))
-    alone.generator.on_host = True
+    alone.generator.on_device = everywhere(alone.generator.on_device)
     for seed, rows in enumerate((4, 1, 3, 4)):
         # An iteration in vain or none
         monkeypatch.setattr(Pace, "ahead", seed % 2)

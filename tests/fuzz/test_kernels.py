@@ -29,7 +29,7 @@ from tests.equality.test_cached_decoder import walk
 from tests.fuzz import budget
 from tests.fuzz.cases import transformer_shape
 from tests.support import make_model, make_task
-from tests.unit.test_judging import test_the_library_judges_as_the_operators_do as judging
+from tests.unit.test_judging import test_all_judges_say_the_same as judging
 from tests.unit.test_kernels import compiled
 
 PAD, EOS, UNK = 1, 2, 3

@@ -14,26 +14,28 @@ from fairseq_aggdec.search.acceptance import (
     drafted_next,
     exact,
 )
-from fairseq_aggdec.search.loop import judge
+from fairseq_aggdec.search.judge import host, tensors
+from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.window import Window
 
 EOS, VOCABULARY = 2, 9
+RULES = Rules(pad=0, unk=1, eos=EOS)
 TOKENS = st.integers(EOS, 6)
 
 
 def judged(drafts: list[list[int]], choices: list[int]) -> Verdict:
     """The verdict over rows that all stand at position 0, for given choices of the verifier (one per slot).
 
-    The same where the host knows what was drafted.
+    It is that of the host and that of the tensors.
     """
-    draft, last = Draft(drafts), [EOS] * len(drafts)
+    rows = [Row(index, [EOS], end=99, floor=0) for index in range(len(drafts))]
+    draft, state = Draft(drafts), DecodeState(rows, EOS, torch.device("cpu"))
     logits = torch.nn.functional.one_hot(torch.tensor(choices), VOCABULARY).float()
-    window = draft.window(last, [0] * len(drafts), torch.device("cpu"))
-    assert window.host == window.tokens.tolist()
-    on_host = judge(exact, logits, draft, window, EOS)
-    window.host = None
-    found = judge(exact, logits, draft, window, EOS)
+    asked = Asked(draft, state.window(draft), state)
+    found, on_host = (judge.judge(logits, asked, RULES, exact) for judge in (tensors, host))
     for name in ("drafted", "accepted", "emitted", "paths"):
         assert getattr(found, name) == getattr(on_host, name)
     return found

@@ -21,7 +21,7 @@ def iteration(drafted: list[int], accepted: list[int], emitted: list[list[int]])
         [0] * len(drafted),
         [n + 1 for n in drafted],
     )
-    return Verdict(window, window.tokens, drafted, accepted, emitted)
+    return Verdict(window, drafted, accepted, emitted)
 
 
 def worked_trace() -> Counters:
@@ -37,7 +37,7 @@ def worked_trace() -> Counters:
 
 def test_worked_trace() -> None:
     counters = worked_trace()
-    assert (counters.sentences, counters.calls, counters.iterations) == (2, 3, 5)
+    assert (counters.sentences, counters.iterations) == (2, 5)
     assert (counters.drafted, counters.accepted) == (10, 5)
     assert counters.tokens == 9
     assert dict(counters.emitted) == {4: 1, 1: 3, 2: 1}

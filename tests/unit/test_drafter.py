@@ -58,7 +58,7 @@ def test_a_tree_that_was_cut_teaches_nothing() -> None:
     window: Any = SimpleNamespace(widths=[2])
     for whole in (False, True):
         grower.trees = [Grown([5], [0], [-0.1])]
-        grower.observe(Verdict(window, None, [1], [1], [[5, 6]], whole=whole), seconds=1.0)
+        grower.observe(Verdict(window, [1], [1], [[5, 6]], whole=whole), seconds=1.0)
         assert (grower.seen, grower.trees) == (int(whole), [])
 
 

@@ -27,7 +27,12 @@ from fairseq_aggdec.drafters.trees import (
     grow,
 )
 from fairseq_aggdec.search.acceptance import exact
-from fairseq_aggdec.search.loop import best_path, judge, own_path
+from fairseq_aggdec.search.judge import host
+from fairseq_aggdec.search.judge.host import own_path
+from fairseq_aggdec.search.judge.tensors import best_path
+from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import TreeDraft, Verdict
 from tests.equality.test_gad import drafter as small_drafter
 
@@ -102,10 +107,11 @@ def test_nodes_that_stand_include_a_drafted_end(branches: bool) -> None:
     """Nothing is emitted at it, but it stands."""
     tokens, parents = [[7, 8, EOS], [9, 5]], [[0, 0, 2] if branches else [0, 1, 2], [0, 1]]
     draft = TreeDraft(tokens, parents)
-    window = draft.window([4, 4], [0, 3], torch.device("cpu"))
+    rows = [Row(0, [4], end=99, floor=0), Row(1, [4] * 4, end=99, floor=0)]
+    state = DecodeState(rows, EOS, torch.device("cpu"))
     choices = torch.tensor([8 if branches else 7, 8, EOS, 6, 9, 7, 6])
     logits = torch.nn.functional.one_hot(choices, 12).float()
-    found = judge(exact, logits, draft, window, EOS)
+    found = host.judge(logits, Asked(draft, state.window(draft), state), Rules(0, 1, EOS), exact)
     assert found.emitted == [[8, EOS] if branches else [7, 8, EOS], [9, 7]]
     assert found.nodes() == [[0, 2, 3] if branches else [0, 1, 2, 3], [0, 1]]
     assert [len(nodes) - 1 for nodes in found.nodes()] == found.accepted
@@ -245,5 +251,5 @@ def test_in_the_end_one_of_four_drafts_teaches() -> None:
         for _ in range(LEARNED_FROM + 40):
             grower.trees = [Grown([5], [0], [-0.1])]
             window: Any = SimpleNamespace(widths=[2])
-            grower.observe(Verdict(window, None, [1], [1], [[5, 6]]), seconds=1.0)
+            grower.observe(Verdict(window, [1], [1], [[5, 6]]), seconds=1.0)
     assert told == LEARNED_FROM + 40 / ONE_OF

@@ -11,16 +11,13 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
-from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Budget
+from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
+from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
-from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.search.generator import CachedGenerator, Request
-from fairseq_aggdec.search.rules import repeats
-from fairseq_aggdec.search.state import remaining
-from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.search.beam.tree import Tree
+from fairseq_aggdec.search.generator import Batch, CachedGenerator
+from fairseq_aggdec.search.loop import decode
 
 # A batch and the verifier -> the tokens of each sentence's text.
 Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
@@ -45,10 +42,12 @@ class BeamGenerator(CachedGenerator):
     Attributes:
         budget: what is learned about the latter, made when the device is known, which training changes.
         searches: of the last batch.
+        search_type: what searches a batch.
         watch: is called with the searches of a batch after every call of the decoder; None: nobody asks.
     """
 
     watch: Callable[[Sequence[SentenceSearch]], None] | None = None
+    search_type: type[BeamSearch] = BeamSearch
 
     def __init__(
         self,
@@ -69,16 +68,23 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
-    def _decode(self, request: Request) -> list[SentenceSearch]:
-        device = request.source.device
+    def _decode(self, batch: Batch) -> list[SentenceSearch]:
         if self.budget is None:
-            self.budget = Budget(device.type, self.beam_size)
+            self.budget = Budget(batch.source.device.type, self.beam_size)
         self.budget.batches += 1
-        limits = self._limits(request)
-        self.searches = searches = self._searches(request, limits)
+        limits = self._limits(batch)
+        self.searches = searches = self._searches(batch, limits)
         with self.counters.clock("encoder"):
-            self.verifier.start(request.net_input, self.beam_size * limits.capacity)
-        self._search(list(searches), self.budget, device)
+            self.verifier.start(batch.net_input, self.beam_size * limits.capacity)
+        search_of_all = self.search_type(
+            list(searches),
+            self.options,
+            self.budget.plan if self.ahead else nothing_ahead,
+            batch.source.device,
+            self._foretell if self.foreteller is not None else None,
+            self.watch,
+        )
+        decode(self.verifier, search_of_all, self.counters)
         for search in searches:
             search.count(self.counters)
             for guess, used in search.outcome():
@@ -86,10 +92,10 @@ class BeamGenerator(CachedGenerator):
         self.budget.gained([worth for search in searches for worth in search.worth()])
         return searches
 
-    def _searches(self, request: Request, limits: Limits) -> list[SentenceSearch]:
+    def _searches(self, batch: Batch, limits: Limits) -> list[SentenceSearch]:
         texts: Sequence[Sequence[int]] = [()] * len(limits.ends)
         if self.texts is not None:
-            texts = self.texts(request.sample, self.verifier)
+            texts = self.texts(batch.sample, self.verifier)
         return [
             SentenceSearch(
                 index,
@@ -98,105 +104,21 @@ class BeamGenerator(CachedGenerator):
                     self.beam_size,
                     limits.longest,
                     limits.floor,
-                    request.prefixes[index],
+                    batch.prefixes[index],
                     self.pad,
                     max(0.0, -self.unk_penalty),
                     end if limits.exact else None,
                 ),
-                Tree(request.start),
+                Tree(batch.start),
                 texts[index],
                 history=[] if self.retain_history else None,
             )
             for index, end in enumerate(limits.ends)
         ]
 
-    def _search(self, searches: list[SentenceSearch], budget: Budget, device: torch.device) -> None:
-        """Searches every sentence to its end."""
-        counters = self.counters
-        while searches:
-            with counters.clock("draft"):
-                plan = budget.plan(len(searches)) if self.ahead else NOTHING_AHEAD
-                requests = [search.requests(plan) for search in searches]
-            with counters.clock("verify"):
-                tables = self._evaluate(searches, requests, device)
-            with counters.clock("other"):
-                for search, nodes, rows in zip(searches, requests, tables, strict=True):
-                    search.receive(nodes, rows)
-                    search.advance()
-                counters.calls += 1
-                if self.watch is not None:
-                    self.watch(searches)
-            if self.foreteller is not None and plan.foretold >= 0:
-                with counters.clock("draft"):
-                    self.foreteller.foretell(searches, self.verifier)
-            with counters.clock("other"):
-                keep = remaining([not search.done for search in searches])
-                if keep is not None:
-                    searches[:] = [searches[row] for row in keep]
-                    if keep:
-                        self.verifier.keep_rows(keep)
-
-    def _evaluate(
-        self,
-        searches: Sequence[SentenceSearch],
-        requests: Sequence[Sequence[int]],
-        device: torch.device,
-    ) -> list[list[Any]]:
-        """Runs the decoder over the requested prefixes of every row; one copy to the device, one back."""
-        starts = [search.tree.places for search in searches]
-        seen: list[int] = []
-        tokens: list[int] = []
-        depths: list[int] = []
-        needed: list[int] = []
-        # Not by what is banned here: a draft may not change how a score is rounded.
-        banned: list[tuple[int, int]] | None = [] if self.no_repeat_ngram_size > 0 else None
-        for search, nodes in zip(searches, requests, strict=True):
-            tree, rules = search.tree, search.rules
-            if banned is not None:
-                banned += self._repeats(tree, nodes, len(seen))
-            seen += tree.place(nodes)
-            tokens += [tree.tokens[node] for node in nodes]
-            own = [tree.depths[node] for node in nodes]
-            needed += map(rules.wanted, own)
-            depths += own
-        widths = [len(nodes) for nodes in requests]
-        window = TreeWindow(tokens, starts, widths, depths, seen, device)
-        numbers = to_device([*tokens, *depths, *needed], device)  # at once
-        window.tokens, window.depths, wanted = numbers.view(3, -1).unbind(0)
-        logits = self.verifier.logits(window)
-        count = min(self.beam_size + 1, logits.size(1))
-        table = best_tokens(logits, count, wanted, self.pad, self.unk, self.unk_penalty, banned)
-        return self._tables(searches, requests, table.cpu())
-
-    def _tables(
-        self,
-        searches: Sequence[SentenceSearch],
-        requests: Sequence[Sequence[int]],
-        table: Tensor,
-    ) -> list[list[Any]]:
-        """What the rules make of :func:`best_tokens`, on the host."""
-        count = table.size(1) // 2
-        words = table[:, count : 2 * count].int()
-        tables, at = [], iter(zip(table.tolist(), words.tolist(), strict=True))
-        for search, nodes in zip(searches, requests, strict=True):
-            depths, rules = search.tree.depths, search.rules
-            own = []
-            for node, (row, tokens) in zip(nodes, at):  # noqa: B905  (the rows of all sentences)
-                if row[0] != row[0]:  # NaN; what was evaluated in vain does no harm
-                    search.tree.broken.add(node)
-                    own.append(NOTHING)
-                    continue
-                own.append(rules.table(depths[node], tokens, row[:count], row[-1]))
-            tables.append(own)
-        return tables
-
-    def _repeats(self, tree: Tree, nodes: Sequence[int], first: int) -> list[tuple[int, int]]:
-        """(index in the window, token) of what would complete an n-gram that occurred before."""
-        found, size, start = [], self.no_repeat_ngram_size, tree.tokens[ROOT]
-        for index, node in enumerate(nodes, first):
-            words = tree.words(node)
-            found += [(index, token) for _, token in repeats(words, len(words), size, start)]
-        return found
+    def _foretell(self, searches: Sequence[SentenceSearch]) -> None:
+        assert self.foreteller is not None
+        self.foreteller.foretell(searches, self.verifier)
 
     def _hypotheses(self, done: list[SentenceSearch]) -> list[list[Hypothesis]]:
         """All hypotheses, best first as stock sorts them."""

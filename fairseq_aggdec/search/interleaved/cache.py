@@ -1,5 +1,8 @@
 """The cached decoder under a beam of interleaved hypotheses: windows of one step, rows copied and reordered."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -33,22 +36,34 @@ class SlotWindow(Window):
         return additive_mask(hidden.unsqueeze(0), dtype)
 
 
-def gather_rows(verifier: Verifier, rows: Tensor) -> None:
-    """Makes row ``rows[i]`` the new row i; rows may come several times or not at all, and their number may change.
+class KeptBeams(NamedTuple):
+    """What is kept of a step.
 
-    Args:
-        rows: (R,) int64 on the device.
+    Attributes:
+        rows: (R,) int64 on the device: row ``rows[i]`` becomes row i. A row may come several times or not at all, and
+            the number of rows may change. None: all rows stay as they are.
+        within: positions that have been written, where all rows stay within their sentence, whose source needs no
+            moving; 0: rows may come from anywhere.
     """
-    for member in verifier.members:
-        member.decoder.gather_rows(rows)
+
+    rows: Tensor | None
+    within: int = 0
 
 
-def reorder_beams(verifier: Verifier, rows: Tensor, positions: int) -> None:
-    """As :func:`gather_rows` for rows that stay within their sentence, whose source needs no moving.
+@dataclass(frozen=True)
+class BeamsModel:
+    """A verifier under a beam of hypotheses."""
 
-    Args:
-        rows: (R,) int64 on the device, R as before.
-        positions: how many positions have been written.
-    """
-    for member in verifier.members:
-        member.decoder.reorder(rows, positions)
+    verifier: Verifier
+
+    def logits(self, window: SlotWindow) -> Tensor:
+        return self.verifier.logits(window)
+
+    def keep(self, kept: KeptBeams) -> None:
+        if kept.rows is None:
+            return
+        for member in self.verifier.members:
+            if kept.within:
+                member.decoder.reorder(kept.rows, kept.within)
+            else:
+                member.decoder.gather_rows(kept.rows)

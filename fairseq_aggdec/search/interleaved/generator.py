@@ -16,8 +16,16 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.generator import CachedGenerator, Request
-from fairseq_aggdec.search.interleaved.search import Found, InterleavedSearch, StepRules, Written
+from fairseq_aggdec.search.generator import Batch, CachedGenerator
+from fairseq_aggdec.search.interleaved.cache import BeamsModel
+from fairseq_aggdec.search.interleaved.search import (
+    Found,
+    InterleavedSearch,
+    StepRules,
+    Written,
+    to_host,
+)
+from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.transfer import on_host, sent, to_device
 
 FIRST, ALL = "first", "all"
@@ -73,25 +81,27 @@ class InterleavedGenerator(CachedGenerator):
         self.print_alignment = print_alignment
         self.geometry = common_geometry(models)
 
-    def _limits(self, request: Request) -> Limits:
+    def _limits(self, batch: Batch) -> Limits:
         """A step is written whole, so an output ends at the last slot of one."""
         longest = self.max_len // self.geometry.step * self.geometry.step - 1
-        return self.options.limits(request.net_input, self.model.models, longest)
+        return self.options.limits(batch.net_input, self.model.models, longest)
 
-    def _decode(self, request: Request) -> tuple[Request, list[Found]]:
-        limits = self._limits(request)
+    def _decode(self, batch: Batch) -> tuple[Batch, list[Found]]:
+        limits = self._limits(batch)
         with self.counters.clock("encoder"):
-            self.verifier.start(request.net_input, self.geometry.width(limits.capacity))
+            self.verifier.start(batch.net_input, self.geometry.width(limits.capacity))
         self.verifier.refuse_probabilities(self.decoding)
         search = InterleavedSearch(
-            self.verifier,
             self.geometry,
             self._rules(limits),
             self.beam_size,
-            self.counters,
+            batch.start,
+            batch.source.device,
             self.any_ending,
         )
-        return request, search.run(request.start, request.source.device)
+        decode(BeamsModel(self.verifier), search, self.counters)
+        to_host(search.found)
+        return batch, search.found
 
     def _rules(self, limits: Limits) -> StepRules:
         return StepRules(
@@ -105,9 +115,9 @@ class InterleavedGenerator(CachedGenerator):
             all_agree=self.end_condition == ALL,
         )
 
-    def _hypotheses(self, done: tuple[Request, list[Found]]) -> list[list[Hypothesis]]:
+    def _hypotheses(self, done: tuple[Batch, list[Found]]) -> list[list[Hypothesis]]:
         """Line 20: the B best by score, in reading order."""
-        request, sentences = done
+        batch, sentences = done
         for row, sentence in enumerate(sentences):
             if sentence.broken or not sentence.hypotheses:
                 raise NonFiniteError(row)
@@ -122,7 +132,7 @@ class InterleavedGenerator(CachedGenerator):
             if self.dedup:
                 remove_repeats(one, self.dedup)
         if self.print_alignment:
-            self._align(request.net_input, found)
+            self._align(batch.net_input, found)
         return found
 
     def _hypothesis(self, written: Written, steps: int) -> Hypothesis:

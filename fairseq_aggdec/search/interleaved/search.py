@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.interleaved.cache import SlotWindow, gather_rows, reorder_beams
+from fairseq_aggdec.search.interleaved.cache import KeptBeams, SlotWindow
 from fairseq_aggdec.search.interleaved.step import Steps, best_steps
 from fairseq_aggdec.windows.transfer import read, to_device
 
@@ -157,65 +155,59 @@ class InterleavedSearch:
     """Algorithm 1 for models of one geometry.
 
     Args:
-        verifier: has been started on the batch.
-        geometry: of its models.
+        geometry: of the models.
         rules: generation options.
         beam: B.
-        counters: are added to.
+        start: what the slots of the first step read.
+        device: of the models.
         any_ending: take up every ending among the B best continuations of a hypothesis.
+
+    Attributes:
+        found: of each sentence; B finished hypotheses, ``any_ending`` B or more, fewer at the length limit.
     """
 
     def __init__(
         self,
-        verifier: Verifier,
         geometry: Geometry,
         rules: StepRules,
         beam: int,
-        counters: Counters,
+        start: int,
+        device: torch.device,
         any_ending: bool = False,
     ):
-        self.verifier, self.geometry, self.rules = verifier, geometry, rules
-        self.beam, self.counters = beam, counters
-        self.any_ending = any_ending
+        self.geometry, self.rules, self.beam, self.any_ending = geometry, rules, beam, any_ending
         self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
-
-    @torch.inference_mode()
-    def run(self, start: int, device: torch.device) -> list[Found]:
-        """Decodes the batch: per sentence B finished hypotheses, ``any_ending`` B or more, fewer at the length limit.
-
-        Args:
-            start: what the slots of the first step read.
-            device: of the models.
-        """
-        count, step = len(self.rules.limits), self.geometry.step
-        found = [Found() for _ in range(count)]
+        count = len(rules.limits)
+        self.found = [Found() for _ in range(count)]
         totals = torch.zeros(count, dtype=torch.float32, device=device)
         nothing = totals.new_empty(count, 0)
-        beams = Beams(list(range(count)), 1, totals, nothing.long(), nothing)
-        read = torch.full((count * step,), start, device=device)
-        first = 0
-        while beams.sentences:
-            rows = len(beams.totals)
-            with self.counters.clock("verify"):
-                logits = self.verifier.logits(SlotWindow(read, first, rows, self.geometry))
-            with self.counters.clock("other"):
-                steps = self._continuations(logits, first, beams)
-                beams = self._advance(steps, beams, found, first)
-                read = beams.tokens[:, first:].flatten()
-            self.counters.calls += 1
-            first += step
-        to_host(found)
-        return found
+        self.beams = Beams(list(range(count)), 1, totals, nothing.long(), nothing)
+        self.read = torch.full((count * geometry.step,), start, device=device)
+        self.first = 0  # slot of the next step
 
-    def _continuations(self, logits: Tensor, first: int, beams: Beams) -> Steps:
+    @property
+    def rows(self) -> list[int]:
+        return self.beams.sentences
+
+    def ask(self) -> SlotWindow:
+        return SlotWindow(self.read, self.first, len(self.beams.totals), self.geometry)
+
+    def take(self, window: SlotWindow, logits: Tensor) -> KeptBeams:
+        steps = self._continuations(logits)
+        self.beams, kept = self._advance(steps, self.beams)
+        self.read = self.beams.tokens[:, self.first :].flatten()
+        self.first += self.geometry.step
+        return kept
+
+    def _continuations(self, logits: Tensor) -> Steps:
         grid = logits.view(-1, self.geometry.step, logits.size(1))
         width = min(self.width, grid.size(2))
-        best = self.rules.best_words(grid, first, beams.row_sentences, width)
+        best = self.rules.best_words(grid, self.first, self.beams.row_sentences, width)
         return best_steps(*best, self.rules.eos, self.rules.pad)
 
-    def _advance(self, steps: Steps, beams: Beams, found: list[Found], first: int) -> Beams:
+    def _advance(self, steps: Steps, beams: Beams) -> tuple[Beams, KeptBeams]:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
-        count, beam = len(beams.sentences), self.beam
+        count, beam, found = len(beams.sentences), self.beam, self.found
         totals = beams.totals.unsqueeze(1) + steps.totals  # (R, W)
         ended = steps.ends < self.geometry.step
         going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
@@ -232,8 +224,8 @@ class InterleavedSearch:
         finished = [i for i, flag in enumerate(flags) if flag]
         if finished:
             finished.sort(key=scores.__getitem__, reverse=True)
-            lengths = [first + int(ends[i]) + 1 for i in finished]
-            self._collect(finished, lengths, steps, beams, found)
+            lengths = [self.first + int(ends[i]) + 1 for i in finished]
+            self._collect(finished, lengths, steps, beams)
         for sentence, lost in zip(beams.sentences, broken, strict=True):
             found[sentence].steps += 1
             found[sentence].broken |= bool(lost)
@@ -242,12 +234,12 @@ class InterleavedSearch:
             for i, sentence in enumerate(beams.sentences)
             if alive[i] and len(found[sentence].hypotheses) < beam
         ]
-        return self._select(steps, beams, live, best, stays, first)
+        return self._select(steps, beams, live, best, stays)
 
     def _select(
-        self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int], first: int
-    ) -> Beams:
-        """The beams that go on, with the cache behind them: ``live``, ``best`` (N, B) scores and continuations."""
+        self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int]
+    ) -> tuple[Beams, KeptBeams]:
+        """The beams that go on and what is kept for them: ``live``, ``best`` (N, B) scores and continuations."""
         leaving = len(stays) < len(beams.sentences)
         per_sentence = beams.width * steps.totals.size(1)
         chosen = (
@@ -258,13 +250,12 @@ class InterleavedSearch:
             live, chosen = live[index], chosen[index]
         chosen = chosen.flatten()  # (R',) of the R * W continuations
         rows = chosen // steps.totals.size(1)
-        if stays:
-            if leaving or beams.width < self.beam:
-                gather_rows(self.verifier, rows)
-            elif self.beam > 1:
-                reorder_beams(self.verifier, rows, first + self.geometry.step)
+        kept = KeptBeams(rows if stays and (leaving or beams.width < self.beam) else None)
+        if stays and kept.rows is None and self.beam > 1:
+            kept = KeptBeams(rows, within=self.first + self.geometry.step)
         sentences = [beams.sentences[i] for i in stays]
-        return Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
+        going_on = Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
+        return going_on, kept
 
     def _collect(
         self,
@@ -272,7 +263,6 @@ class InterleavedSearch:
         lengths: list[int],
         steps: Steps,
         beams: Beams,
-        found: list[Found],
     ) -> None:
         """Takes up finished hypotheses of so many tokens, given as indices into (R, W), best first.
 
@@ -282,6 +272,6 @@ class InterleavedSearch:
         width = steps.totals.size(1)
         tokens, scores = beams.written(steps, index)
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
-            hypotheses = found[beams.sentences[flat // width // beams.width]].hypotheses
+            hypotheses = self.found[beams.sentences[flat // width // beams.width]].hypotheses
             if self.any_ending or len(hypotheses) < self.beam:
                 hypotheses.append(Written(tokens[i, :length], scores[i, :length]))

@@ -18,9 +18,9 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.replay import force_length
 from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.search.beam.batch import BeamSearch
 from fairseq_aggdec.search.beam.budget import Budget, Guess
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.beam.search import SentenceSearch
 
 
 class SteadyBudget(Budget):
@@ -58,7 +58,7 @@ def record_searches(session: Session, beam: int, limit: int | None) -> list[Sear
     """Decodes sentences of a session one by one, and keeps what the searches saw."""
     generator, _ = session.generator("beam", beam)
     assert isinstance(generator, BeamGenerator)
-    tables, texts = generator._tables, generator.texts
+    texts = generator.texts
     assert texts is not None
     generator.budget = SteadyBudget("cpu", beam)
     found: list[SearchRecord] = []
@@ -68,13 +68,14 @@ def record_searches(session: Session, beam: int, limit: int | None) -> list[Sear
         found[-1].text = list(copied[0])
         return copied
 
-    def keep_rows(searches: Sequence[SentenceSearch], requests: Any, table: Tensor) -> Any:
-        tree = searches[0].tree
-        for node, row in zip(requests[0], table.tolist(), strict=True):
-            found[-1].rows[tuple(tree.words(node))] = row
-        return tables(searches, requests, table)
+    class Recording(BeamSearch):
+        def tables(self, table: Tensor) -> Any:
+            tree = self.rows[0].tree
+            for node, row in zip(self.requests[0], table.tolist(), strict=True):
+                found[-1].rows[tuple(tree.words(node))] = row
+            return super().tables(table)
 
-    generator.texts, generator._tables = keep_texts, keep_rows  # type: ignore[method-assign]
+    generator.texts, generator.search_type = keep_texts, Recording
     for sample in session.batches(1, limit):
         source = sample["net_input"]["src_tokens"][0].tolist()
         found.append(SearchRecord(Record(sample["id"].item(), source)))
@@ -89,14 +90,16 @@ def replayed(session: Session, beam: int, records: Sequence[SearchRecord]) -> Sy
     generator, counters = session.generator("beam", beam)
     assert isinstance(generator, BeamGenerator)
     generator.budget = SteadyBudget("cpu", beam)
-    tables, current = generator._tables, [records[0]]
+    current = [records[0]]
 
-    def take_rows(searches: Any, requests: Any, table: Tensor) -> Any:
-        known = [current[0].rows[tuple(searches[0].tree.words(node))] for node in requests[0]]
-        return tables(searches, requests, torch.tensor(known))
+    class Replayed(BeamSearch):
+        def tables(self, table: Tensor) -> Any:
+            tree = self.rows[0].tree
+            known = [current[0].rows[tuple(tree.words(node))] for node in self.requests[0]]
+            return super().tables(torch.tensor(known))
 
     generator.texts = lambda sample, verifier: [current[0].text]
-    generator._tables = take_rows  # type: ignore[method-assign]
+    generator.search_type = Replayed
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         current[0] = records[sample["id"].item()]
