@@ -12,9 +12,10 @@ from fairseq_aggdec.version import __version__
 
 if TYPE_CHECKING:
     from fairseq_aggdec.api import Hypothesis, Translator, from_pretrained
+    from fairseq_aggdec.pipelines.takeover import adopt
 
 INTERFACE = ["Hypothesis", "Translator", "from_pretrained"]  # loaded when asked for
-__all__ = ["Hypothesis", "Translator", "__version__", "from_pretrained", "register"]
+__all__ = ["Hypothesis", "Translator", "__version__", "adopt", "from_pretrained", "register"]
 
 register_with_fairseq()
 
@@ -29,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from fairseq_aggdec import api
 
         return getattr(api, name)
+    if name == "adopt":
+        from fairseq_aggdec.pipelines import takeover
+
+        return takeover.adopt
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

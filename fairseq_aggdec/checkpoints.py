@@ -17,7 +17,6 @@ from fairseq_aggdec.compat import CheckpointError, checked_model
 from fairseq_aggdec.stored_options import check_names, option, shown
 
 if TYPE_CHECKING:
-    from fairseq.data import Dictionary
     from torch import nn
 
 logger = logging.getLogger(__name__)
@@ -54,33 +53,40 @@ class DictionaryMismatch(CheckpointError):
         self.reason = reason
 
 
-def check_files(cfg: Any, kind: str) -> None:
+def check_files(cfg: Any, kind: str, chosen: bool = False) -> None:
     """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
 
     Args:
         cfg: of the task.
         kind: the task of the plugin that it is, or is derived from.
+        chosen: a task of fairseq, which the user has named: it decodes other tasks' checkpoints as stock does, and a
+            warning says so.
 
     Raises:
         CheckpointError: a file that must not be loaded, or is of another task.
         ValueError: overrides that are no dictionary of plain values.
     """
-    overrides = _named(cfg, "model_overrides")
+    overrides = named(cfg, "model_overrides")
     if overrides is not None:
         check_overrides(overrides)
-    check_models(_named(cfg, "model_paths"), kind, getattr(cfg, "_name", None))
-    language_model = _named(cfg, "lm_path")
+    paths = named(cfg, "model_paths", "path")
+    check_models(paths, kind, getattr(cfg, "_name", None), chosen)
+    language_model = named(cfg, "lm_path")
     if language_model is not None and (state := checked_model(language_model)) is not None:
         check_names(state, f"--lm-path {language_model}")
 
 
-def _named(cfg: Any, name: str) -> str | None:
-    """A text that a task's configuration takes from another section; None where there is no such section."""
-    try:
-        value = getattr(cfg, name, None)
-    except OmegaConfBaseException:
-        return None
-    return value if isinstance(value, str) and not value.startswith("${") else None
+def named(cfg: Any, *names: str) -> str | None:
+    """The first text that a task's configuration holds under one of these names, which it may take from another
+    section; None where there is no such section."""
+    for name in names:
+        try:
+            value = getattr(cfg, name, None)
+        except OmegaConfBaseException:
+            continue
+        if isinstance(value, str) and not value.startswith("${"):
+            return value
+    return None
 
 
 def check_overrides(text: str) -> None:
@@ -95,12 +101,14 @@ def check_overrides(text: str) -> None:
         )
 
 
-def check_models(paths: str | None, kind: str, name: str | None = None) -> None:
+def check_models(
+    paths: str | None, kind: str, name: str | None = None, chosen: bool = False
+) -> None:
     """Raises :class:`CheckpointError` for the first checkpoint that cannot be decoded with the task.
 
     Args:
         paths: ``--path``, several joined by ``:``; a missing file is left to fairseq, which names it well.
-        kind, name: of the task, as for :func:`check_task`.
+        kind, name, chosen: of the task, as for :func:`check_task`.
     """
     from fairseq.utils import split_paths
 
@@ -108,15 +116,17 @@ def check_models(paths: str | None, kind: str, name: str | None = None) -> None:
         state = checked_model(path)
         if state is None:
             continue
-        check_task(state, path, kind, name)
+        check_task(state, path, kind, name, chosen)
         check_names(state, path)
-        if not any(name.startswith("encoder.") for name in state["model"]):
+        if not chosen and not any(name.startswith("encoder.") for name in state["model"]):
             raise CheckpointError(
                 f"{path} has no encoder: this task decodes encoder-decoder models."
             )
 
 
-def check_task(state: Mapping[str, Any], path: str, kind: str, name: str | None = None) -> None:
+def check_task(
+    state: Mapping[str, Any], path: str, kind: str, name: str | None = None, chosen: bool = False
+) -> None:
     """Raises :class:`CheckpointError` if a checkpoint belongs to a task that prepares or starts sentences otherwise.
 
     A task of somebody else's that we cannot judge gets a warning.
@@ -124,6 +134,7 @@ def check_task(state: Mapping[str, Any], path: str, kind: str, name: str | None 
     Args:
         kind: the task of the plugin that is to decode it.
         name: of that task, where it is one that somebody derived.
+        chosen: by the user, who gets a warning where stock fairseq would decode it too.
     """
     own = option(state, "task._name", "task") or "translation"
     if own in (kind, name) or {own, kind} <= AS_TRANSLATION:
@@ -134,7 +145,7 @@ def check_task(state: Mapping[str, Any], path: str, kind: str, name: str | None 
     said = (
         f"{path} was trained with --task {own}, which is not --task {name or kind} ({difference})"
     )
-    if difference == UNKNOWN:
+    if difference == UNKNOWN or chosen:
         logger.warning("%s: compare its outputs with those of --task %s", said, own)
         return
     raise CheckpointError(f"{said}: its outputs would be wrong, so decode it with --task {own}.")
@@ -151,6 +162,7 @@ def _difference(own: str) -> str | None:
     found = TASK_REGISTRY.get(own)
     if found is None:
         return UNKNOWN
+    found = getattr(found, "taken_over", None) or found
     if issubclass(found, TranslationTask):
         plain = TranslationTask, TASK_REGISTRY[AGGDEC]
         changed = [
@@ -188,14 +200,12 @@ def check_built(cfg: Any, path: str) -> None:
         )
 
 
-def check_when_loaded(
-    model: nn.Module, dictionaries: Mapping[str, Dictionary], data: str, path: str
-) -> None:
+def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) -> None:
     """Has a model raise :class:`DictionaryMismatch`, once, if the parameters it is given are of other dictionaries.
 
     Args:
         model: fresh from being built, without the parameters of the checkpoint.
-        dictionaries: of ``source`` and ``target``.
+        task: has the dictionaries of source and target.
         data: the data folder, for the message.
         path: of the checkpoint, likewise.
     """
@@ -208,7 +218,8 @@ def check_when_loaded(
                 raise DictionaryMismatch(
                     path,
                     f"was trained with a {side} dictionary of {len(given[name])} types, but the one in {data} has "
-                    f"{len(dictionaries[side])}: name the data folder it was trained on, and check {language}.",
+                    f"{len(getattr(task, f'{side}_dictionary'))}: name the data folder it was trained on, and check "
+                    f"{language}.",
                 )
 
     handle = model.register_load_state_dict_pre_hook(check)

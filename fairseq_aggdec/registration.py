@@ -20,7 +20,10 @@ from fairseq_aggdec.models import (  # noqa: E402
     nar_drafter,
     swish_transformer,
 )
+from fairseq_aggdec.pipelines.takeover import take_over_tasks  # noqa: E402
 from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402
+
+take_over_tasks()
 
 __all__ = [
     "blockwise",

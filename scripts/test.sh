@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
 #
-#   scripts/test.sh                      lint unit equality cli system: what a change needs while it is made
+#   scripts/test.sh                      lint unit equality pipelines cli system: what a change needs while it is made
 #   scripts/test.sh all                  these and the long ones: strict sanitizers pages kills faults wheel recipes fuzz; what
 #                                        .ci/run calls
 #   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-LEVELS=(lint unit equality cli system)
+LEVELS=(lint unit equality pipelines cli system)
 LONG=(strict sanitizers pages kills faults wheel recipes fuzz)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.

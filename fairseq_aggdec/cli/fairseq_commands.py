@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import sys
 from collections.abc import Callable
@@ -64,6 +65,18 @@ def _run(name: str, command: Callable[[], Any]) -> int:
                 from fairseq_aggdec.bulk import command as translate_file
 
                 print(translate_file.help_text())
+        _adopt_tasks(arguments)
         command()
 
     return refusals.run(name, with_defaults, sys.argv[1:])
+
+
+def _adopt_tasks(arguments: list[str]) -> None:
+    """Every task decodes with the plugin, those of a ``--user-dir`` of the user's own too."""
+    from fairseq.utils import import_user_module
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--user-dir")
+    given, _ = parser.parse_known_args(arguments)
+    import_user_module(given)  # fairseq does that once only
+    fairseq_aggdec.adopt()

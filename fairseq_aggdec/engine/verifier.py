@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Embedding
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.heads import DecoderHeads
@@ -145,10 +146,11 @@ class Verifier:
             the batch of one sentence that is then taken up; None where there are no fast forms.
         """
         fast = [isinstance(m.decoder, CachedDecoder) and m.left is None for m in self.members]
-        if not all(fast):
-            return None
         model = self.members[0].model
-        most = min(min(model.max_positions()), self.strict or WARM_UP)
+        if not all(fast) or not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
+            return None  # of what kind the sources of such an encoder are is not known
+        longest = model.encoder.max_positions(), model.decoder.max_positions()
+        most = min(*longest, self.strict or WARM_UP)
         device = next(model.parameters()).device
         with torch.inference_mode():
             source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)

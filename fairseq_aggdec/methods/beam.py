@@ -10,6 +10,7 @@ from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.refusing import announce_int8, announce_ngram_blocking, beam_gap
 from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
+from fairseq_aggdec.methods.shared.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
 
@@ -24,13 +25,10 @@ def becomes(request: Request) -> str | None:
 
     With ``--score-reference`` stock scores the references, and nothing is said of that.
     """
-    beam = request.option("beam", 5)
-    gap = beam_gap(request.args, request.extra, request.models)
-    if request.prefix_allowed_tokens_fn or request.option("prefix_allowed_tokens_fn"):
-        gap = "prefix_allowed_tokens_fn"
-    elif request.generator_class is not None:
-        gap = f"a generator of type {request.generator_class.__name__}"
-    elif beam == 1 and request.option("match_source_len") and request.option("unkpen", 0) < 0:
+    beam, generator = request.option("beam", 5), request.stock()
+    gap = generator_gap(generator, bool(request.option("print_alignment")))
+    gap = gap or beam_gap(request.args, request.extra, generator.model.models)
+    if beam == 1 and request.option("match_source_len") and request.option("unkpen", 0) < 0:
         gap = gap or "--unkpen below 0 with --match-source-len"
     if gap is not None:
         if not request.option("score_reference"):
@@ -54,8 +52,8 @@ def build(request: Request) -> Any:
     extra = request.computing() | {"ahead": kind != "none"}
     if kind == "heads":
         extra["foreteller"] = _head_tables(request)
-    elif kind != "none":
-        extra["texts"] = copy_drafter(request).texts_of
+    elif kind != "none" and (drafter := copy_drafter(request)) is not None:
+        extra["texts"] = drafter.texts_of
     aligned = request.option("print_alignment")
     return request.make(AlignedBeamGenerator if aligned else BeamGenerator, extra)
 

@@ -52,7 +52,8 @@ def nar_drafter(request: Request, cfg: Any, name: str) -> NarDrafter:
 
 def after_copies(request: Request, drafter: Drafter) -> Drafter:
     """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
-    return CopyFirst(copy_drafter(request), drafter) if copies_first(request.cfg) else drafter
+    copies = copy_drafter(request) if copies_first(request.cfg) else None
+    return drafter if copies is None else CopyFirst(copies, drafter)
 
 
 def draft(request: Request) -> Drafter:

@@ -31,8 +31,8 @@ WRITERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def copy_drafter(request: Request) -> CopyDrafter:
-    """Copies the text that ``--draft-from`` names.
+def copy_drafter(request: Request) -> CopyDrafter | None:
+    """Copies the text that ``--draft-from`` names; None where the sources are no text and nobody asked for copies.
 
     Raises:
         FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
@@ -49,10 +49,24 @@ def copy_drafter(request: Request) -> CopyDrafter:
             raise ValueError("--draft-from file: name the file with --draft-file")
         sizes = {len(dataset) for dataset in task.datasets.values()}
         drafter = FileDrafter(cfg.draft_file, target, match, sizes)
+    elif (source := source_dictionary(task)) is not None:
+        drafter = InputCopyDrafter(source, target, match)
+    elif kind == "source" or str(cfg.decoding) == "iad":
+        raise ValueError(
+            f"--task {task.kind} has no text to copy drafts from: use --decoding beam or greedy"
+        )
     else:
-        drafter = InputCopyDrafter(task.source_dictionary, target, match)
+        return None
     drafter.limit_drafts(copied_length(cfg))
     return drafter
+
+
+def source_dictionary(task: Any) -> Any:
+    """Of a task whose sources are text, else None."""
+    try:
+        return task.source_dictionary
+    except NotImplementedError:
+        return None
 
 
 def _writer_drafter(request: Request) -> WriterDrafter:
@@ -88,7 +102,8 @@ def draft(request: Request) -> Drafter:
         return EmptyDrafter()
     if kind == "heads":
         raise ValueError(refusal("--draft-from heads", "iad", "use blockwise, or beam"))
-    return branching(copy_drafter(request), request.cfg)
+    copies = copy_drafter(request)
+    return EmptyDrafter() if copies is None else branching(copies, request.cfg)
 
 
 METHOD = loop_method("iad", "input-guided aggressive decoding, drafts from the source", draft)

@@ -19,9 +19,10 @@ class Request:
         task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers.
         models: those of ``--path``, in evaluation mode.
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
-        make: called with a class of generator and its arguments, builds a generator for the task, models and options.
-        extra: arguments for the generator that the caller hands over.
-        generator_class, prefix_allowed_tokens_fn: what else the caller of ``build_generator`` asked for.
+        stock: the generator that the task itself builds, once.
+        make: called with a class of generator of ours and its own arguments, builds one in the place of the task's.
+        extra: arguments for the generator that the caller hands over; the task's has them.
+        prefix_allowed_tokens_fn: what else the caller of ``build_generator`` asked for.
         drafter: builds the drafter of a method by its name; None: the method's own.
     """
 
@@ -29,9 +30,9 @@ class Request:
     task: Any
     models: Sequence[Any]
     args: Any
+    stock: Callable[[], Any]
     make: Callable[..., Any]
     extra: dict[str, Any] = field(default_factory=dict)
-    generator_class: Any = None
     prefix_allowed_tokens_fn: Any = None
     drafter: Callable[[str], Drafter] | None = None
 
@@ -41,7 +42,7 @@ class Request:
 
     def computing(self) -> dict[str, Any]:
         """Arguments of a generator of ours: how models compute, and what is counted and kept."""
-        extra = self.extra | {
+        extra = {
             "counters": self.task.counters,
             "precision": precision(self.cfg),
             "retain_history": bool(self.option("retain_iter_history", False)),

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fairseq.sequence_generator import SequenceGenerator
+
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
@@ -59,12 +61,14 @@ def refuse_no_beam(args: Any) -> None:
         raise ValueError(f"--beam {beam}: it must be at least 1")
 
 
-def refuse_wide_beam(generator: Any, models: Sequence[Any]) -> None:
+def refuse_wide_beam(generator: Any) -> None:
     """Raises ``ValueError`` where the beam is so wide that stock's search may run out of continuations.
 
     To be asked when it has: it then fails an assertion of its own.
     """
-    beam, types = getattr(generator, "beam_size", 1), len(models[0].decoder.dictionary)
+    if not isinstance(generator, SequenceGenerator):
+        return
+    beam, types = generator.beam_size, len(generator.tgt_dict)
     if 2 * beam > types:
         raise ValueError(
             f"--beam {beam} is too wide for stock fairseq's search, which needs twice as many continuations and has "

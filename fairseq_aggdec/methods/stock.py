@@ -10,9 +10,7 @@ from fairseq_aggdec.search.guards import block_repeats
 
 def build(request: Request) -> Any:
     """fairseq's generator. Where ``--decoding beam`` is left to it, it blocks repeated n-grams without an extension."""
-    generator = request.make(
-        request.generator_class, request.extra, request.prefix_allowed_tokens_fn
-    )
+    generator = request.stock()
     if str(request.cfg.decoding) == "beam":
         block_repeats(generator, request.option("no_repeat_ngram_size", 0))
     return generator

@@ -1,6 +1,7 @@
 """Guards of a generator's ``_generate``: one thread at a time, and stock's search where a model needs it."""
 
 import functools
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -13,6 +14,8 @@ from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.search.errors import check_best
 from fairseq_aggdec.search.rules import repeats
 
+logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Generate = Callable[..., list[list[dict[str, Any]]]]
@@ -23,6 +26,9 @@ def or_stock(generate: Generate) -> Generate:
 
     @functools.wraps(generate)
     def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if "src_tokens" not in sample["net_input"]:
+            logger.info("left to stock fairseq: sources that are no src_tokens")
+            return _as_stock(self, sample, *args, **kwargs)
         try:
             return generate(self, sample, *args, **kwargs)
         except LeftToStock:  # the reason was logged

@@ -1,14 +1,15 @@
-"""What ``--decoding`` adds to a fairseq task: the generator of each method."""
+"""What ``--decoding`` adds to a fairseq task: the generator of each method, in place of the task's own."""
 
+import inspect
 import logging
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
@@ -20,7 +21,10 @@ from fairseq_aggdec.methods.refusing import (
     refuse_no_beam,
     refuse_wide_beam,
 )
+from fairseq_aggdec.methods.shared.stock_generator import generator_gap
 from fairseq_aggdec.methods.table import build_drafter, build_generator
+from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.errors import (
     BROKEN,
@@ -28,21 +32,32 @@ from fairseq_aggdec.search.errors import (
     broken_weight,
     check_best,
     explained,
+    refusal,
 )
+from fairseq_aggdec.tasks.asked import asked_options
 from fairseq_aggdec.tasks.hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 
 class DecodingTask(Hooks):
-    """Mixed in before a sequence-to-sequence task whose configuration has the fields of ``DecodingConfig``.
+    """Mixed in before any task: its generator is taken over where ``--decoding`` can give what it gives.
 
     Attributes:
         first_number: index of the first symbol that is a number, for ``--acceptance distance``; None where symbols are
             words.
+        asked: the plugin's options of the generator that was built last.
+        hidden: names of the plugin's options that mean something else in this task.
+        given: options of the plugin that were given beside the task's configuration.
     """
 
     first_number: int | None = None
+    hidden: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = MappingProxyType({})
+
+    def begin(self) -> None:
+        super().begin()
+        self.asked = asked_options(self.settings, None, self.hidden, self.given)
 
     def build_generator(
         self,
@@ -56,16 +71,31 @@ class DecodingTask(Hooks):
         refuse_no_beam(args)
         for model in models:
             model.eval()  # as all generators do, and as they are looked at here
+        self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
         self._warn_of_broken(models)
-        announce_unused(self.cfg)
+        announce_unused(self.asked)
         request = self._request(models, args, extra_gen_cls_kwargs)
-        request.generator_class = seq_gen_cls
         request.prefix_allowed_tokens_fn = prefix_allowed_tokens_fn
-        request.make = partial(super().build_generator, models, args)
+        given = {
+            "seq_gen_cls": seq_gen_cls,
+            "extra_gen_cls_kwargs": extra_gen_cls_kwargs and dict(extra_gen_cls_kwargs),
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+        }
+        request.stock = cache(partial(self._build_stock, models, args, given))
         request.drafter = partial(self.build_drafter, models=models, args=args)
         self._log_summary_at_exit()
-        return build_generator(request, prepare=not getattr(self.cfg, "eval_bleu", False))
+        training = self.learning or getattr(self.settings, "eval_bleu", False)
+        return build_generator(request, prepare=not training)
+
+    def _build_stock(
+        self, models: Sequence[torch.nn.Module], args: Namespace, given: Mapping[str, Any]
+    ) -> Any:
+        """The generator of the task itself; what is not given need not be among its arguments."""
+        build: Any = super().build_generator
+        taken = inspect.signature(build).parameters
+        own = {name: value for name, value in given.items() if value is not None or name in taken}
+        return build(models, args, **own)
 
     def build_drafter(
         self, decoding: str, models: Sequence[torch.nn.Module], args: Namespace
@@ -79,12 +109,15 @@ class DecodingTask(Hooks):
         args: Namespace,
         extra: Mapping[str, Any] | None = None,
     ) -> Request:
-        make = partial(FairseqTask.build_generator, self, models, args)
-        return Request(self.cfg, self, models, args, make, dict(extra or {}))
+        request = Request(
+            self.asked, self, models, args, lambda: None, lambda: None, dict(extra or {})
+        )
+        request.make = partial(_in_place_of, request)
+        return request
 
     def _set_precision(self, models: Sequence[torch.nn.Module]) -> None:
         """``--bf16``, which stock generation ignores."""
-        if self.cfg.bf16 is not True or self.training:  # a name where nothing filled it in
+        if self.asked.bf16 is not True or self.learning:  # a name where nothing filled it in
             return
         logger.info("models in bfloat16 (--bf16)")
         for model in models:
@@ -95,8 +128,8 @@ class DecodingTask(Hooks):
 
     def _warn_of_broken(self, models: Sequence[torch.nn.Module]) -> None:
         """A weight that is no number ends decoding only at a sentence that needs it."""
-        paths = split_paths(getattr(self.cfg, "model_paths", None) or "")
-        for place, model in enumerate(models if not self.training else ()):
+        paths = split_paths(self.model_paths or "")
+        for place, model in enumerate(models if not self.learning else ()):
             if weight := broken_weight(model):
                 name = paths[place] if len(paths) == len(models) else "a model"
                 logger.warning("%s: %s", name, BROKEN.format(weight))
@@ -115,12 +148,31 @@ class DecodingTask(Hooks):
                 check_best(found)
             return found
         except (AssertionError, NonFiniteError) as error:
-            paths, named = getattr(self.cfg, "model_paths", None), models
+            paths, named = self.model_paths, models
             if isinstance(generator, DraftOnlyGenerator):
-                paths, named = self.cfg.drafter_path, [generator.drafter.model]
+                paths, named = self.asked.drafter_path, [generator.drafter.model]
             if isinstance(error, AssertionError) and not any(map(broken_weight, models)):
-                refuse_wide_beam(generator, models)
+                refuse_wide_beam(generator)
                 raise  # stock search, which looks for no NaN, has a limit that it does not pass otherwise
             names = split_paths(paths) if paths else []
             row = getattr(error, "row", None)
             raise explained(row, sample, named, names) from None
+
+
+def _in_place_of(request: Request, kind: Any, options: Mapping[str, Any]) -> Any:
+    """One of the plugin's generators with the options of the one that the task has built.
+
+    Args:
+        kind: its class.
+        options: of its own.
+
+    Raises:
+        ValueError: what the task has built is more than stock beam search.
+    """
+    stock = request.stock()
+    if gap := generator_gap(stock, bool(request.option("print_alignment"))):
+        raise ValueError(refusal(gap, str(request.cfg.decoding), "use --decoding stock"))
+    values = Options.of(stock).arguments() | {"search_strategy": stock.search} | dict(options)
+    if not issubclass(kind, BeamGenerator):
+        values["beam_size"] = 1
+    return kind(list(stock.model.models), stock.tgt_dict, **values)

@@ -11,6 +11,7 @@ from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.utils import split_paths
 
+from fairseq_aggdec.checkpoints import AS_TRANSLATION
 from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.tasks.checked_models import CheckedModels
@@ -23,17 +24,22 @@ class Hooks(CheckedModels):
 
     Attributes:
         counters: of everything that this task's generators decoded.
-        training: the task trains or validates.
+        learning: the task trains or validates.
     """
 
-    def __init__(self, cfg: Any, *args: Any, **kwargs: Any):
-        super().__init__(cfg, *args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.begin()
+
+    def begin(self) -> None:
+        """What the constructor does beside fairseq's."""
         self.counters = Counters()
-        self.summary_at_exit = False
-        self.training = False
+        self.summary_at_exit = self.learning = False
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
+        if self.kind not in AS_TRANSLATION:
+            return super().load_dataset(split, *args, **kwargs)
         times = getattr(self.cfg, "upsample_primary", 1)
         parts = (Path(path).glob(f"{split}1.*") for path in split_paths(self.cfg.data))
         if kwargs.get("combine") and times < 0 and any(map(any, parts)):
@@ -42,14 +48,14 @@ class Hooks(CheckedModels):
                 "many times; for all parts once, say --upsample-primary 1"
             )
         try:
-            super().load_dataset(split, *args, **kwargs)
+            return super().load_dataset(split, *args, **kwargs)
         except (EOFError, ValueError, struct.error) as error:
             raise ValueError(
                 f"the set {split} of {self.cfg.data} is empty or damaged ({error}): binarise it anew"
             ) from error
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
-        self.training = True  # only training and validation ask for a criterion
+        self.learning = True  # only training and validation ask for a criterion
         return super().build_criterion(*args, **kwargs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +64,10 @@ class Hooks(CheckedModels):
         fairseq drops the end of a set that does not fill ``--required-batch-size-multiple`` (default 8), which is
         harmless in training only.
         """
-        if not (self.training and dataset is self.datasets.get(self.cfg.train_subset)):
+        of_training = getattr(self.settings, "train_subset", "train")
+        if "required_batch_size_multiple" in kwargs and not (
+            self.learning and dataset is self.datasets.get(of_training)
+        ):
             kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(dataset, *args, **kwargs)
 
@@ -69,9 +78,9 @@ class Hooks(CheckedModels):
         with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(optimizer, AMPOptimizer)):
             return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
 
-    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+    def valid_step(self, sample: Any, model: Any, criterion: Any, **more: Any) -> Any:
         tokens, iterations = self.counters.tokens, self.counters.iterations
-        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **more)
         if self.counters.iterations > iterations:
             logging_output["_emitted"] = self.counters.tokens - tokens
             logging_output["_iterations"] = self.counters.iterations - iterations
@@ -87,7 +96,7 @@ class Hooks(CheckedModels):
 
     def _log_summary_at_exit(self) -> None:
         # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.
-        if not self.summary_at_exit and not getattr(self.cfg, "eval_bleu", False):
+        if not self.summary_at_exit and not getattr(self.settings, "eval_bleu", False):
             self.summary_at_exit = True
             atexit.register(self._log_summary)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
+from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
@@ -12,13 +13,17 @@ from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 
 @dataclass
-class TranslationAggdecConfig(TranslationConfig, DecodingConfig):
-    """fairseq's translation options and :class:`DecodingConfig`."""
+class Places(FairseqDataclass):
+    """--path, --model-overrides, --lm-path, as a task sees them; without help texts, which would make them flags."""
 
-    # Seen from the task: --path, --model-overrides, --lm-path. No help text, so that fairseq makes no flags of them.
     model_paths: Optional[str] = II("common_eval.path")
     model_overrides: Optional[str] = II("common_eval.model_overrides")
     lm_path: Optional[str] = II("generation.lm_path")
+
+
+@dataclass
+class TranslationAggdecConfig(TranslationConfig, DecodingConfig, Places):
+    """fairseq's translation options and :class:`DecodingConfig`."""
 
 
 @register_task("translation_aggdec", dataclass=TranslationAggdecConfig)

@@ -96,13 +96,16 @@ def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
     """Reads what a batch's decoding needs to know, before it begins.
 
     Args:
-        tensors: of the batch, int64: source tokens first. :func:`on_host` knows them then.
+        tensors: of the batch: source tokens first, int64. :func:`on_host` knows them then. Frames of speech, which are
+            no whole numbers, are left where they are.
         watches: are told what they ask.
     """
     if tensors[0].device.type != "cuda":
         return
+    tensors = [tensor for tensor in tensors if not tensor.is_floating_point()]
     asked = [(watch, question) for watch in watches if (question := watch.question()) is not None]
-    found = read([*tensors, *(question for _, question in asked)])
+    wanted = [*tensors, *(question for _, question in asked)]
+    found = read(wanted) if wanted else []
     for (watch, _), changed in zip(asked, found[len(tensors) :], strict=True):
         watch.answer(bool(changed))
     # An inference tensor has no version.

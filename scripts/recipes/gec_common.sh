@@ -124,8 +124,8 @@ decode() {
         --path "${model[0]}"
     )
     case $1 in
-        beam5) flags+=(--task translation --beam 5) ;;
-        beam1) flags+=(--task translation --beam 1) ;;
+        beam5) flags+=(--task translation_aggdec --decoding stock --beam 5) ;;
+        beam1) flags+=(--task translation_aggdec --decoding stock --beam 1) ;;
         *) flags+=(--task translation_aggdec --decoding "$1" --beam 1) ;;
     esac
     # shellcheck disable=SC2206  # these are lists of flags

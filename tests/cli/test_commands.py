@@ -83,7 +83,7 @@ def test_a_user_dir_and_a_task_of_ones_own(
     more = [*OPTIONS, "--path", trained.checkpoint, "--user-dir", folder, "--task", "translation"]
     found = inside(fairseq_commands.generate, trained.data, *more, "--batch-size", "9")
     assert "my plugin" in found.stdout
-    assert len(found.texts()) < len(trained.source())  # stock loses the last ones, our task none
+    assert len(found.texts()) == len(trained.source())  # stock loses the last ones
     options = [*OPTIONS, "--path", trained.checkpoint, "--task", "super_resolution"]
     with mock.patch.object(sys, "argv", ["any", str(tmp_path), *map(str, options)]):
         assert fairseq_commands.generate() == refusals.REFUSED

@@ -25,13 +25,13 @@ def test_stock_code_loads_checkpoints_with_the_plugin_only(trained: Trained, sto
     status, _, errors = generate(trained, "--task", "translation")
     assert status != 0 and "Weights only load failed" in errors
     assert "`Weights only load failed`" in PAGE
-    status, found, errors = generate(trained, *USER_DIR, "--task", "translation")
+    status, found, errors = generate(trained, *USER_DIR, "--decoding", "stock")
     assert status == 0, errors
     assert found.texts() == stock.texts()
 
 
-def test_without_the_task_fairseq_knows_no_options(trained: Trained) -> None:
-    status, _, errors = generate(trained, *USER_DIR, "--decoding", "iad")
+def test_without_the_user_dir_fairseq_knows_no_options(trained: Trained) -> None:
+    status, _, errors = generate(trained, "--decoding", "iad")
     assert status == 2
     assert errors.endswith("unrecognized arguments: --decoding iad\n")
     assert "`unrecognized arguments: --decoding`" in PAGE
@@ -42,8 +42,10 @@ def test_a_user_dir_of_ones_own_brings_the_plugin(
 ) -> None:
     own = tmp_path / "own_plugin"
     own.mkdir()
-    (own / "__init__.py").write_text("import fairseq_aggdec\n")
-    task = ["--task", "translation_aggdec", "--decoding", "iad"]
-    status, found, errors = generate(trained, "--user-dir", own, *task)
+    lines = "import fairseq_aggdec\n\nfairseq_aggdec.adopt()\n"
+    assert f"```python\n{lines}```" in PAGE
+    (own / "__init__.py").write_text(lines)
+    status, found, errors = generate(trained, "--user-dir", own, "--decoding", "iad")
     assert status == 0, errors
+    assert "decoding summary" in errors
     assert found.texts() == stock.texts()

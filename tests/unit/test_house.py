@@ -59,6 +59,7 @@ ROOMS = [
     "criterions",
     "tasks",
     "images",
+    "pipelines",
     "registration",
     "api",
     "jobs",

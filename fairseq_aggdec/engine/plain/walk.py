@@ -15,6 +15,10 @@ from typing import Any
 import torch
 from fairseq.models import FairseqDecoder
 from fairseq.models.fairseq_model import BaseFairseqModel
+from fairseq.models.speech_to_text.s2t_transformer import (
+    S2TTransformerModel,
+    TransformerDecoderScriptable,
+)
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
@@ -131,13 +135,14 @@ Kinds = tuple[Kind, ...]
 # Classes of fairseq whose own methods are known here.
 KNOWN: tuple[type, ...] = (
     *(TransformerDecoder, TransformerDecoderBase, TransformerEncoder, TransformerEncoderBase),
+    TransformerDecoderScriptable,
     *(TransformerDecoderLayer, TransformerDecoderLayerBase),
     *(TransformerEncoderLayer, TransformerEncoderLayerBase),
     *(MultiheadAttention, nn.ModuleList, LayerDropModuleList),
 )
 READ = (*KNOWN, nn.Linear, nn.LayerNorm, nn.Embedding, FairseqDropout, nn.Module, FairseqDecoder)
 READ += (SinusoidalPositionalEmbedding, LearnedPositionalEmbedding, BaseFairseqModel)
-READ += (TransformerModelBase,)
+READ += (TransformerModelBase, S2TTransformerModel)
 # The methods of these classes as they were imported: whoever replaces one alters every module of the class.
 FUNCTIONS = {(cls, name): method for cls in READ for name, method in methods(cls).items()}
 
@@ -162,7 +167,7 @@ FOREIGN = [
 ]
 _PLAIN_PROBABILITIES = {
     FUNCTIONS[cls, name]
-    for cls in (BaseFairseqModel, TransformerModelBase, FairseqDecoder)
+    for cls in (BaseFairseqModel, TransformerModelBase, S2TTransformerModel, FairseqDecoder)
     for name in PROBABILITIES
     if (cls, name) in FUNCTIONS and not any(foreign == name for _, foreign in FOREIGN)
 }

@@ -1,0 +1,1 @@
+"""Every task of fairseq: the generator that it builds is taken over."""

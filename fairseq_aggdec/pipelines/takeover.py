@@ -1,0 +1,213 @@
+"""Every task that fairseq knows, by its name: a subclass whose generator is taken over, where that was asked for.
+
+The entries of fairseq's three registries of tasks are replaced; no class and no function of fairseq is changed. Without
+being asked (:func:`is_asked`) an entry gives the task that stood there before, with its own options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import types
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from fairseq.utils import import_user_module
+from hydra.core.config_store import ConfigStore
+
+from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.tasks.asked import NAMES
+from fairseq_aggdec.tasks.decoding_task import DecodingTask
+from fairseq_aggdec.tasks.translation_aggdec import Places
+
+PACKAGE = Path(__file__).resolve().parents[1]
+_asked: list[bool] = []
+
+
+def is_asked() -> bool:
+    """Whether this process was told to decode with the plugin: by ``--user-dir``, a command of ours, or ``adopt()``."""
+    folders = getattr(import_user_module, "memo", ())  # of the user-dirs so far
+    return bool(_asked) or any(os.path.realpath(folder) == str(PACKAGE) for folder in folders)
+
+
+def ask() -> None:
+    """From now on every task that is registered by now decodes with the plugin, in this process."""
+    take_over_tasks()
+    _asked[:] = [True]
+
+
+class TakenOver(DecodingTask):
+    """Mixed in before somebody's task.
+
+    Attributes:
+        taken_over: that task.
+    """
+
+    taken_over: ClassVar[type[FairseqTask]]
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
+        """A task of this class, or of the one that it stands for where nobody has asked."""
+        if not is_asked():
+            return cls.taken_over.setup_task(cfg, **kwargs)
+        return super().setup_task(cfg, **kwargs)
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        cls.taken_over.add_args(parser)
+        if is_asked():
+            own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            gen_parser_from_dataclass(own, DecodingConfig())
+            for action in own._actions:
+                if not set(action.option_strings) & parser._option_string_actions.keys():
+                    parser._add_action(action)
+
+
+def adopt(thing: Any = None, **options: Any) -> Any:
+    """Has something of fairseq decode with the plugin: what stock gives, faster.
+
+    Args:
+        thing: a model of fairseq's hub or a task, which is changed; a generator, in whose place another is given; None:
+            every task that is registered by now, in this process.
+        **options: of the plugin, with ``_`` for ``-``: ``decoding="iad"``, ``draft_from="none"``, ... A call of the hub
+            takes them too, and these count.
+
+    Returns:
+        `thing`, or the generator. One that is not stock beam search comes back as it is; the log says why.
+
+    Raises:
+        TypeError: an option that there is not, or a thing that decodes nothing.
+    """
+    unknown = [name for name in options if name not in NAMES]
+    if unknown or (thing is None and options):
+        raise TypeError(f"there is no option {unknown[0]!r}" if unknown else "options of what?")
+    if thing is None:
+        ask()
+    elif isinstance(thing, FairseqTask):
+        _adopt_task(thing, options)
+    elif isinstance(getattr(thing, "task", None), FairseqTask):
+        _adopt_task(thing.task, options)
+    elif hasattr(thing, "generate"):
+        return Alone(thing, options).in_its_place()
+    else:
+        raise TypeError(
+            f"a {type(thing).__name__} decodes nothing: give a model of the hub, a task or a generator"
+        )
+    return thing
+
+
+def _adopt_task(task: Any, options: dict[str, Any]) -> None:
+    if not isinstance(task, DecodingTask):
+        kind: Any = type(task)
+        names = [
+            name for name, one in TASK_REGISTRY.items() if getattr(one, "taken_over", one) is kind
+        ]
+        task.__class__ = taken_over(kind, names[0] if names else kind.__name__)
+        task.begin()
+    task.given = options
+
+
+class Alone(DecodingTask):
+    """Stands for the task of a generator that is there already, and tells what that one knows.
+
+    Args:
+        generator: of fairseq.
+        options: of the plugin.
+    """
+
+    kind = "generator"
+
+    def __init__(self, generator: Any, options: dict[str, Any]):
+        self.stock, self.given = generator, options
+        super().__init__(None)
+
+    @property
+    def models(self) -> list[Any]:
+        return list(getattr(getattr(self.stock, "model", None), "models", ()))
+
+    @property
+    def source_dictionary(self) -> Any:
+        return next((getattr(model.encoder, "dictionary", None) for model in self.models), None)
+
+    @property
+    def target_dictionary(self) -> Any:
+        return self.stock.tgt_dict
+
+    def _build_stock(self, models: Any, args: Any, given: Any) -> Any:
+        return self.stock
+
+    def in_its_place(self) -> Any:
+        args = argparse.Namespace(beam=getattr(self.stock, "beam_size", 1))
+        return self.build_generator(self.models, args)
+
+
+class WithArgs(FairseqTask):
+    """Repairs a task that reads its options where only older tasks have them."""
+
+    @property
+    def args(self) -> Any:
+        return self.cfg
+
+
+REPAIRS: dict[type[FairseqTask], tuple[type[FairseqTask], ...]] = {
+    TranslationFromPretrainedBARTTask: (WithArgs,),
+}
+
+
+def take_over_tasks() -> None:
+    """Replaces the entries of all tasks that are registered by now; again, those that came since."""
+    for name, task in list(TASK_REGISTRY.items()):
+        if not issubclass(task, DecodingTask):
+            TASK_REGISTRY[name] = taken_over(task, name)
+            _extend_config(name)
+
+
+@functools.cache
+def taken_over(task: type[FairseqTask], name: str) -> type[TakenOver]:
+    """The subclass that stands for a task under its name."""
+    repairs = [part for kind, parts in REPAIRS.items() if issubclass(task, kind) for part in parts]
+    config = getattr(task, "__dataclass", None)
+    own = _flags(task) if config is None else {field.name for field in fields(config)}
+    body = {
+        "kind": name,
+        "taken_over": task,
+        "hidden": frozenset(NAMES) & own,
+        "__module__": task.__module__,
+        "__qualname__": task.__qualname__,
+        "__doc__": task.__doc__,
+        "__dataclass": config,
+    }
+    found: type[TakenOver] = types.new_class(
+        task.__name__, (TakenOver, *repairs, task), exec_body=lambda space: space.update(body)
+    )
+    return found
+
+
+def _flags(task: type[FairseqTask]) -> set[str]:
+    """Names of the options that a task without a configuration class declares."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    task.add_args(parser)
+    return {action.dest for action in parser._actions}
+
+
+def _extend_config(name: str) -> None:
+    """Adds the plugin's options to a task's configuration, where it has one; those of its own stay what they are."""
+    config = TASK_DATACLASS_REGISTRY.get(name)
+    if config is None:
+        return
+    extended: type[FairseqDataclass] = make_dataclass(
+        config.__name__,
+        [],
+        bases=(config, DecodingConfig, Places),
+        namespace={"__module__": config.__module__, "__doc__": config.__doc__},
+    )
+    TASK_DATACLASS_REGISTRY[name] = extended
+    node: Any = extended()
+    node._name = name
+    ConfigStore.instance().store(name=name, group="task", node=node, provider="fairseq")
