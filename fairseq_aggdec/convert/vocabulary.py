@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,17 +30,11 @@ class Vocabulary:
     rows: list[int]
 
     def save(self, path: Path) -> None:
-        """Writes ``dict.*.txt``.
-
-        Raises:
-            ValueError: a symbol cannot be kept in fairseq's format.
-        """
+        """Writes ``dict.*.txt``."""
         dictionary = Dictionary()
         for symbol in self.symbols[dictionary.nspecial :]:
             dictionary.add_symbol(symbol)
         dictionary.save(str(path))
-        if Dictionary.load(str(path)).symbols != self.symbols:
-            raise ValueError(f"{path}: a type holds a line break or occurs twice")
 
 
 def languages(folder: Folder) -> list[str]:
@@ -83,7 +79,8 @@ def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabul
     """The vocabulary of a table of `count` rows.
 
     Raises:
-        ValueError: a token has no row, or the model has no symbol that fairseq cannot do without.
+        ValueError: a token has no row, or does not fit into fairseq's dictionary, or the model has no symbol that
+            fairseq cannot do without.
     """
     if tokens and max(tokens) >= count:
         raise ValueError(
@@ -91,19 +88,16 @@ def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabul
         )
     rows = {token: row for row, token in tokens.items()}
     tokenizer = folder.tokenizer
-    special = [
-        rows.get(tokenizer.bos_token or "<s>", ABSENT),
-        *(rows.get(token, ABSENT) for token in (tokenizer.pad_token, tokenizer.eos_token)),
-        rows.get(tokenizer.unk_token, ABSENT),
-    ]
+    names = (tokenizer.bos_token or "<s>", tokenizer.pad_token, tokenizer.eos_token)
+    special = [rows.get(token, ABSENT) for token in (*names, tokenizer.unk_token)]
     if ABSENT in special[1:]:
-        raise ValueError(
-            f"{folder.path}: its vocabulary lacks a symbol for padding, end or unknown"
-        )
+        raise ValueError(f"{folder.path}: its vocabulary has no padding, end or unknown symbol")
     others = [row for row in range(count) if row not in special]
     name = _naming(folder)
-    symbols = [name(row, tokens.get(row)) for row in others]
-    return Vocabulary([*Dictionary().symbols, *symbols], [*special, *others])
+    symbols = [*Dictionary().symbols, *(name(row, tokens.get(row)) for row in others)]
+    if len({*symbols}) < len(symbols) or any("\n" in one or "\r" in one for one in symbols):
+        raise ValueError(f"{folder.path}: a type holds a line break, or two have one name")
+    return Vocabulary(symbols, [*special, *others])
 
 
 def _naming(folder: Folder) -> Callable[[int, str | None], str]:
@@ -124,9 +118,6 @@ def _naming(folder: Folder) -> Callable[[int, str | None], str]:
 
 def save_pieces(folder: Folder, output: Path) -> dict[str, Any]:
     """Copies the subword model under the names that fairseq's hub looks for; the ``bpe`` section of a checkpoint."""
-    import json
-    import shutil
-
     tokenizer = folder.tokenizer
     if folder.kind == "bart":
         encoder, merges = output / "encoder.json", output / "vocab.bpe"

@@ -43,10 +43,10 @@ def parameters(
             found[f"{part}.embed_positions.weight"] = _positions(folder, given, part)
     tables = _tables(folder, given)
     for table, side in zip(tables, (source, target, target), strict=True):
-        if len(table) != len(side.rows) - side.rows.count(ABSENT):
+        count = len(side.rows) - side.rows.count(ABSENT)
+        if len(table) != count:
             raise ValueError(
-                f"{folder.path}: its weights have {len(table)} types and its configuration "
-                f"{len(side.rows) - side.rows.count(ABSENT)}"
+                f"{folder.path}: its weights have {len(table)} types and its configuration {count}"
             )
     bias = given.get("final_logits_bias", torch.zeros(1, len(tables[2]))).flatten()
     return found | _embeddings(folder, tables, bias, source, target, found)

@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_aggdec.convert.checkpoint import convert
 from fairseq_aggdec.convert.folder import read
 from fairseq_aggdec.convert.vocabulary import ABSENT, sides
+from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from tests import hugging_face_folders as folders
 from tests.support import assert_same, generate, make_task
 
@@ -137,12 +138,21 @@ class EndsAt:
         return found
 
 
+def penalty(pair: Pair) -> float:
+    """Mean scores, or sums where a token is forced: only fairseq counts it, and in a sum it ranks nothing."""
+    return 1.0 if pair.forced() is None else 0.0
+
+
 def generated(
     pair: Pair, order: list[int], beam: int, forced: int | None = None
 ) -> list[list[int]]:
-    """What transformers writes, up to and with ``</s>``; scores are sums, so that forced tokens rank nothing."""
+    """What transformers writes, up to and with ``</s>``."""
     end, forced = pair.other.config.eos_token_id, pair.forced() if forced is None else forced
-    ranked = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": True} if beam > 1 else {}
+    ranked = (
+        {"num_beams": beam, "length_penalty": penalty(pair), "early_stopping": True}
+        if beam > 1
+        else {}
+    )
     batch = pair.tokenizer([folders.LINES[n] for n in order], return_tensors="pt", padding=True)
     found = pair.other.generate(
         **batch,
@@ -161,7 +171,7 @@ def generated(
 @pytest.mark.parametrize("beam", [1, 4])
 def test_stock_fairseq_writes_what_transformers_writes(pair: Pair, beam: int) -> None:
     sample = pair.sample()
-    options = Namespace(beam=beam, max_len_b=LIMIT, unnormalized=True, lenpen=0.0)
+    options = Namespace(beam=beam, max_len_b=LIMIT, lenpen=penalty(pair))
     generator = pair.task.build_generator([pair.model], options)
     found = pair.task.inference_step(generator, [pair.model], sample)
     texts = [pair.rows[row[0]["tokens"]].tolist() for row in found]
@@ -173,6 +183,7 @@ def test_stock_fairseq_writes_what_transformers_writes(pair: Pair, beam: int) ->
 def test_our_decoding_writes_what_stock_writes(pair: Pair, decoding: str, beam: int) -> None:
     if pair.kind == "mbart":
         pytest.skip("its start is another token, which only its own task gives")
+    assert decoder_gap(pair.model.decoder) is None and encoder_gap(pair.model.encoder) is None
     sample, dictionaries = pair.sample(), (pair.task.source_dictionary, pair.task.target_dictionary)
     prefix = pair.prefix(len(sample["id"]))
     found, expected = (
