@@ -147,7 +147,7 @@ def apply_edits(source: Sequence[str], edits: Iterable[TokenEdit]) -> list[str]:
 
 
 def m2_block(source: str, references: Sequence[str]) -> str:
-    """A sentence and its annotators' corrections in the format of `scripts.recipes.gec.m2`."""
+    """A sentence and its annotators' corrections in the format of `scripts.recipes.aggressive.m2`."""
     words = source.split()
     lines = ["S " + " ".join(words)]
     for annotator, reference in enumerate(references):

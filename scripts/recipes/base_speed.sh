@@ -26,7 +26,7 @@ devices
 DATA=$WORK/data-$PAIR
 
 [ -d "$DATA" ] || die "$DATA is missing: run scripts/recipes/multi30k.sh first"
-[ -d "$LATTICE" ] || die "$LATTICE is missing: run scripts/recipes/lattice_multi30k.sh first"
+[ -d "$LATTICE" ] || die "$LATTICE is missing: run scripts/recipes/lattice/lattice_multi30k.sh first"
 
 # untrained FLAG...: a checkpoint after one update
 untrained() {

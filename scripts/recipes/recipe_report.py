@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scripts.recipes.gec.m2 import AnnotatedSentence
+    from scripts.recipes.aggressive.m2 import AnnotatedSentence
 
 SYSTEM_NAMES = {
     "beam5": "fairseq beam 5",
@@ -81,7 +81,7 @@ def _scorer(args: argparse.Namespace, reference: str) -> Any:
     """The function from hypotheses (lines) to a dictionary of percentages."""
     if args.metric == "simplification":
         return _simplification_scorer(read_lines(reference), args.references)
-    from scripts.recipes.gec.m2 import read_m2
+    from scripts.recipes.aggressive.m2 import read_m2
 
     gold = list(read_m2(reference))
     if args.metric == "gec":
@@ -90,7 +90,7 @@ def _scorer(args: argparse.Namespace, reference: str) -> Any:
 
 
 def _m2_scorer(gold: list[AnnotatedSentence], characters: bool) -> Any:
-    from scripts.recipes.gec.m2_score import corpus_m2
+    from scripts.recipes.aggressive.m2_score import corpus_m2
 
     def score(lines: list[str]) -> dict[str, float]:
         tokens = [list("".join(line.split())) if characters else line.split() for line in lines]
@@ -130,7 +130,7 @@ def _gec_scorer(gold: list[AnnotatedSentence], subword_model: str | None) -> Any
 def _simplification_scorer(sources: list[str], reference_files: Sequence[str]) -> Any:
     import sacrebleu
 
-    from scripts.recipes.gec.sari import corpus_sari
+    from scripts.recipes.aggressive.sari import corpus_sari
 
     references = [read_lines(name) for name in reference_files]
 

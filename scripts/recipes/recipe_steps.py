@@ -118,7 +118,7 @@ def _batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 def corrections(args: argparse.Namespace) -> None:
     """Write M2 files as text: pairs to train on and to validate with, sources to decode."""
-    from scripts.recipes.gec import m2
+    from scripts.recipes.aggressive import m2
 
     output = Path(args.output)
     for split, files, annotator in (
@@ -137,7 +137,7 @@ def nlpcc(args: argparse.Namespace) -> None:
     A training line is ``number TAB n TAB sentence TAB n corrections``; with n = 0 the sentence is
     right. Lines whose n is not the number of corrections are left out and counted.
     """
-    from scripts.recipes.gec.m2 import read_m2
+    from scripts.recipes.aggressive.m2 import read_m2
 
     groups, skipped = _nlpcc_groups(args.train)
     random.Random(args.seed).shuffle(groups)

@@ -1,5 +1,4 @@
-"""``scripts/recipes/blockwise_multi30k.sh``: which models it trains, and its analyses; the scripts that it calls are
-only written down."""
+"""``blockwise_multi30k.sh``: which models it trains, and its analyses; the scripts that it calls are only written down."""
 
 from __future__ import annotations
 
@@ -10,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-RECIPE = Path(__file__).resolve().parents[2] / "scripts" / "recipes" / "blockwise_multi30k.sh"
+RECIPE = (
+    Path(__file__).resolve().parents[2]
+    / "scripts"
+    / "recipes"
+    / "blockwise"
+    / "blockwise_multi30k.sh"
+)
 MODELS = ("regular-4", "distillation-4", "both-4", "both-10", "both-dense-8")
 # Writes its arguments down and makes the result that they name.
 STAND_IN = """#!/usr/bin/env bash

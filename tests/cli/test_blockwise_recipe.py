@@ -1,4 +1,4 @@
-"""``scripts/recipes/blockwise_wmt14.sh``: every stage on a few dozen lines, with a model of nothing."""
+"""``scripts/recipes/blockwise/blockwise_wmt14.sh``: every stage on a few dozen lines, with a model of nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def data(tmp_path: Path) -> Path:
 
 def recipe(work: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "recipes" / "blockwise_wmt14.sh")],
+        ["bash", str(ROOT / "scripts" / "recipes" / "blockwise" / "blockwise_wmt14.sh")],
         env={
             **os.environ,
             **TINY,

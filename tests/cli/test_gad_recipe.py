@@ -75,7 +75,7 @@ def test_folders_of_the_recipe_on_wmt(trained: Trained, drafter: Path, tmp_path:
     assert "model.pt --block-size 2" not in record["command"]
     missing = recipe("gad_analyses", **settings | {"DIRECTION": "tgt-src"})
     assert missing.returncode == 2
-    assert "run scripts/recipes/gad_wmt.sh wmt14-src-tgt first" in missing.stderr
+    assert "run scripts/recipes/gad/gad_wmt.sh wmt14-src-tgt first" in missing.stderr
 
 
 def test_unknown_analysis_is_named(tmp_path: Path) -> None:

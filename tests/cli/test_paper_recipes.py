@@ -38,7 +38,7 @@ def run_recipe(
 ) -> subprocess.CompletedProcess[str]:
     """Run a recipe, with tiny settings by default, from another folder than the checkout."""
     return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "recipes" / f"{name}.sh"), str(data)],
+        ["bash", str(ROOT / "scripts" / "recipes" / "aggressive" / f"{name}.sh"), str(data)],
         env={**os.environ, "PYTHON": sys.executable, **settings, "WORK": str(work), **env},
         cwd=work.parent,
         capture_output=True,

@@ -31,7 +31,7 @@ def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> No
 
     def run_recipe() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", str(ROOT / "scripts" / "recipes" / "super_resolution.sh")],
+            ["bash", str(ROOT / "scripts" / "recipes" / "images" / "super_resolution.sh")],
             capture_output=True,
             text=True,
             timeout=1200,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "scripts" / "recipes" / "ua_gec.sh"
+RECIPE = ROOT / "scripts" / "recipes" / "aggressive" / "ua_gec.sh"
 SYSTEMS = ("beam1", "iad")
 SHIPPED = {"checkpoint.pt", "spm.model", "dict.src.txt", "dict.tgt.txt"}
 SHIPPED |= {"sample.src", "sample.tgt", "sample.tgt2"}

@@ -75,8 +75,9 @@ def write_multi30k(raw: Path) -> None:
 
 def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a recipe on one thread; ``env`` are its settings."""
+    (path,) = (ROOT / "scripts" / "recipes").rglob(f"{name}.sh")
     return subprocess.run(
-        ["bash", str(ROOT / "scripts" / "recipes" / f"{name}.sh"), *map(str, arguments)],
+        ["bash", str(path), *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, **env},
         capture_output=True,
         text=True,

@@ -20,7 +20,7 @@ from fairseq_aggdec.records.gec_score import (
     main,
     score_sentences,
 )
-from scripts.recipes.gec.m2 import read_m2
+from scripts.recipes.aggressive.m2 import read_m2
 
 SENTENCES = st.lists(st.sampled_from("abcd"), max_size=8)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.recipes.gec.m2 import (
+from scripts.recipes.aggressive.m2 import (
     AnnotatedSentence,
     Edit,
     M2Error,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripts.recipes.gec.m2 import AnnotatedSentence, Edit
-from scripts.recipes.gec.m2_score import (
+from scripts.recipes.aggressive.m2 import AnnotatedSentence, Edit
+from scripts.recipes.aggressive.m2_score import (
     Counts,
     Lattice,
     Vertex,

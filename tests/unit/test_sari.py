@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.recipes.gec.sari import corpus_sari, main, sentence_sari
+from scripts.recipes.aggressive.sari import corpus_sari, main, sentence_sari
 
 SOURCE = "About 95 species are currently accepted ."
 REFERENCES = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import OSA
 
-from scripts.recipes.gec.synthetic_errors import corrupt, learn_confusions, main, misspell
+from scripts.recipes.aggressive.synthetic_errors import corrupt, learn_confusions, main, misspell
 
 LETTERS = "абвгґ"
 WORDS = st.text("абвґАБ", min_size=1, max_size=8)

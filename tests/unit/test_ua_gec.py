@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts.recipes.gec import ua_gec
+from scripts.recipes.aggressive import ua_gec
 
 
 @dataclass

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The analyses of Ge et al. (appendix B), on a drafter of gad_multi30k.sh or gad_wmt.sh: one table each, made once.
 #
-#   scripts/recipes/gad_analyses.sh                     all of ANALYSES, of gad_multi30k.sh
-#   ANALYSES=tolerance scripts/recipes/gad_analyses.sh  one of them
-#   SET=wmt14-en-de scripts/recipes/gad_analyses.sh     of gad_wmt.sh; DIRECTION=de-en: of the other direction
+#   scripts/recipes/gad/gad_analyses.sh                     all of ANALYSES, of gad_multi30k.sh
+#   ANALYSES=tolerance scripts/recipes/gad/gad_analyses.sh  one of them
+#   SET=wmt14-en-de scripts/recipes/gad/gad_analyses.sh     of gad_wmt.sh; DIRECTION=de-en: of the other direction
 #
 #   block-size   Table 6: tokens drafted at once; by a drafter trained for so many where there is one (BLOCK_SIZE=5
 #                RUN=drafter-k5 gad_multi30k.sh), else by DRAFTER, cut short
@@ -19,15 +19,15 @@
 # VERIFIER (that of gad_multi30k.sh), ANALYSES, BLOCK_SIZES (1 3 5 7 10), BETAS (1 3 5), TAUS (0.25 0.5 1.0 3.0 5.0),
 # TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT (docs/results/gad-SET).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 SET=${SET:-}
 WORK=${WORK:-$ROOT/work/${SET:-multi30k}}
 if [ -z "$SET" ]; then
-    PAIR=${SOURCE:-de}-${TARGET:-en} BINARISED=$WORK/data-$PAIR TITLE="Multi30k $PAIR" MADE_BY=scripts/recipes/gad_multi30k.sh
+    PAIR=${SOURCE:-de}-${TARGET:-en} BINARISED=$WORK/data-$PAIR TITLE="Multi30k $PAIR" MADE_BY=scripts/recipes/gad/gad_multi30k.sh
     VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt} BEST=-$PAIR/checkpoint_best.pt
 else # the folders of wmt_common.sh
-    PAIR=${DIRECTION:-${SET#*-}} BINARISED=$WORK/data-${SET#*-} TITLE="$SET, $PAIR" MADE_BY="scripts/recipes/gad_wmt.sh $SET"
+    PAIR=${DIRECTION:-${SET#*-}} BINARISED=$WORK/data-${SET#*-} TITLE="$SET, $PAIR" MADE_BY="scripts/recipes/gad/gad_wmt.sh $SET"
     VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR-model/model.pt} BEST=-$PAIR-model/model.pt
 fi
 checkpoint_of() { echo "$WORK/$1$BEST"; } # of a drafter's name

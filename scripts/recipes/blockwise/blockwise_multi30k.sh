@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Blockwise parallel decoding on Multi30k: Table 1 of Stern et al. at a small size, on the model of multi30k.sh.
 #
-#   scripts/recipes/blockwise_multi30k.sh            the grid of SETTINGS x BLOCK_SIZES, then the table of all that is trained
+#   scripts/recipes/blockwise/blockwise_multi30k.sh            the grid of SETTINGS x BLOCK_SIZES, then the table of all that is trained
 #
 # Settings, as in the paper: regular (base frozen), distillation (frozen, distilled data), fine-tuning (base trained on),
 # both. The base of distillation and both is the verifier of gad_multi30k.sh, trained on distilled data, and the data is what
@@ -18,7 +18,7 @@
 #   cost    parameters and time of the heads, by layout
 #   trace   three sentences step by step, of the largest model of the setting both (section 7.4)
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
 need_base
 
 SETTINGS=${SETTINGS-regular distillation fine-tuning both}

@@ -3,9 +3,9 @@
 # decoding paper. Trains on Lang-8, NUCLE, FCE and W&I+LOCNESS, validates on CoNLL-2013, tests on CoNLL-2014 with both
 # annotators, scores by MaxMatch.
 #
-#   scripts/recipes/bea2019.sh DATA                     Transformer-big from scratch
-#   SYNTHETIC=PREFIX scripts/recipes/bea2019.sh DATA    pre-trained on PREFIX.src and PREFIX.tgt, then fine-tuned
-#   LAYERS=12+2 scripts/recipes/bea2019.sh DATA         12 encoder and 2 decoder layers
+#   scripts/recipes/aggressive/bea2019.sh DATA                     Transformer-big from scratch
+#   SYNTHETIC=PREFIX scripts/recipes/aggressive/bea2019.sh DATA    pre-trained on PREFIX.src and PREFIX.tgt, then fine-tuned
+#   LAYERS=12+2 scripts/recipes/aggressive/bea2019.sh DATA         12 encoder and 2 decoder layers
 #
 # DATA is a folder with the unpacked corpora, in any arrangement; docs/recipes.md says where to get them.
 # Environment: WORK (work/bea2019), ANNOTATOR (0; "all" makes a pair from each annotator), SYNTHETIC, FINETUNE_LR,
@@ -13,7 +13,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 
-DATA=${1:?usage: scripts/recipes/bea2019.sh DATA}
+DATA=${1:?usage: scripts/recipes/aggressive/bea2019.sh DATA}
 WORK=${WORK:-$ROOT/work/bea2019}
 ANNOTATOR=${ANNOTATOR:-0}
 SETS="conll13 conll14"

@@ -12,7 +12,7 @@ source. SARI is the mean of the F1 of keeping, the F1 of adding, and a score of 
 
 Both count 0 where nothing is to be kept, deleted or added (0/0), so a perfect copy of the reference
 scores less than 1 if, say, the reference adds nothing. Words are compared in lower case and split
-at spaces. As a command: ``python -m scripts.recipes.gec.sari SOURCE HYPOTHESES REFERENCE...``
+at spaces. As a command: ``python -m scripts.recipes.aggressive.sari SOURCE HYPOTHESES REFERENCE...``
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _mean_score(orders: Sequence[dict[str, float]]) -> SariScore:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print corpus SARI (times 100) of tokenised text files with one sentence a line."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.recipes.gec.sari", description=main.__doc__
+        prog="python -m scripts.recipes.aggressive.sari", description=main.__doc__
     )
     parser.add_argument("source", metavar="SOURCE")
     parser.add_argument("hypotheses", metavar="HYPOTHESES")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # English noise removal: the English side of Multi30k with spelling and word errors in it, and a small corrector of these.
 #
-#   scripts/recipes/noise_multi30k.sh       after multi30k.sh, of which it takes text and subwords
+#   scripts/recipes/aggressive/noise_multi30k.sh       after multi30k.sh, of which it takes text and subwords
 #
 # Outputs mostly copy their inputs, as in grammatical error correction, in a language that everybody reads; benchmarks compare
 # IAD with other engines on it. Environment: WORK (work/multi30k), COPIES (2, noised copies of the training text), RATE (0.1, of
@@ -10,7 +10,7 @@
 set -euo pipefail
 MODEL_FLAGS=${MODEL_FLAGS:---encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 256 --decoder-embed-dim 256
     --encoder-ffn-embed-dim 1024 --decoder-ffn-embed-dim 1024 --encoder-attention-heads 4 --decoder-attention-heads 4}
-. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
 
 MAX_UPDATE=${MAX_UPDATE:-3000}
 COPIES=${COPIES:-2}
@@ -22,7 +22,7 @@ text() {
     for split in train valid test; do
         copies=1
         [ "$split" != train ] || copies=$COPIES
-        "$PYTHON" -m scripts.recipes.gec.synthetic_errors --clean "$WORK/text/$split.raw.en" --copies "$copies" \
+        "$PYTHON" -m scripts.recipes.aggressive.synthetic_errors --clean "$WORK/text/$split.raw.en" --copies "$copies" \
             --rate "$RATE" --seed "$SEED" --output "$OUT/$split"
     done
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Interleaved decoding where most is copied: Ukrainian error correction, on the data and the model of ua_gec.sh.
 #
-#   scripts/recipes/interleaved_ua_gec.sh        trains GEOMETRIES, then tables of speed and of corrections
+#   scripts/recipes/interleaved/interleaved_ua_gec.sh        trains GEOMETRIES, then tables of speed and of corrections
 #
 # A model begins as that of ua_gec.sh and learns to write from both ends on its synthetic errors, then on the real ones. Killed
 # at any moment, the same command goes on.
@@ -10,7 +10,7 @@
 # on a CPU with bfloat16 --amp: half precision in training), BF16 (1: the table holds every system in bfloat16 too; 0),
 # SEED (1), OUTPUT (docs/results/interleaved-ua_gec).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
 
 WORK=${WORK:-$ROOT/work/ua_gec}
@@ -25,7 +25,7 @@ OUTPUT=${OUTPUT:-$ROOT/docs/results/interleaved-ua_gec}
 BASE=$WORK/model/checkpoint.pt
 
 check_each GEOMETRIES geometry "$GEOMETRY" "$GEOMETRY_FORM"
-[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/ua_gec.sh first"
+[ -e "$BASE" ] || die "$BASE is missing: run scripts/recipes/aggressive/ua_gec.sh first"
 
 # learn GEOMETRY DATA UPDATES FLAG...
 learn() {

@@ -2,8 +2,8 @@
 # Blockwise parallel decoding on WMT14 English-German with the settings of Stern et al. (sections 6 and 7.1): base model, teacher,
 # distilled data, heads for every block size and setting, Table 1 on newstest2013, the test set, and the plot of Figure 4.
 #
-#   scripts/recipes/blockwise_wmt14.sh                                          everything, the data too; meant for 8 GPUs
-#   DATA=data-bin BASE=base.pt TEACHER=teacher.pt scripts/recipes/blockwise_wmt14.sh    on data and models of your own
+#   scripts/recipes/blockwise/blockwise_wmt14.sh                                          everything, the data too; meant for 8 GPUs
+#   DATA=data-bin BASE=base.pt TEACHER=teacher.pt scripts/recipes/blockwise/blockwise_wmt14.sh    on data and models of your own
 #
 # The paper's hyper-parameters are those of Tensor2Tensor's transformer_base. Its heads are dense with as many hidden units as the
 # feed-forward layer, head 1 passes through them too, one head is drawn per minibatch, and the optimiser begins anew.
@@ -17,7 +17,7 @@
 # Moses tokens with compounds split, as Vaswani et al. report; sacrebleu for DATA that is no tokens), TABLE_FLAGS (more for blockwise_table.py), SEED (1),
 # SUBSETS (valid test), GPUS, DEVICE_FLAGS, PRECISION_FLAGS, OUTPUT (docs/results/blockwise-wmt14; -valid and -test are added).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 WORK=${WORK:-$ROOT/work/wmt14-en-de}
 DATA=${DATA:-}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Generalized aggressive decoding on Multi30k: verifier and drafter as in Ge et al., then their tables at a small size.
 #
-#   scripts/recipes/gad_multi30k.sh          verifier, drafter, then the table of all drafters that are trained
+#   scripts/recipes/gad/gad_multi30k.sh          verifier, drafter, then the table of all drafters that are trained
 #
 # The verifier is the model of multi30k.sh, trained on what it writes itself with beam 5 (the paper's verifier learns from a
 # teacher, too); the drafter learns from what the verifier writes. Killed at any moment, the same command goes on.
@@ -12,7 +12,7 @@
 # --slot-chain; for the paper's slots and loss leave these out and add --slot-decay 1 --dropout 0.1), RUN (drafter), DRAFTERS
 # (those in the table, by the names of their RUN: all), OUTPUT (docs/results/gad-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
 need_base
 
 BLOCK_SIZE=${BLOCK_SIZE:-10}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Image super-resolution (Stern et al., section 7.2): from images to an Image Transformer with block heads, Table 2 and a sheet of pictures.
 #
-#   scripts/recipes/super_resolution.sh       4x4 to 16x16 grey, from the photographs in scikit-image: two CPU cores, half an hour
+#   scripts/recipes/images/super_resolution.sh       4x4 to 16x16 grey, from the photographs in scikit-image: two CPU cores, half an hour
 #   IMAGE_FLAGS='--images CELEBA/img_align_celeba --margins 40 20 --partition CELEBA/list_eval_partition.txt
 #       --low-size 8 --high-size 32 --channels rgb' ARCH=image_transformer_b3 MAX_UPDATE=1000000 WARMUP=12000 HEAD_UPDATE=250000 \
 #   BLOCK_SIZES='2 4 6 8 10' HEAD_LAYOUT=dense HEAD_FLAGS= HEAD_LOSS=sample NOISE=0 DEVICE_FLAGS= PRECISION_FLAGS= \
-#   WORK=work/celeba scripts/recipes/super_resolution.sh          the paper's setting
+#   WORK=work/celeba scripts/recipes/images/super_resolution.sh          the paper's setting
 #
 # Table 2: regular (base frozen), approximate (the same heads, an intensity stands that is at most EPSILON off), fine-tuned (base
 # trained on), both. Killed at any moment, the same command goes on.
@@ -17,7 +17,7 @@
 # training), IMAGES (how many of the test set are decoded; 200), SYSTEMS (more systems for the sheet, as its --system
 # options; none).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 WORK=${WORK:-$ROOT/work/super_resolution}
 IMAGE_FLAGS=${IMAGE_FLAGS:-}

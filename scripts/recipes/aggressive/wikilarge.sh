@@ -2,14 +2,14 @@
 # English text simplification, WikiLarge: Table 4 of the aggressive decoding paper. Transformer-base, SARI and BLEU
 # against the eight references of TurkCorpus.
 #
-#   scripts/recipes/wikilarge.sh DATA     DATA holds WikiLarge and TurkCorpus; docs/recipes.md says where to get them
+#   scripts/recipes/aggressive/wikilarge.sh DATA     DATA holds WikiLarge and TurkCorpus; docs/recipes.md says where to get them
 #
 # Environment: WORK (work/wikilarge), LOWERCASE (1: all text in lower case, which is how the metrics compare it), and what
 # gec_common.sh lists. The paper gives no hyper-parameters for this model: those of Table 11 are taken.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 
-DATA=${1:?usage: scripts/recipes/wikilarge.sh DATA}
+DATA=${1:?usage: scripts/recipes/aggressive/wikilarge.sh DATA}
 WORK=${WORK:-$ROOT/work/wikilarge}
 ARCH=${ARCH:-transformer}
 LOWERCASE=${LOWERCASE:-1}

@@ -2,7 +2,7 @@
 # Ukrainian grammatical error correction, UA-GEC: from the PyPI package `ua-gec` (CC BY 4.0) to the checkpoint that the demo
 # uses and a scored table. Small enough for two CPU cores: about 50 minutes of training.
 #
-#   OMP_NUM_THREADS=1 scripts/recipes/ua_gec.sh     # one thread, as the scores in checkpoints/ua_gec were made
+#   OMP_NUM_THREADS=1 scripts/recipes/aggressive/ua_gec.sh     # one thread, as the scores in checkpoints/ua_gec were made
 #
 # Pre-trained on synthetic errors in the clean side of the training text, as the paper pre-trains (section 4.1), then
 # trained on the real errors. Environment: WORK (work/ua_gec), LAYER (gec-only, or gec-fluency), COPIES (4 noised copies of the
@@ -30,11 +30,11 @@ PRETRAIN_UPDATES=${PRETRAIN_UPDATES:-1100}
 defaults
 
 text() {
-    "$PYTHON" -m scripts.recipes.gec.ua_gec --output "$OUT" --layer "$LAYER" ${LIMIT:+--limit "$LIMIT"}
+    "$PYTHON" -m scripts.recipes.aggressive.ua_gec --output "$OUT" --layer "$LAYER" ${LIMIT:+--limit "$LIMIT"}
 }
 
 synthetic() {
-    "$PYTHON" -m scripts.recipes.gec.synthetic_errors --clean "$WORK/text/train.tgt" --copies "$COPIES" \
+    "$PYTHON" -m scripts.recipes.aggressive.synthetic_errors --clean "$WORK/text/train.tgt" --copies "$COPIES" \
         --pairs "$WORK/text/train.src" "$WORK/text/train.tgt" --output "$OUT/train"
 }
 
@@ -74,7 +74,7 @@ scores() {
 ship() {
     mkdir -p "$SHIP"
     cp "$WORK"/model/{checkpoint.pt,spm.model} "$WORK"/data/dict.{src,tgt}.txt "$SHIP"
-    "$PYTHON" -m scripts.recipes.gec.ua_gec --output "$SHIP" --layer "$LAYER" --sample 200
+    "$PYTHON" -m scripts.recipes.aggressive.ua_gec --output "$SHIP" --layer "$LAYER" --sample 200
 }
 
 stage text text

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sequence-to-lattice translation: Tables 1, 2 and 4 to 9 of Deng and Rush (2023), with the settings of Table 8.
 #
-#   scripts/recipes/lattice_wmt.sh iwslt14-de-en [FOLDER]                    or wmt14-en-de, wmt16-en-ro
-#   DIRECTION=de-en scripts/recipes/lattice_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
+#   scripts/recipes/lattice/lattice_wmt.sh iwslt14-de-en [FOLDER]                    or wmt14-en-de, wmt16-en-ro
+#   DIRECTION=de-en scripts/recipes/lattice/lattice_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
 #
 # Teacher on the raw data; its outputs (beam 5) are the distilled data; word alignment and tables of candidates, and a scorer, for
 # raw and distilled data; of every scorer the checkpoint with the best validation BLEU at N = 64; a table of the teacher, the
@@ -38,7 +38,7 @@ case ${1:-} in # Table 8, appendix A.3 and section 4
         ;;
 esac
 RECIPE=lattice # its vocabulary and teacher are not those of gad_wmt.sh
-. "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../wmt_common.sh"
 
 SETTINGS=${SETTINGS:-distilled raw}
 LAYERS=${LAYERS:-1}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Generalized aggressive decoding for summaries: Table 10 of the aggressive decoding paper, CNN/DailyMail with BART-base.
 #
-#   scripts/recipes/gad_cnndm.sh [FOLDER]      default: work/cnndm
+#   scripts/recipes/gad/gad_cnndm.sh [FOLDER]      default: work/cnndm
 #
 # BART-large is fine-tuned and writes new summaries of the training articles; from them a BART-base verifier is fine-tuned, and
 # a drafter is trained that begins as that verifier; a table of ROUGE, steps and seconds. Killed at any moment, the same command
@@ -26,7 +26,7 @@
 #             gad-efficiency; baseline is BART-base without distillation), BATCH_SIZE (1: online), DECODE_FLAGS (more for
 #             all systems), DISTILL_FLAGS (more for the teacher)
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 
 WORK=${1:-$ROOT/work/cnndm}

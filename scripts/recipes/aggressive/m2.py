@@ -13,7 +13,7 @@ The fields are the token span (start inclusive, end exclusive), the error type, 
 the annotator. An annotator who changes nothing has one edit of type ``noop``.
 
 As a command, it writes parallel text:
-``python -m scripts.recipes.gec.m2 --source X.src --target X.tgt FILE...``
+``python -m scripts.recipes.aggressive.m2 --source X.src --target X.tgt FILE...``
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def parallel_pairs(
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the sentences of M2 files as parallel text, and say how many there were."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.recipes.gec.m2", description=main.__doc__
+        prog="python -m scripts.recipes.aggressive.m2", description=main.__doc__
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="M2 files, read in this order")
     parser.add_argument("--source", required=True, help="output: original sentences, one a line")

@@ -1,6 +1,6 @@
 """UA-GEC (Syvokon et al., CC BY 4.0) from its PyPI package into aligned sentence files.
 
-    python -m scripts.recipes.gec.ua_gec --output DIR [--layer gec-only] [--valid-documents 60]
+    python -m scripts.recipes.aggressive.ua_gec --output DIR [--layer gec-only] [--valid-documents 60]
 
 writes ``{train,valid}.{src,tgt}``, and for the test set ``test.src`` with one reference per annotator,
 ``test.tgt`` (annotator 1) and ``test.tgt2``. Text is the tokenised form that the package ships, one sentence a line.

@@ -16,7 +16,7 @@
 #   decoding      SYSTEMS (beam5 beam1 greedy iad), BATCH_SIZE (1: online), DECODE_FLAGS (more flags, for all systems)
 #   machine       DEVICE_FLAGS (--cpu where PyTorch finds no GPU), GPUS (those PyTorch finds)
 
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 STEPS="$ROOT/scripts/recipes/recipe_steps.py"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
 

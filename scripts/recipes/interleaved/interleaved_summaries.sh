@@ -2,7 +2,7 @@
 # Interleaved bidirectional decoding for summaries, CNN/DailyMail (CDMail) and Gigaword: Table 6 of Zhang et al. (2020),
 # with the settings of appendix A.
 #
-#   WORK=work/gigaword scripts/recipes/interleaved_summaries.sh DATA
+#   WORK=work/gigaword scripts/recipes/interleaved/interleaved_summaries.sh DATA
 #
 # DATA is a folder with {train,val,test}.{source,target}: an article or its summary a line, as text. Joint byte pairs of
 # VOCABULARY pieces (32000) by sentencepiece; articles are cut behind MAX_SOURCE pieces (1024); ROUGE by text_scores.py.
@@ -14,11 +14,11 @@
 # training), BATCH_SIZE (1: online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what
 # interleaved_common.sh lists.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../aggressive/gec_common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_common.sh"
 check_grid
 
-DATA=${1:?usage: scripts/recipes/interleaved_summaries.sh DATA}
+DATA=${1:?usage: scripts/recipes/interleaved/interleaved_summaries.sh DATA}
 WORK=${WORK:-$ROOT/work/summaries}
 MAX_SOURCE=${MAX_SOURCE:-1024}
 

@@ -1,6 +1,6 @@
 """Synthetic errors: clean text -> text with mistakes, to pre-train a corrector (section 4.1 of Ge et al. does so too).
 
-    python -m scripts.recipes.gec.synthetic_errors --clean train.tgt --pairs train.src train.tgt --copies 4
+    python -m scripts.recipes.aggressive.synthetic_errors --clean train.tgt --pairs train.src train.tgt --copies 4
     --output DIR/train
 
 writes ``DIR/train.src`` (with errors) and ``DIR/train.tgt`` (clean). Errors are spelling slips inside words, endings

@@ -2,7 +2,7 @@
 # Chinese grammatical error correction, NLPCC-2018 shared task 2: Table 4 of the aggressive decoding paper.
 # Transformer-big with the hyper-parameters of training from scratch in Table 11, scored by MaxMatch.
 #
-#   scripts/recipes/nlpcc18.sh DATA     DATA holds data.train and gold.01; docs/recipes.md says where to get them
+#   scripts/recipes/aggressive/nlpcc18.sh DATA     DATA holds data.train and gold.01; docs/recipes.md says where to get them
 #
 # Environment: WORK (work/nlpcc18), SUBWORDS (char; or bpe), VALID_SIZE (5000 sentences of the training data), SEGMENTER
 # (a command that reads raw lines and writes the same lines cut into words, such as the task's own PKUNLP tool: with it
@@ -10,7 +10,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/gec_common.sh"
 
-DATA=${1:?usage: scripts/recipes/nlpcc18.sh DATA}
+DATA=${1:?usage: scripts/recipes/aggressive/nlpcc18.sh DATA}
 WORK=${WORK:-$ROOT/work/nlpcc18}
 SUBWORDS=${SUBWORDS:-char}
 VALID_SIZE=${VALID_SIZE:-5000}

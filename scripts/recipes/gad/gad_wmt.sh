@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Generalized aggressive decoding on WMT: Tables 5 and 14 of the aggressive decoding paper, with the hyper-parameters of Table 13.
 #
-#   scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]                      or wmt16-en-ro, or any set of wmt_data.sh
-#   DIRECTION=de-en scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
-#   SIZE=big scripts/recipes/gad_wmt.sh wmt14-en-de [FOLDER]             Table 8: big verifier and drafter, same teacher
+#   scripts/recipes/gad/gad_wmt.sh wmt14-en-de [FOLDER]                      or wmt16-en-ro, or any set of wmt_data.sh
+#   DIRECTION=de-en scripts/recipes/gad/gad_wmt.sh wmt14-en-de [FOLDER]      the other direction, from the same data
+#   SIZE=big scripts/recipes/gad/gad_wmt.sh wmt14-en-de [FOLDER]             Table 8: big verifier and drafter, same teacher
 #
 # Teacher on the raw data; its outputs (beam 5) train verifier and drafter; the last AVERAGE checkpoints of each are averaged; a
 # table of beam 5, beam 1, the drafter alone, GAD and GAD++ (high quality, high efficiency). Killed at any moment, the same
@@ -14,7 +14,7 @@
 # DRAFTER_FLAGS, RUN (drafter; another name, such as drafter-k5 or drafter-big, for one more drafter of the same verifier, with a
 # table of its own; gad_analyses.sh compares them: Tables 6 and 9), and what wmt_common.sh lists.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 case ${SIZE:=base} in # section 4.2.4
     base) VERIFIER_ARCH=${VERIFIER_ARCH:-transformer} BLOCK_SIZE=${BLOCK_SIZE:-25} OF_SIZE="" ;;
@@ -22,7 +22,7 @@ case ${SIZE:=base} in # section 4.2.4
     *) die "unknown SIZE '$SIZE' (choose from: base big)" ;;
 esac
 DRAFTER_ARCH=${DRAFTER_ARCH:-nar_drafter_$SIZE}
-. "$(dirname "${BASH_SOURCE[0]}")/wmt_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../wmt_common.sh"
 
 case $SET in
     wmt16-en-ro) TEACHER_ARCH=${TEACHER_ARCH:-transformer} ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sequence-to-lattice on Multi30k (Deng and Rush 2023) at a small size, on the model of multi30k.sh.
 #
-#   scripts/recipes/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
+#   scripts/recipes/lattice/lattice_multi30k.sh      tables of candidates, scorers of SETTINGS x LAYERS, then the table of results
 #
 # Killed at any moment, the same command goes on.
 # Environment: SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), NAT_LAYERS (1: of the decoder of a
@@ -9,7 +9,7 @@
 # 64 128, for scorers of one layer; 1 and 64 for all), PAPER (empty; 64: numbers of candidates
 # of rows with the paper's plain counts, and with scores normalised over the vocabulary), OUTPUT (docs/results/lattice-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
 need_base
 
 SETTINGS=${SETTINGS-distilled raw}

@@ -12,7 +12,7 @@ edits, so the scorer takes the set that agrees best with the gold.
 3. *Annotators.* For each sentence the annotator who gives the best F of the corpus so far. So the
    result depends on the order of the sentences; that is the official definition.
 
-As a command: ``python -m scripts.recipes.gec.m2_score HYPOTHESES GOLD.m2``
+As a command: ``python -m scripts.recipes.aggressive.m2_score HYPOTHESES GOLD.m2``
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from scripts.recipes.gec.m2 import AnnotatedSentence, Edit, M2Error, read_m2
+from scripts.recipes.aggressive.m2 import AnnotatedSentence, Edit, M2Error, read_m2
 
 Vertex = tuple[int, int]
 State = tuple[int, int]  # (first gold edit still free, kept words in the present edit or OUTSIDE)
@@ -229,7 +229,7 @@ def _is_edit(lattice: Lattice, begin: Vertex, end: Vertex, max_unchanged: int) -
 def main(argv: Sequence[str] | None = None) -> None:
     """Print precision, recall and F of tokenised HYPOTHESES, one a line, against GOLD (M2)."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.recipes.gec.m2_score", description=main.__doc__
+        prog="python -m scripts.recipes.aggressive.m2_score", description=main.__doc__
     )
     parser.add_argument("hypotheses", metavar="HYPOTHESES")
     parser.add_argument("gold", metavar="GOLD")

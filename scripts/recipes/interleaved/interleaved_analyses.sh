@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # The analyses of Zhang et al. (2020) at a small size, on the models of interleaved_multi30k.sh: a result each, made once.
 #
-#   scripts/recipes/interleaved_analyses.sh                   all of ANALYSES
-#   ANALYSES=figures scripts/recipes/interleaved_analyses.sh  one of them
+#   scripts/recipes/interleaved/interleaved_analyses.sh                   all of ANALYSES
+#   ANALYSES=figures scripts/recipes/interleaved/interleaved_analyses.sh  one of them
 #
 #   choices      what the paper leaves open: end condition, stop rule, how the score of a hypothesis counts its length
 #   information  Table 3: what words that are written at once tell about each other, from the models 1x2 and 2x1 and their
 #                twins that write one by one
 #   figures      Figures 2, 3 and 4: speed-up by batch size and beam, by source length, by words per direction
 #
-# The models of all three: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved_multi30k.sh
+# The models of all three: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved/interleaved_multi30k.sh
 # A result that is there already is kept: delete its .json to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
 # START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
@@ -17,7 +17,7 @@
 # (sentences; all), TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
 # (docs/results/interleaved-multi30k, of START=scratch with -scratch behind it).
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 WORK=${WORK:-$ROOT/work/multi30k}
 PAIR=${SOURCE:-de}-${TARGET:-en}
@@ -50,7 +50,7 @@ done
 # model NAME: its checkpoint, which must be there.
 model() {
     local file=$WORK/interleaved-$1-$SETTING-$LAYERS$SUFFIX-$PAIR/checkpoint_last.pt
-    [ -e "$file" ] || die "$file is missing: train it by START=$START scripts/recipes/interleaved_multi30k.sh"
+    [ -e "$file" ] || die "$file is missing: train it by START=$START scripts/recipes/interleaved/interleaved_multi30k.sh"
     printf '%s' "$file"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Interleaved bidirectional decoding on Multi30k (Zhang et al. 2020) at a small size, on the model of multi30k.sh.
 #
-#   scripts/recipes/interleaved_multi30k.sh      trains GEOMETRIES x SETTINGS x LAYERS, then the table of all that is trained
+#   scripts/recipes/interleaved/interleaved_multi30k.sh      trains GEOMETRIES x SETTINGS x LAYERS, then the table of all that is trained
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA. Killed at
 # any moment, the same command goes on.
@@ -11,7 +11,7 @@
 # MAX_UPDATE (1500), LR (0.001), BEAMS (4 1), DRAFTS (1: the table has IAD drafting from each model, too; 0), OUTPUT
 # (docs/results/interleaved-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../multi30k_common.sh"
 . "$(dirname "${BASH_SOURCE[0]}")/interleaved_settings.sh"
 
 GEOMETRIES=${GEOMETRIES:-2x1 2x2}
