@@ -1,16 +1,15 @@
 """How far the host runs ahead of a device that decodes alone."""
 
-from dataclasses import dataclass
+from fairseq_aggdec.budget.fading import Fading
 
-# Weight of what was seen before, per new observation.
+# Weight of earlier batches and iterations, per new one: ten count.
 KEEP = 0.9
-# Seconds from the end of an iteration to the host's knowing of it, and from a launch to its beginning.
+# Seconds from the end of an iteration to the host's knowing of it, and from a launch to its beginning (an H200).
 LATENCY = 2e-5
 
 
-@dataclass
 class Pace:
-    """Whether an iteration is launched before the host knows what came of the one before.
+    """Whether an iteration is launched before the host knows the outcome of the one before.
 
     Launched ahead, the device does not wait while the host reads an outcome and launches the next iteration. But where
     that outcome ends the batch, one iteration was in vain, and the batch's tokens are read behind it. So it is done
@@ -19,33 +18,29 @@ class Pace:
 
     Attributes:
         iterations: of a batch.
-        host: seconds that the host takes to launch one.
-        device: seconds that the device takes for one.
+        host: seconds that the host takes to launch an iteration.
+        device: seconds that the device takes for an iteration.
     """
 
-    iterations: float | None = None
-    host: float | None = None
-    device: float | None = None
+    def __init__(self) -> None:
+        self.iterations, self.host, self.device = (Fading(KEEP) for _ in range(3))
 
     @property
     def ahead(self) -> int:
-        """How many iterations may be under way whose outcome is not known when another is launched."""
-        if self.iterations is None or self.host is None or self.device is None:
+        """How many iterations may be under way with unknown outcome when another is launched."""
+        if not (self.iterations.weight and self.host.weight and self.device.weight):
             return 1
-        return int((self.iterations - 1) * (self.host + LATENCY) > self.device)
+        waits = (self.iterations.mean - 1) * (self.host.mean + LATENCY)
+        return int(waits > self.device.mean)
 
     def launched(self, seconds: float) -> None:
-        """The host took so long from one launch, or the outcome that it read before, to the next."""
-        self.host = _mean(self.host, seconds)
+        """The host took ``seconds`` from one launch, or the outcome that it read before, to the next."""
+        self.host.add(seconds)
 
     def passed(self, seconds: float) -> None:
-        """The device took so long for an iteration."""
-        self.device = _mean(self.device, seconds)
+        """The device took ``seconds`` for an iteration."""
+        self.device.add(seconds)
 
     def ended(self, iterations: int) -> None:
-        """A batch has had so many iterations."""
-        self.iterations = _mean(self.iterations, iterations)
-
-
-def _mean(before: float | None, now: float) -> float:
-    return now if before is None else KEEP * before + (1 - KEEP) * now
+        """A batch had this many iterations."""
+        self.iterations.add(iterations)

@@ -1,0 +1,126 @@
+"""How long copies are: as long as is worth their cost, by the chances of their tokens (``--iad-draft-length``)."""
+
+import sys
+from collections.abc import Sequence
+
+from fairseq_aggdec.budget.call_cost import CallCost, IterationClock
+from fairseq_aggdec.budget.chances import Chances
+
+# Where drafts hardly ever stand, so many batches in a row are decoded without; then one is drafted for again, in case
+# the text has changed.
+RESTING_BATCHES = 31
+# Tokens of that one's first drafts, and of the very first of all on CPU: a guess that costs next to nothing.
+PROBE_LENGTH = 4
+# How many more tokens per cost than none a draft must promise: finding and judging drafts has costs that are in no
+# line, and no method may be slower than greedy decoding.
+MARGIN = 0.1
+# Drafts of this length decide whether to draft in a batch at all: longer ones gain next to nothing more.
+LONG = 64
+
+
+class CopyAccount:
+    """Limits copies, so that a heavily edited sentence does not pay for tokens it throws away.
+
+    A draft of K tokens that are accepted with chance p emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the limit
+    is the K with the most tokens per cost. On a CPU no clock has a say: c is the usual cost.
+
+    Attributes:
+        fixed, most: whether the length is not learned, and tokens of any draft.
+        resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
+            batch is decoded without.
+        idle: with as many rows as are left of the batch no draft is worth its cost: tokens cost what they bring.
+    """
+
+    fixed, most = False, sys.maxsize
+
+    def __init__(self) -> None:
+        self.chances, self.cost, self.clock = Chances(), CallCost(), IterationClock()
+        self.resting, self.probing, self.rested = False, False, 0
+        self.unknown = False  # nothing was ever drafted
+        self.by, self.timed = "", False
+
+    def start(self, rows: int, by: str) -> None:
+        """Takes up a batch of ``rows`` sentences, decoded by ``kernels``, on ``cpu`` or on another device."""
+        if by != self.by:
+            self.cost = CallCost()
+        self.by, self.timed = by, by not in ("kernels", "cpu")
+        self.clock.start(by)
+        self.step_cost = self.cost.beside(rows, by)
+        self.unknown = self.chances.unseen and rows > 1 and not self.timed
+        self.chances.start(rows)
+        pointless = worthwhile(self.chances.mean, 1.0 + self.step_cost, 1) == 0
+        self.resting = pointless and self.rested < RESTING_BATCHES
+        self.probing = pointless and not self.resting
+        self.rested = self.rested + 1 if self.resting else 0
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Whether to draft for as many rows as there are now, by what all sentences showed."""
+        several = len(self.chances.rows) > 1 and not self.probing
+        self.idle = several and worthwhile(self.chances.mean, self.fixed_cost, LONG) == 0
+
+    @property
+    def fixed_cost(self) -> float:
+        """Of an iteration beside its drafts, for each row, in drafted tokens."""
+        return 1.0 + self.step_cost / max(1, len(self.chances.rows))
+
+    def plan(self, row: int, room: int) -> int:
+        """The best length for a row of the batch, at most ``room``."""
+        if self.idle:
+            return 0
+        if (self.probing or self.unknown) and not self.chances.rows[row].weight:
+            return min(PROBE_LENGTH, room)
+        return worthwhile(self.chances.of(row), self.fixed_cost, room)
+
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int], read: int) -> None:
+        """Learns from an iteration: of every row the draft, and how many drafted tokens were read in all."""
+        if self.timed and (seconds := self.clock.end()) is not None:
+            self.cost.observe(len(drafted), read, seconds)
+        self.chances.observe(drafted, accepted)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.chances.keep_rows(rows)
+        self._weigh()
+
+
+class FixedCopyAccount(CopyAccount):
+    """The same longest draft for every row and batch; Algorithm 1 of Ge et al. has no limit.
+
+    Args:
+        limit: tokens; None: whatever is left of the text.
+    """
+
+    fixed = True
+
+    def __init__(self, limit: int | None):
+        super().__init__()
+        if limit is not None:
+            self.most = limit
+
+    def start(self, rows: int, by: str) -> None:
+        super().start(rows, by)
+        self.resting = self.probing = False
+
+    def _weigh(self) -> None:
+        self.idle = False
+
+    def plan(self, row: int, room: int) -> int:
+        return min(self.most, room)
+
+
+def worthwhile(chance: float, fixed_cost: float, room: int) -> int:
+    """:func:`best_length`; 0 where that promises less than :data:`MARGIN` more than no draft."""
+    length = best_length(chance, fixed_cost, room)
+    expected = sum(chance**place for place in range(length + 1))
+    return length if expected * fixed_cost >= (1 + MARGIN) * (fixed_cost + length) else 0
+
+
+def best_length(chance: float, fixed_cost: float, room: int) -> int:
+    """argmax over 0 <= K <= room of expected tokens / (fixed_cost + K); it has one maximum, so the first is taken."""
+    expected, gain = 1.0, 1.0
+    for length in range(room):
+        gain *= chance
+        if gain * (fixed_cost + length) <= expected:
+            return length
+        expected += gain
+    return room
