@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget
-from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.call_cost import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
@@ -37,7 +37,7 @@ class BlockwiseHeadsDrafter(Warmed):
     with layers have learned some for it.
 
     Args:
-        block_size: chooses how many tokens are drafted, fewer than there are trained heads.
+        account: says how many tokens to draft, fewer than there are trained heads.
         proposing: how proposals are computed.
         nodes: how large the tree is that is drafted for each row; None: one path is drafted.
 
@@ -50,12 +50,12 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def __init__(
         self,
-        block_size: BlockSize,
+        account: Account,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
     ):
-        self.trees = None if nodes is None else TreeGrower(nodes)
-        self.block_size, self.proposing = block_size, proposing
+        self.account, self.proposing = account, proposing
+        self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
         self.checked: Any = None
         self.clock = IterationClock()
         self.broken = False
@@ -66,9 +66,9 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.block_size.start([row.tokens for row in state.rows])
-        self.timed = self.block_size.learned and state.device.type == "cuda"
-        self.clock.start(state.device, anew=self.timed)
+        self.account.start([row.tokens for row in state.rows])
+        self.timed = self.account.learned and state.device.type == "cuda"
+        self.clock.start(state.device.type, anew=self.timed)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -110,8 +110,8 @@ class BlockwiseHeadsDrafter(Warmed):
             torch.cuda.synchronize()
         nothing = Draft([()] * len(state.rows))
         idle = self.features is None or self.broken
-        size = 0 if idle else self.block_size.choose(len(state.rows))
-        if self.block_size.timing:
+        size = 0 if idle else self.account.plan(len(state.rows))
+        if self.account.timing:
             self.clock.begin()
         if self.features is None or size == 0:
             return nothing
@@ -136,9 +136,9 @@ class BlockwiseHeadsDrafter(Warmed):
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
-        if self.block_size.learned or self.trees:
+        if self.account.learned or self.trees:
             return None
-        size = self.block_size.choose(len(state.rows))
+        size = self.account.plan(len(state.rows))
         return None if size and self.layered else size
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fairseq_aggdec.budget.times import Decayed
+from fairseq_aggdec.budget.fading import Fading
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.verifier import Verifier
@@ -15,7 +15,10 @@ from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict, grafted
 from fairseq_aggdec.windows.transfer import Watch
 
-PRIOR_STOOD = 1.0  # tokens of the other's draft that are believed to stand before any was seen
+# Tokens of the other's draft that are believed to stand before any was seen.
+PRIOR_STOOD = 1.0
+# Weight of earlier drafts of the other, per new one: some fifty count.
+REMEMBER = 0.98
 
 
 class CopyFirst(Drafter):
@@ -32,7 +35,7 @@ class CopyFirst(Drafter):
     def __init__(self, copy: CopyDrafter, other: Drafter):
         self.copy, self.other = copy, other
         self.needs_cached_decoder = other.needs_cached_decoder
-        self.stood = Decayed()  # tokens of the other's drafts
+        self.stood = Fading(REMEMBER)  # tokens of the other's drafts
 
     @property
     def watches(self) -> Sequence[Watch]:
@@ -48,7 +51,7 @@ class CopyFirst(Drafter):
     def forget(self) -> None:
         self.copy.forget()
         self.other.forget()
-        self.stood = Decayed()
+        self.stood = Fading(REMEMBER)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.copy.start(sample, verifier, state)
@@ -57,7 +60,7 @@ class CopyFirst(Drafter):
 
     def draft(self, state: DecodeState) -> Draft:
         self.copied, usual = self.copy.draft(state).tokens, self.stood.mean_with(PRIOR_STOOD)
-        hopes = map(self.copy.draft_length.hope, range(len(self.copied)), map(len, self.copied))
+        hopes = map(self.copy.account.chances.hope, range(len(self.copied)), map(len, self.copied))
         self.alone = [ok and hope > usual for ok, hope in zip(self.stands, hopes, strict=True)]
         self.sizes: list[int] | None = None  # of the other's trees, where there are copies beside
         draft = Draft([()] * len(self.copied)) if all(self.alone) else self.other.draft(state)

@@ -136,7 +136,7 @@ class DraftOnlySearch:
 
     def ask(self) -> Window:
         # Padding, which is in no output, for what is not known: it repeats no n-gram.
-        shape = len(self.rows), self.drafter.block_size.choose(len(self.rows))
+        shape = len(self.rows), self.drafter.account.plan(len(self.rows))
         return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
 
     def take(self, window: Window, logits: Tensor) -> Kept:

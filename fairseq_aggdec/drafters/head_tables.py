@@ -27,7 +27,7 @@ class HeadTables:
     """
 
     def __init__(self, block_size: int, pad: int, unk: int, proposing: Proposing):
-        self.block_size, self.pad, self.unk, self.proposing = block_size, pad, unk, proposing
+        self.account, self.pad, self.unk, self.proposing = block_size, pad, unk, proposing
 
     def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
         """Notes in every tree what the heads expect, after the verifier has run over ``asked[-1]`` of each search."""
@@ -48,7 +48,7 @@ class HeadTables:
         features = verifier.features[0]  # (N, C), N positions of the last window
         behind = rows_at(features, places)  # (R, C)
         _, logits = verifier.propose(
-            behind, self.block_size, self.proposing, to_device(chosen, features.device), rows
+            behind, self.account, self.proposing, to_device(chosen, features.device), rows
         )  # (R, k - 1, V)
         for (search, node), tables in zip(read, self._tables(read, logits), strict=True):
             search.tree.foretold[node] = tables

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import BlockSize, NodeBudget
-from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.call_cost import IterationClock
 from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower, Warmed
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
@@ -121,23 +121,21 @@ class LatticeTreeDrafter(Warmed):
     Args:
         generator: of ``--decoding lattice``.
         model: the generator's; a source that is too long for it has no draft.
-        block_size: says whether anything is drafted.
+        account: says whether anything is drafted.
         budget: how many tokens trees have.
     """
 
     def __init__(
-        self, generator: LatticeGenerator, model: Any, block_size: BlockSize, budget: NodeBudget
+        self, generator: LatticeGenerator, model: Any, account: Account, budget: NodeBudget
     ):
-        self.generator, self.model, self.block_size = generator, model, block_size
-        self.trees: TreeGrower = TreeGrower(budget)
+        self.generator, self.model, self.account = generator, model, account
+        self.trees: TreeGrower = TreeGrower(budget, account.cost)
         self.clock = IterationClock()
         self.broken, self.once = False, 0.0
 
     @property
-    def learns_times(self) -> bool:
-        return (
-            False  # no sentence is decoded before the first: its lattice would be most of the work
-        )
+    def warms_up(self) -> bool:
+        return False  # a lattice is made for every batch: the first is like the others
 
     def prepare(self, verifier: Verifier) -> None:
         """Packs the weights of the scorer now instead of before the first draft."""
@@ -155,12 +153,12 @@ class LatticeTreeDrafter(Warmed):
         self.kept = list(range(rows))
         self.places = [0] * rows
         self.before: list[int | None] = [None] * rows
-        self.block_size.start([row.tokens for row in state.rows])
-        self.clock.start(state.device, anew=state.device.type == "cuda")
+        self.account.start([row.tokens for row in state.rows])
+        self.clock.start(state.device.type, anew=state.device.type == "cuda")
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.block_size.choose(len(state.rows))
-        if self.block_size.timing:
+        size = self.account.plan(len(state.rows))
+        if self.account.timing:
             self.clock.begin()
         self.once = 0.0
         nothing = Draft([()] * len(state.rows))

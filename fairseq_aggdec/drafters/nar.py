@@ -14,12 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import (
-    BlockSize,
-    FixedBlockSize,
-    NodeBudget,
-)
-from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.call_cost import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
@@ -54,7 +50,7 @@ class NarDrafter(Warmed):
 
     Args:
         model: in evaluation mode, on the verifier's device. Its parameters may change between batches.
-        block_size: chooses k, at most the trained one, which is the default.
+        account: says how many tokens to draft, at most the trained number, which is the default.
         precision: how the drafter computes, but for ``int8``, which ``proposing`` says.
         proposing: how drafts are computed.
         nodes: how large the tree is that is drafted for each row; None: a block is drafted.
@@ -66,13 +62,13 @@ class NarDrafter(Warmed):
     def __init__(
         self,
         model: NarDrafterModel,
-        block_size: BlockSize | None = None,
+        account: Account | None = None,
         precision: Precision = EXACT,
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
     ):
-        self.trees = None if nodes is None else TreeGrower(nodes)
-        self.block_size = block_size or FixedBlockSize(model.decoder.block_size)
+        self.account = account or Account(model.decoder.block_size)
+        self.trees = None if nodes is None else TreeGrower(nodes, self.account.cost)
         self.encoded_before = 0.0
         self.model, self.proposing = model, proposing
         self.precision = replace(precision, int8=proposing.int8)
@@ -83,7 +79,7 @@ class NarDrafter(Warmed):
         self.finite: Told | None = None
         self.clock = IterationClock()
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
-        self.starts_beside = not model.shares_encoder and not self.block_size.learned
+        self.starts_beside = not model.shares_encoder and not self.account.learned
 
     def prepare(self, verifier: Verifier) -> None:
         """Packs the weights now instead of before the first draft."""
@@ -93,17 +89,17 @@ class NarDrafter(Warmed):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
-        self.block_size.start([row.tokens for row in state.rows])
+        self.account.start([row.tokens for row in state.rows])
         self.verifier = verifier
         follow(self.model, verifier)
         # Not when it is made: training moves the models after that.
-        timed = self.block_size.learned and state.device.type == "cuda"
+        timed = self.account.learned and state.device.type == "cuda"
         self.wait = torch.cuda.synchronize if timed else None
-        self.clock.start(state.device, anew=timed)
+        self.clock.start(state.device.type, anew=timed)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
-        if beside and self.block_size.choose(len(state.rows)):
+        if beside and self.account.plan(len(state.rows)):
             self._begin()
 
     @property
@@ -113,8 +109,8 @@ class NarDrafter(Warmed):
     def draft(self, state: DecodeState) -> Draft:
         if self.wait is not None:
             self.wait()
-        block_size = self.block_size.choose(len(state.rows))
-        if self.block_size.timing:
+        block_size = self.account.plan(len(state.rows))
+        if self.account.timing:
             self.clock.begin()
         self.encoded_before = self.encoder_seconds
         if block_size == 0:
@@ -161,9 +157,9 @@ class NarDrafter(Warmed):
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
-        if self.trees is not None or self.block_size.learned or self.doubt.due:
+        if self.trees is not None or self.account.learned or self.doubt.due:
             return None
-        size = self.block_size.choose(len(state.rows))
+        size = self.account.plan(len(state.rows))
         if size == 0:
             return size
         if not self.readable or longest > self.longest or starts != {state.eos}:

@@ -19,17 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import (
-    BlockSize,
-    FixedBlockSize,
-    LearnedBlockSize,
-    NodeBudget,
-    lasted,
-    learn,
-)
+from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.budget.calibration import Calibration
-from fairseq_aggdec.budget.draft_length import STEP_COST_IN_TOKENS
-from fairseq_aggdec.budget.times import IterationClock
+from fairseq_aggdec.budget.call_cost import CallCost, IterationClock
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.windows.draft import BatchVerdict, Draft, TreeDraft, Verdict
 
@@ -38,9 +30,6 @@ CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 8.0
 WARM_UP_NODES = 6
-# What an iteration with a tree costs beside its nodes, in nodes, until it was measured: as it was where models of three
-# layers and width 256 had been timed, in the compiled kernels.
-KERNELS_COST = {"kernels": 8.0}
 # From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
 CPU = torch.device("cpu")
@@ -178,10 +167,11 @@ class TreeGrower:
 
     Args:
         budget: how many tokens they have.
+        cost: what iterations cost; the drafter learns it.
     """
 
-    def __init__(self, budget: NodeBudget):
-        self.budget = budget
+    def __init__(self, budget: NodeBudget, cost: CallCost):
+        self.budget, self.cost = budget, cost
         self.calibration = Calibration()
         self.trees: list[Grown] = []
         self.seen = 0  # drafts whose outcome was told
@@ -226,9 +216,8 @@ class TreeGrower:
         return self._drafted(grow(asked))
 
     def _fixed_cost(self, rows: int, by: str) -> float:
-        """``by``: what computes, as for :class:`~fairseq_aggdec.budget.draft_length.DraftLength`."""
-        costs = STEP_COST_IN_TOKENS | KERNELS_COST
-        return self.budget.fixed_cost(rows, costs.get(by, costs["cuda"]))
+        """Of an iteration, for each row, in nodes; ``by``: what computes, see :meth:`CallCost.beside`."""
+        return self.cost.fixed(rows, by, drafter=True) if self.budget.learned else math.inf
 
     def _drafted(self, trees: list[Grown]) -> Draft:
         self.trees = trees
@@ -241,16 +230,14 @@ class TreeGrower:
         """Forgets what was learned from the batches before (but measured times)."""
         self.calibration = Calibration()
 
-    def observe(self, verdict: Verdict, seconds: float) -> None:
-        """Learns from the last draft."""
+    def observe(self, verdict: Verdict) -> None:
+        """Learns from what became of the last draft."""
         trees, self.trees = self.trees, []
         if not trees or not verdict.whole:
             return
         self.seen += 1
         if self.seen > LEARNED_FROM and self.seen % ONE_OF:
             return
-        rows = len(trees)
-        self.budget.observe(rows, sum(verdict.window.widths) - rows, seconds)
         for tree, path in zip(trees, verdict.nodes(), strict=True):
             standing = set(path)
             chances = [0.0, *tree.chances]
@@ -264,38 +251,42 @@ class TreeGrower:
 class Warmed(DeviceDrafter):
     """A drafter that chooses how much to draft."""
 
-    block_size: BlockSize
+    account: Account
     trees: TreeGrower | None
     clock: IterationClock
 
     def learn(self, verdict: Verdict, once: float = 0.0) -> None:
         """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
-        trees, seconds = self.trees, lasted(self.block_size, self.clock, verdict)
+        trees, seconds = self.trees, self.account.ended(self.clock, verdict.own)
         if seconds is None:
             if trees is not None:
                 trees.trees = []
             return
-        own = verdict.of_own()
+        if self.learns_times:
+            self.account.learn(verdict, seconds, once)
         if trees is not None:
-            trees.observe(own, seconds - once)
-        learn(self.block_size, own, seconds, once)
+            trees.observe(verdict.of_own())
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.block_size.batch_ended(verdict.clean, verdict.gain)
+        self.account.batch_ended(verdict.clean, verdict.gain)
 
     @property
     def learns_times(self) -> bool:
-        return self.block_size.learned or (self.trees is not None and self.trees.budget.learned)
+        """Whether it decides by measured times."""
+        return self.account.learned or (self.trees is not None and self.trees.budget.learned)
+
+    @property
+    def warms_up(self) -> bool:
+        return self.learns_times
 
     @contextmanager
     def always(self) -> Iterator[None]:
-        kept = self.block_size, self.trees
-        if isinstance(self.block_size, LearnedBlockSize):
-            self.block_size = FixedBlockSize(self.block_size.largest)
+        kept = self.account, self.trees
+        self.account = Account(self.account.size)
         if self.trees is not None:
             branches = self.trees.budget.branches
-            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches))
+            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches), self.account.cost)
         try:
             yield
         finally:
-            self.block_size, self.trees = kept
+            self.account, self.trees = kept

@@ -22,8 +22,7 @@ class Drafter:
         needs_cached_decoder: reads what only a cached decoder computes; other models are left to stock fairseq.
         starts_beside: :meth:`start` reads the sample only and launches work of its own. On a GPU it then runs beside
             the verifier's encoder.
-        learns_times: chooses by measured times. It then decodes a sentence before the first batch, so that its first
-            times are like later ones.
+        warms_up: decodes a sentence before the first batch, so that the first times it learns are like later ones.
         encoder_seconds: time that the drafter spent on reading sources, summed over batches.
         wait: called where a part of the drafter's work ends, so that its time can be told; None: nothing waits.
     """
@@ -34,7 +33,7 @@ class Drafter:
     wait: Callable[[], object] | None = None
 
     @property
-    def learns_times(self) -> bool:
+    def warms_up(self) -> bool:
         return False
 
     @property
@@ -54,7 +53,7 @@ class Drafter:
 
     @contextmanager
     def always(self) -> Iterator[None]:
-        """Drafts in every iteration meanwhile, and learns nothing but times; used with ``learns_times`` only."""
+        """Drafts in every iteration meanwhile, and learns nothing but times; used while it warms up."""
         yield
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:

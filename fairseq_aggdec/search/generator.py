@@ -214,7 +214,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         if net_input is not None:
             self._warm_up(EmptyDrafter(), end=1)
         self.drafter.prepare(self.verifier)
-        if net_input is not None and self.drafter.learns_times:
+        if net_input is not None and self.drafter.warms_up:
             # Those of the first drafts are to be like those of the others.
             with self.drafter.always():
                 end = min(WARM_UP_TOKENS, net_input["src_tokens"].size(1) - 1)

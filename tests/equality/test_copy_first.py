@@ -99,7 +99,7 @@ def test_a_drafter_beside_a_copy_learns_what_its_own_tokens_are_worth(
         ((ours, *_),) = generator.generate([verifier], sample)
         assert_same([ours], [theirs])
     other = generator.drafter.other
-    assert not other.block_size.learned
+    assert not other.account.learned
     # Of every draft it is known whether its first tokens stood.
     assert other.trees.seen > 0
     assert sum(other.trees.calibration.scales[0].reached) >= other.trees.seen
@@ -231,8 +231,8 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     found = verdict([[7, 8, 5], [4]], [2, 0])
     found.window = rows.window([4, 4], [0, 0], torch.device("cpu"))
     found.paths = [[0, 2, 4], [5]]
-    with mock.patch.object(both.copy.draft_length, "observe") as told:
-        both.copy.draft_length.resting = False
+    with mock.patch.object(both.copy.account, "observe") as told:
+        both.copy.account.resting = False
         both.observe(found, state)
     told_to_other = both.other.observe.call_args.args[0]
     assert (told_to_other.own, told_to_other.sizes) == (False, [3, 0])

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from fairseq_aggdec.budget import times
-from fairseq_aggdec.budget.block_size import CREDIT
+from fairseq_aggdec.budget.account import CREDIT
 from fairseq_aggdec.drafters.slots import CachedSlots
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.verifier import Verifier

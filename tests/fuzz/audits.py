@@ -23,7 +23,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
-from fairseq_aggdec.budget.block_size import FixedBlockSize, NodeBudget
+from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
@@ -113,7 +113,7 @@ class CaseSession(Session):
                 yield (
                     f"blockwise{name}",
                     lambda nodes=nodes, size=size: BlockwiseHeadsDrafter(
-                        FixedBlockSize(size), proposing, nodes
+                        Account(size), proposing, nodes
                     ),
                 )
         yield "gad, source", lambda: CopyFirst(self._copies(), NarDrafter(self.nar))

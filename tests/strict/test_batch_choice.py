@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_aggdec.budget.batch_choice import BatchChoice
+from fairseq_aggdec.budget.batch_account import BatchAccount
 from fairseq_aggdec.engine.graphs.capture import made
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
@@ -42,8 +42,8 @@ def test_batches_in_turn(
     ready = device_cases.prepared(case, models, drafter, tmp_path, gpu)
     sample = device_cases.batch(1, 4)
     (expected,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
-    choice = ready.generator.drafter.block_size
-    assert isinstance(choice, BatchChoice) and ready.generator.drafter.trees is None
+    choice = ready.generator.drafter.account
+    assert isinstance(choice, BatchAccount) and ready.generator.drafter.trees is None
     drafted, graphs = [], []
     for turn in TURNS:
         monkeypatch.setattr(choice, "_pays", lambda turn=turn: turn)

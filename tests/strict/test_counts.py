@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget import block_size
+from fairseq_aggdec.budget import account
 from scripts.recipes.gpu import device_counts
 from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START
 from tests.strict.device import cases as device_cases
@@ -89,7 +89,7 @@ def written() -> Any:
 def test_the_host_waits_as_often_as_written(
     case: Case, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_size, "TRIES", 1e-12)  # no try, which depends on times
+    monkeypatch.setattr(account, "TRIES", 1e-12)  # no try, which depends on times
     # fairseq's pass for an alignment waits in every layer; whether a node of a tree stands depends on the model
     as_written = "print_alignment" in case.generation or "draft_nodes" in case.task
     sizes = device_counts.SIZES if as_written else SIZES

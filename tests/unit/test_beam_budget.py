@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.budget.call_cost import USUAL_OF_SEARCH
+from fairseq_aggdec.budget.fading import Fading
 from fairseq_aggdec.search.beam.budget import (
     ALIKE,
-    CALL_COST,
     FORETOLD,
     FORGET,
     GAIN_WEIGHT,
@@ -21,7 +22,6 @@ from fairseq_aggdec.search.beam.budget import (
     TEXT,
     TRIAL,
     Budget,
-    Chance,
     Guess,
 )
 
@@ -41,9 +41,9 @@ def means(budget: Budget) -> dict[Guess, float]:
 
 @given(st.floats(0, 1), st.lists(st.booleans(), max_size=60))
 def test_a_chance_is_a_share_that_forgets(prior: float, seen: list[bool]) -> None:
-    chance = Chance(prior)
+    chance = Fading(FORGET, prior, PRIOR_WEIGHT)
     for used in seen:
-        chance.observe(used)
+        chance.add(used)
     weights = [FORGET**age for age in range(len(seen))][::-1]
     believed = PRIOR_WEIGHT * FORGET ** len(seen)
     used = sum(weight for weight, value in zip(weights, seen, strict=True) if value)
@@ -63,11 +63,11 @@ def taught(budget: Budget, shares: dict[Guess, float]) -> Budget:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_pays_by_the_cost_of_a_call(device: str, rows: int) -> None:
     """A prefix that is needed with chance p saves p * cost / (rows * beam) of a call and wastes 1 - p."""
-    budget = Budget(device, 5)
+    budget = Budget(device, 5, foretells=True)
     shares = {(ALIKE, gap): 0.95 - 0.11 * gap for gap in range(LAST + 1)}
     shares |= {(FORETOLD, gap): 0.9 - 0.2 * gap for gap in range(LAST_FORETOLD + 1)}
     plan = taught(budget, {**shares, (TEXT, 0): 0.9}).plan(rows)
-    saved = CALL_COST[device] / (rows * 5)
+    saved = USUAL_OF_SEARCH[device] / (rows * 5)
     found = means(budget)
     assert {guess: found[guess] for guess in shares} == pytest.approx(shares, abs=0.1)
     pays = {guess: mean * saved >= 1 - mean for guess, mean in found.items()}
@@ -83,6 +83,14 @@ def test_more_sentences_draft_less() -> None:
     farthest = [budget.plan(rows).farthest for rows in (1, 4, 16, 64, 1024)]
     assert farthest == sorted(farthest, reverse=True)
     assert farthest[0] > farthest[-1] == -1
+
+
+def test_nothing_is_planned_for_tables_that_nobody_foretells() -> None:
+    """Their chances would never be learned: what is believed at first would be searched for in every call."""
+    for batches in range(1, 2 * TRIAL + 1):
+        budget = Budget("cpu", 5)
+        budget.batches = batches
+        assert budget.plan(1).foretold == -1
 
 
 def test_kinds_are_learned_apart() -> None:
@@ -112,7 +120,7 @@ def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
 
 def test_what_is_foretold_is_tried_now_and_then() -> None:
     shares = {(FORETOLD, gap): 0.0 for gap in range(LAST_FORETOLD + 1)}
-    budget, farthest = taught(Budget("cpu", 5), shares), []
+    budget, farthest = taught(Budget("cpu", 5, foretells=True), shares), []
     for budget.batches in range(1, 2 * TRIAL + 1):
         farthest.append(budget.plan(1).foretold)
     assert farthest == 2 * [0, *[-1] * (TRIAL - 1)]
@@ -165,7 +173,7 @@ def test_looking_ahead_goes_on_while_it_pays(
 def test_on_a_cpu_prefixes_count() -> None:
     """There a call of many prefixes takes longer: two tokens do not pay for 60 prefixes, but they do for 10."""
     assert not Budget("cuda", 5).plan(4).prefix_cost
-    assert Budget("cpu", 5).plan(4).prefix_cost == 4 / CALL_COST["cpu"]
+    assert Budget("cpu", 5).plan(4).prefix_cost == 4 / USUAL_OF_SEARCH["cpu"]
     assert len(looked_ahead(Budget("cpu", 5), 2.0, 60.0)) < 6
     assert len(looked_ahead(Budget("cpu", 5), 2.0, 10.0)) == 2 * LOOK_AGAIN
     assert len(looked_ahead(Budget("cuda", 5), 2.0, 60.0)) == 2 * LOOK_AGAIN

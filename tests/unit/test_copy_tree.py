@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.block_size import NodeBudget
+from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.copy_tree import (
     REMEMBERED,

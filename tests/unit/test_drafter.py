@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.block_size import NodeBudget
+from fairseq_aggdec.budget.account import NodeBudget
+from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.drafters.trees import Grown, TreeGrower
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -35,7 +36,7 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
     drafter.forget()
     with drafter.always():
         pass
-    assert not (drafter.learns_times or drafter.starts_beside or drafter.needs_cached_decoder)
+    assert not (drafter.warms_up or drafter.starts_beside or drafter.needs_cached_decoder)
     assert not (drafter.watches or drafter.reads({}))
     assert drafter.wait is None and drafter.encoder_seconds == 0.0
 
@@ -53,12 +54,12 @@ def test_a_drafter_of_the_device_leaves_a_batch_to_the_host_unless_it_says_more(
 
 def test_a_tree_that_was_cut_teaches_nothing() -> None:
     """A path of it that has as many tokens as the tree had is no sign that the tree was read."""
-    grower = TreeGrower(NodeBudget(2))
+    grower = TreeGrower(NodeBudget(2), CallCost())
     grower.calibration.numbers(1, torch.device("cpu"))
     window: Any = SimpleNamespace(widths=[2])
     for whole in (False, True):
         grower.trees = [Grown([5], [0], [-0.1])]
-        grower.observe(Verdict(window, [1], [1], [[5, 6]], whole=whole), seconds=1.0)
+        grower.observe(Verdict(window, [1], [1], [[5, 6]], whole=whole))
         assert (grower.seen, grower.trees) == (int(whole), [])
 
 

@@ -45,5 +45,5 @@ def test_means_follow_what_is_seen() -> None:
     pace = seen(40, 1e-4, 1e-3)
     for _ in range(100):
         pace.ended(3)
-    assert pace.iterations == pytest.approx(3, rel=1e-3)
+    assert pace.iterations.mean == pytest.approx(3, rel=1e-3)
     assert pace.ahead == 0

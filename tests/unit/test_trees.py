@@ -14,8 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget.block_size import MEASURED, FixedBlockSize, NodeBudget
+from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.budget.calibration import Calibration, Scale
+from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.trees import (
@@ -163,15 +164,10 @@ def test_nodes_are_taken_while_they_bring_more_than_they_cost(fixed_cost: float)
     assert rates[taken] == pytest.approx(max(rates[1:])) and taken < len(chances)
 
 
-def test_a_trees_cost_is_learned_from_times() -> None:
-    budget = NodeBudget(64, learned=True)
-    assert budget.fixed_cost(2, 26.0) == 13.0
-    for number in range(2 * MEASURED):
-        tokens = 5 + number % 7
-        budget.observe(2, tokens, 0.040 + 0.001 * tokens)
-    assert budget.fixed_cost(2, 26.0) == pytest.approx(20.0, rel=0.01)
-    assert budget.fixed_cost(1, 26.0) == 26.0  # of which nothing is known
-    assert NodeBudget(9).fixed_cost(2, 26.0) == math.inf
+def test_what_a_tree_costs_counts_where_its_size_is_learned() -> None:
+    cost = CallCost()
+    assert TreeGrower(NodeBudget(9, learned=True), cost)._fixed_cost(2, "kernels") == 4.5
+    assert TreeGrower(NodeBudget(9), cost)._fixed_cost(2, "kernels") == math.inf
 
 
 FITS = [(1.0, 0.0), (0.5, -0.5), (1.6, 0.7)]
@@ -217,7 +213,7 @@ def test_calibrated_chances_keep_their_order_and_their_range() -> None:
 def test_what_drafters_learned_is_forgotten(kind: str) -> None:
     """With relaxed acceptance a shard of bulk work would else depend on those before it."""
     nodes = NodeBudget(8)
-    heads = BlockwiseHeadsDrafter(FixedBlockSize(3), nodes=nodes)
+    heads = BlockwiseHeadsDrafter(Account(3), nodes=nodes)
     drafter = heads if kind == "heads" else NarDrafter(small_drafter(), nodes=nodes)
     assert drafter.trees is not None
     log_probs = torch.randn(1, 3, 4, 4).log_softmax(-1)
@@ -229,7 +225,10 @@ def test_what_drafters_learned_is_forgotten(kind: str) -> None:
 
 
 def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
-    learned, fixed = TreeGrower(NodeBudget(9, learned=True)), TreeGrower(NodeBudget(9))
+    learned, fixed = (
+        TreeGrower(NodeBudget(9, learned=True), CallCost()),
+        TreeGrower(NodeBudget(9), CallCost()),
+    )
     assert learned.slots(10) == fixed.slots(10) == 9  # a tree of nine; more is not known yet
     for grower in (learned, fixed):
         grower._drafted([Grown([5, 6, 7], [0, 1, 1], [0.0, 0.0, 0.0]), Grown([5], [0], [0.0])])
@@ -241,7 +240,7 @@ def test_slots_that_trees_do_not_reach_are_not_filled() -> None:
 
 
 def test_in_the_end_one_of_four_drafts_teaches() -> None:
-    grower, told = TreeGrower(NodeBudget(1)), 0
+    grower, told = TreeGrower(NodeBudget(1), CallCost()), 0
 
     def observe(outcomes: Any) -> None:
         nonlocal told
@@ -251,5 +250,5 @@ def test_in_the_end_one_of_four_drafts_teaches() -> None:
         for _ in range(LEARNED_FROM + 40):
             grower.trees = [Grown([5], [0], [-0.1])]
             window: Any = SimpleNamespace(widths=[2])
-            grower.observe(Verdict(window, [1], [1], [[5, 6]]), seconds=1.0)
+            grower.observe(Verdict(window, [1], [1], [[5, 6]]))
     assert told == LEARNED_FROM + 40 / ONE_OF

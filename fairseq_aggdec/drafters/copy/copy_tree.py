@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from fairseq_aggdec.budget.block_size import NodeBudget
+from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 
 # Tokens of a text that one written token may stand for; edits that are remembered of each token of a text.

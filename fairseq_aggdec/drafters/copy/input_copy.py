@@ -7,8 +7,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.block_size import NodeBudget
-from fairseq_aggdec.budget.draft_length import DraftLength
+from fairseq_aggdec.budget.account import NodeBudget
+from fairseq_aggdec.budget.copy_account import CopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
@@ -29,7 +29,7 @@ class CopyDrafter(DeviceDrafter):
         match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
 
     Attributes:
-        new_length: makes what says how long drafts are, with nothing learned.
+        new_account: makes what says how long drafts are, with nothing learned.
         trees: makes drafts that branch; None: drafts are copies only.
 
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
@@ -41,10 +41,10 @@ class CopyDrafter(DeviceDrafter):
         self.eos, self.match = eos, match
         self.on_device: CopyBoard | None = None
         self.trees: CopyTrees | None = None
-        self.limit_drafts(DraftLength)
+        self.limit_drafts(CopyAccount)
 
-    def limit_drafts(self, new_length: Callable[[], DraftLength]) -> None:
-        self.new_length = new_length
+    def limit_drafts(self, new_account: Callable[[], CopyAccount]) -> None:
+        self.new_account = new_account
         self.forget()
 
     def branch(self, budget: NodeBudget | None) -> None:
@@ -53,14 +53,14 @@ class CopyDrafter(DeviceDrafter):
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
-        self.draft_length = self.new_length()
+        self.account = self.new_account()
         if self.trees is not None:
             self.branch(self.trees.budget)
 
     @property
     def resting(self) -> bool:
-        """Whether nothing is drafted in the current batch, see :class:`DraftLength`."""
-        return self.draft_length.resting
+        """Whether nothing is drafted in the current batch, see :class:`CopyAccount`."""
+        return self.account.resting
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
         """The text of each sentence of a batch as :class:`CopyText` takes it."""
@@ -76,7 +76,7 @@ class CopyDrafter(DeviceDrafter):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
         by = "kernels" if verifier.compiled else state.device.type
-        self.draft_length.start(len(state.rows), by)
+        self.account.start(len(state.rows), by)
         self.branched = False
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
@@ -87,7 +87,7 @@ class CopyDrafter(DeviceDrafter):
 
     def draft(self, state: DecodeState) -> Draft:
         self.branched = False
-        if self.resting or self.draft_length.idle:
+        if self.resting or self.account.idle:
             return Draft([()] * len(state.rows))
         limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
         if self.growing is not None:
@@ -98,17 +98,16 @@ class CopyDrafter(DeviceDrafter):
     def _limit(self, place: int, row: Row) -> int:
         """How many tokens of a text are drafted at most; where any are, it is followed as far as the output goes."""
         text = self.texts[place]
-        limit = self.draft_length.cap(place, min(row.end - row.position, len(text.tokens)))
+        limit = self.account.plan(place, min(row.end - row.position, len(text.tokens)))
         gained = len(row.tokens) - text.followed
         if limit and gained:  # not before: a row that drafts nothing need not know where it stands
             text.follow(row.tokens, gained)
         return limit
 
     def _branched(self, trees: CopyTrees, limits: Sequence[int]) -> Draft:
-        cost, stands = self.draft_length.fixed_cost, self.draft_length.stands
-        mean = self.draft_length.mean
+        cost, chances = self.account.fixed_cost, self.account.chances
         grown = [
-            trees.grow(row, text, (stands(row), mean), limit, cost)
+            trees.grow(row, text, (chances.of(row), chances.mean), limit, cost)
             for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
         ]
         tokens = [[step.token for step in tree.steps] for tree in grown]
@@ -121,7 +120,7 @@ class CopyDrafter(DeviceDrafter):
         verified = sum(drafted)
         if self.branched and self.growing is not None and verdict.whole:
             drafted, accepted = self._learn_edits(self.growing, verdict, state)
-        self.draft_length.observe(drafted, accepted, verified)
+        self.account.observe(drafted, accepted, verified)
 
     def _learn_edits(
         self, trees: CopyTrees, verdict: Verdict, state: DecodeState
@@ -141,11 +140,11 @@ class CopyDrafter(DeviceDrafter):
             return 0
         if self.trees is not None:
             return None
-        most, longest = self.draft_length.most, max(len(text.tokens) for text in self.texts) - 1
-        limit = self.draft_length.cap(0, longest)
+        most, longest = self.account.most, max(len(text.tokens) for text in self.texts) - 1
+        limit = self.account.plan(0, longest)
         if limit == 0:
             return 0
-        if len(self.texts) > ROWS[-1] or (self.draft_length.fixed and limit >= WIDTHS[-1]):
+        if len(self.texts) > ROWS[-1] or (self.account.fixed and limit >= WIDTHS[-1]):
             return None
         # Few sizes; slots that are too many are free on a device for which so long a draft is worth it.
         limit = WIDTHS[bisect_left(WIDTHS, min(limit + 1, WIDTHS[-1]))] - 1
@@ -165,16 +164,16 @@ class CopyDrafter(DeviceDrafter):
         return self.on_device.block(board, owners, rows, shape.width - 1)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.draft_length.learn(verdict.drafted, verdict.accepted)
+        self.account.chances.learn(verdict.drafted, verdict.accepted)
 
     def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
-        if measured := self.draft_length.measured:
-            measured.add(rows, slots, seconds)
+        if self.account.timed:
+            self.account.cost.observe(rows, slots - rows, seconds)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:
             self.texts = [self.texts[row] for row in rows]
-            self.draft_length.keep_rows(rows)
+            self.account.keep_rows(rows)
             if self.growing is not None:
                 self.growing.keep_rows(rows)
 

@@ -5,15 +5,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairseq_aggdec.budget.batch_choice import BatchChoice
-from fairseq_aggdec.budget.block_size import (
+from fairseq_aggdec.budget.account import (
     MOST_NODES,
-    BlockSize,
-    FixedBlockSize,
-    LearnedBlockSize,
+    Account,
+    LearnedAccount,
     NodeBudget,
 )
-from fairseq_aggdec.budget.draft_length import DraftLength, FixedDraftLength
+from fairseq_aggdec.budget.batch_account import BatchAccount
+from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels.library import reads
@@ -50,7 +49,7 @@ def blockwise_size(cfg: Any, models: Sequence[Any], option: str = "--decoding bl
     return size
 
 
-def drafted_size(cfg: Any, drafter: Any) -> BlockSize:
+def drafted_size(cfg: Any, drafter: Any) -> Account:
     """How many tokens a non-autoregressive drafter drafts at once.
 
     Raises:
@@ -105,7 +104,7 @@ def on_gpu(model: Any) -> bool:
     return bool(next(model.parameters()).is_cuda)
 
 
-def choosing(cfg: Any, most: int, gpu: bool = False) -> BlockSize:
+def choosing(cfg: Any, most: int, gpu: bool = False) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
@@ -114,8 +113,8 @@ def choosing(cfg: Any, most: int, gpu: bool = False) -> BlockSize:
     alone = str(cfg.decoding) == "iad" or not copies_first(cfg)
     learned = most and alone and "auto" in (cfg.block_size, cfg.draft_nodes)
     if not learned:
-        return FixedBlockSize(most)
-    return BatchChoice(most) if gpu else LearnedBlockSize(most)
+        return Account(most)
+    return BatchAccount(most) if gpu else LearnedAccount(most)
 
 
 def _check_least(cfg: Any, most: int) -> None:
@@ -178,7 +177,7 @@ def drafted_nodes(cfg: Any, gpu: bool = False) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: Any) -> Callable[[], DraftLength]:
+def copied_length(cfg: Any) -> Callable[[], CopyAccount]:
     """Makes what says how long drafts of ``--decoding iad`` are.
 
     Raises:
@@ -186,11 +185,11 @@ def copied_length(cfg: Any) -> Callable[[], DraftLength]:
     """
     given = str(cfg.iad_draft_length)
     if given == "auto":
-        return DraftLength
+        return CopyAccount
     if given != "all" and (not given.isdecimal() or int(given) < 1):
         raise ValueError(f"--iad-draft-length {given}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
-    return lambda: FixedDraftLength(limit)
+    return lambda: FixedCopyAccount(limit)
 
 
 def _size(cfg: Any, trained: int, reason: str) -> int:

@@ -10,11 +10,9 @@ what became of the prefixes before, by how far behind the best hypothesis they w
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.times import Decayed
+from fairseq_aggdec.budget.call_cost import USUAL_OF_SEARCH
+from fairseq_aggdec.budget.fading import Fading
 
-# What a call costs beyond its prefixes, in prefixes. CPU: 4 to 7 with the compiled kernels and a decoder of width 256,
-# twice that at base size. CUDA: 0.9 ms on an H200, where a prefix costs the device nothing but the host some 20 us.
-CALL_COST = {"cpu": 6.0, "cuda": 40.0}
 # Prefixes per sentence and call at most: what is predicted far ahead is seldom right.
 MOST = {"cpu": 80, "cuda": 256}
 # How many times its cost a call with a search ahead over prefixes that are alike must save, on the mean. It saves the
@@ -44,21 +42,6 @@ PRIORS = {
 TRIAL = 8
 # Weight of everything seen, per new observation.
 FORGET = 0.998
-
-
-class Chance:
-    """A share that is learned; what was seen long ago counts less."""
-
-    def __init__(self, prior: float):
-        self.used, self.seen = prior * PRIOR_WEIGHT, PRIOR_WEIGHT
-
-    def observe(self, used: bool) -> None:
-        self.used = FORGET * self.used + used
-        self.seen = FORGET * self.seen + 1.0
-
-    @property
-    def mean(self) -> float:
-        return self.used / self.seen
 
 
 # Why a prefix was requested before the search waited for it, and how many nats behind the best, as a whole number.
@@ -94,20 +77,23 @@ class Budget:
     Args:
         device_type: ``cpu`` or ``cuda``.
         beam: hypotheses per sentence.
+        foretells: something foretells tables; else nothing is planned for it, as its chances are never learned.
 
     Attributes:
         batches: begun so far.
     """
 
-    def __init__(self, device_type: str, beam: int):
-        self.call_cost = CALL_COST.get(device_type, CALL_COST["cuda"])
+    def __init__(self, device_type: str, beam: int, foretells: bool = False):
+        self.call_cost = USUAL_OF_SEARCH.get(device_type, USUAL_OF_SEARCH["cuda"])
         self.most = MOST.get(device_type, MOST["cuda"])
         self.least_gain = LEAST_GAIN.get(device_type, LEAST_GAIN["cuda"])
         self.prefixes_count = PREFIXES_COUNT.get(device_type, PREFIXES_COUNT["cuda"])
-        self.gains: dict[int, Decayed] = {}
-        self.beam, self.batches = beam, 0
+        self.gains: dict[int, Fading] = {}
+        self.beam, self.batches, self.foretells = beam, 0, foretells
         self._batch, self._size = -1, 0
-        self.chances = {why: [Chance(p) for p in priors] for why, priors in PRIORS.items()}
+        self.chances = {
+            why: [Fading(FORGET, p, PRIOR_WEIGHT) for p in priors] for why, priors in PRIORS.items()
+        }
 
     def plan(self, rows: int) -> Plan:
         """For a call of so many sentences."""
@@ -116,20 +102,21 @@ class Budget:
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
         trial = self.batches % TRIAL == 1
         text = self.most if self._farthest(TEXT, least) == 0 else int(trial)
-        foretold = max(self._farthest(FORETOLD, least), 0 if trial else -1)
+        foretold = -1
+        if self.foretells:
+            foretold = max(self._farthest(FORETOLD, least), 0 if trial else -1)
         alike = self._farthest(ALIKE, least) if self.looks else -1
         prefix_cost = rows / self.call_cost if self.prefixes_count else 0.0
         return Plan(self.most, text, alike, foretold, prefix_cost)
 
     @property
-    def gain(self) -> Decayed:
+    def gain(self) -> Fading:
         """What calls with a search ahead saved as a share of their cost, in batches of about this many sentences.
 
         Small batches draft texts, which tell the search ahead more than it knows in large ones.
         """
         if self._size not in self.gains:
-            gain = self.gains[self._size] = Decayed(GAIN_FORGET)
-            gain.add(GAIN_WEIGHT * GAIN, GAIN_WEIGHT)
+            self.gains[self._size] = Fading(GAIN_FORGET, GAIN, GAIN_WEIGHT)
         return self.gains[self._size]
 
     @property
@@ -158,4 +145,4 @@ class Budget:
         """What became of a prefix that was evaluated ahead."""
         why, gap = guess
         chances = self.chances[why]
-        chances[min(gap, len(chances) - 1)].observe(used)
+        chances[min(gap, len(chances) - 1)].add(used)

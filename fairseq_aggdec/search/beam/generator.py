@@ -70,7 +70,8 @@ class BeamGenerator(CachedGenerator):
 
     def _decode(self, batch: Batch) -> list[SentenceSearch]:
         if self.budget is None:
-            self.budget = Budget(batch.source.device.type, self.beam_size)
+            foretells = self.foreteller is not None
+            self.budget = Budget(batch.source.device.type, self.beam_size, foretells)
         self.budget.batches += 1
         limits = self._limits(batch)
         self.searches = searches = self._searches(batch, limits)

@@ -7,23 +7,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fairseq_aggdec.budget.block_size import (
+from fairseq_aggdec.budget.account import (
     DRAFTER,
     PRIOR,
     STEP,
     TIMED_RESTS,
     TRIES,
-    BlockSize,
-    FixedBlockSize,
-    Kind,
-    LearnedBlockSize,
-    NodeBudget,
+    Account,
+    LearnedAccount,
 )
-from fairseq_aggdec.budget.times import Times
+from fairseq_aggdec.budget.call_cost import MEASURED, USUAL, CallCost, Line
 
 LARGEST = 12
-# What an iteration is believed to cost beside its tokens, in tokens, where the weights are waited for.
-WEIGHTS = 20.0
 Machine = Callable[[int, float], float]  # rows, tokens drafted for each -> seconds of an iteration
 
 
@@ -53,7 +48,7 @@ class Simulation:
 
     def __init__(
         self,
-        chooser: BlockSize,
+        chooser: Account,
         machine: Machine,
         noise: float = 0.0,
         hiccups: float = 0.0,
@@ -62,7 +57,6 @@ class Simulation:
     ):
         self.chooser, self.machine, self.first = chooser, machine, first
         self.noise, self.hiccups, self.encoder = noise, hiccups, encoder
-        self.budget = NodeBudget(LARGEST, learned=chooser.learned, branches=False)
         self.random = random.Random(7)
         self.spent = self.greedy = 0.0
         self.sizes: list[int] = []
@@ -89,7 +83,7 @@ class Simulation:
         first = self.first
         left, encoder = dict(enumerate(lengths)), self.encoder
         while left:
-            size = self.chooser.choose(len(left))
+            size = self.chooser.plan(len(left))
             room = [
                 self._worth(min(size, tokens), stands[row], len(left))
                 for row, tokens in left.items()
@@ -108,9 +102,7 @@ class Simulation:
                 assert not size
                 self.chooser.rest(seconds)
             else:
-                self.chooser.observe(room, stood, gained, seconds + once, once)
-                if size:
-                    self.budget.observe(len(left), sum(room), seconds)
+                self.chooser.observe(sum(room), gained, seconds + once, once)
             for row, gain in zip(left, gained, strict=True):
                 outputs[row] += [1] * gain
             encoder -= once
@@ -120,7 +112,9 @@ class Simulation:
 
     def _worth(self, most: int, chance: float, rows: int) -> int:
         """Tokens of a block of at most so many that are verified."""
-        cost = self.budget.fixed_cost(rows, STEP if self.machine is computing else WEIGHTS)
+        if not self.chooser.learned:
+            return most
+        cost = self.chooser.cost.fixed(rows, "kernels" if self.machine is computing else "cpu")
         drafted, expected, stands = 0, 1.0, chance
         while drafted < most and (not drafted or stands * (cost + drafted) > expected):
             drafted, expected, stands = drafted + 1, expected + stands, stands * chance
@@ -136,7 +130,7 @@ class Simulation:
 def fixed(machine: Machine, batches: int, rows: int, *stands: float) -> Iterator[float]:
     """Speeds of fixed sizes, 0 included."""
     for size in (0, 1, 2, 4, 6, 9, LARGEST):
-        yield Simulation(FixedBlockSize(size), machine).run(batches, rows, *stands).speed
+        yield Simulation(Account(size), machine).run(batches, rows, *stands).speed
 
 
 @pytest.mark.parametrize("slope", [0.05, 0.3])
@@ -145,7 +139,7 @@ def fixed(machine: Machine, batches: int, rows: int, *stands: float) -> Iterator
 def test_close_to_the_best_fixed_size(stands: float, draft: float, slope: float) -> None:
     machine = waiting_for_weights(draft, slope)
     best = max(fixed(machine, 300, 1, stands))
-    learned = Simulation(LearnedBlockSize(LARGEST), machine, noise=0.1).run(600, 1, stands)
+    learned = Simulation(LearnedAccount(LARGEST), machine, noise=0.1).run(600, 1, stands)
     assert learned.speed > 0.86 * best  # what promises a tenth is not always seen to
     assert learned.speed > 0.95
 
@@ -154,8 +148,8 @@ def test_close_to_the_best_fixed_size(stands: float, draft: float, slope: float)
 @pytest.mark.parametrize("stands", [0.3, 0.7, 0.95])
 def test_a_busy_machine_does_not_mislead(stands: float, draft: float) -> None:
     machine = waiting_for_weights(draft)
-    calm = Simulation(LearnedBlockSize(LARGEST), machine).run(300, 1, stands)
-    busy = Simulation(LearnedBlockSize(LARGEST), machine, noise=0.1, hiccups=0.03)
+    calm = Simulation(LearnedAccount(LARGEST), machine).run(300, 1, stands)
+    busy = Simulation(LearnedAccount(LARGEST), machine, noise=0.1, hiccups=0.03)
     assert busy.run(300, 1, stands).speed > 0.9 * calm.speed
 
 
@@ -174,13 +168,13 @@ def test_a_busy_machine_does_not_mislead(stands: float, draft: float) -> None:
 def test_never_slower_than_greedy_by_more_than_five_percent(
     batches: int, machine: Machine, rows: int, stands: list[float]
 ) -> None:
-    learned = Simulation(LearnedBlockSize(LARGEST), machine)
+    learned = Simulation(LearnedAccount(LARGEST), machine)
     assert learned.run(batches, rows, *stands).speed > 0.95
 
 
 def test_a_drafter_that_gets_worse_is_left_alone() -> None:
     """What it gained before is not spent on drafts that are known not to pay."""
-    learned = Simulation(LearnedBlockSize(LARGEST), waiting_for_weights(0.4))
+    learned = Simulation(LearnedAccount(LARGEST), waiting_for_weights(0.4))
     learned.run(1000, 1, 0.8)
     learned.spent = learned.greedy = 0.0
     assert learned.run(200, 1, 0.05).speed > 0.9
@@ -190,7 +184,7 @@ def test_a_drafter_that_gets_worse_is_left_alone() -> None:
 def test_a_machine_that_gets_faster(rows: list[int]) -> None:
     """Greedy decoding does not look slow for long because it was when it was last measured."""
     speed = 1.0
-    learned = Simulation(LearnedBlockSize(LARGEST), lambda r, k: speed * computing(r, k))
+    learned = Simulation(LearnedAccount(LARGEST), lambda r, k: speed * computing(r, k))
     for stands, speed in ((0.8, 1.0), (0.1, 0.5), (0.1, 0.5)):  # noqa: B007
         learned.spent = learned.greedy = 0.0
         for _ in range(150):
@@ -202,30 +196,30 @@ def test_a_machine_that_gets_faster(rows: list[int]) -> None:
 def test_reading_the_source_for_a_draft_is_paid_once() -> None:
     """It takes five iterations: too long for a draft, not for the drafts of a sentence."""
     machine = waiting_for_weights(0.3, 0.05)
-    learned = Simulation(LearnedBlockSize(4), machine, encoder=5.0)
+    learned = Simulation(LearnedAccount(4), machine, encoder=5.0)
     assert learned.run(300, 1, 0.95, longest=60).speed > 1.5
 
 
 def test_the_first_iteration_of_a_batch_is_not_like_the_others() -> None:
     """Greedy decoding is not thought slow because of it, where drafts paid once and do not any more."""
-    learned = Simulation(LearnedBlockSize(4), waiting_for_weights(0.5, 0.2), first=1.0)
+    learned = Simulation(LearnedAccount(4), waiting_for_weights(0.5, 0.2), first=1.0)
     learned.run(300, 1, 0.95)
     learned.spent = learned.greedy = 0.0
     assert learned.run(600, 1, 0.4).speed > 0.95
 
 
 def test_an_encoder_that_is_not_earned_back_is_not_run() -> None:
-    learned = Simulation(LearnedBlockSize(4), waiting_for_weights(0.3), encoder=30.0)
+    learned = Simulation(LearnedAccount(4), waiting_for_weights(0.3), encoder=30.0)
     assert learned.run(300, 1, 0.8).speed > 0.95
 
 
 def test_a_hopeless_drafter_is_left_alone() -> None:
-    learned = Simulation(LearnedBlockSize(LARGEST), waiting_for_weights(2.0)).run(100, 1, 0.02)
+    learned = Simulation(LearnedAccount(LARGEST), waiting_for_weights(2.0)).run(100, 1, 0.02)
     assert sum(size > 0 for size in learned.sizes) < 0.05 * len(learned.sizes)
 
 
 def test_choices_are_possible_sizes() -> None:
-    learned = Simulation(LearnedBlockSize(1), waiting_for_weights(0.1)).run(30, 2, 0.9)
+    learned = Simulation(LearnedAccount(1), waiting_for_weights(0.1)).run(30, 2, 0.9)
     assert set(learned.sizes) == {0, 1}
 
 
@@ -235,8 +229,8 @@ def test_choices_are_possible_sizes() -> None:
 def test_all_or_nothing(rows: int, stands: float, draft: float) -> None:
     """A block, or none where that does not pay."""
     machine = waiting_for_weights(draft, 0.1)
-    whole = Simulation(FixedBlockSize(LARGEST), machine).run(200, rows, stands).speed
-    learned = Simulation(LearnedBlockSize(LARGEST), machine, noise=0.1)
+    whole = Simulation(Account(LARGEST), machine).run(200, rows, stands).speed
+    learned = Simulation(LearnedAccount(LARGEST), machine, noise=0.1)
     assert learned.run(400, rows, stands).speed > max(0.97, 0.88 * whole)
     assert set(learned.sizes) <= {0, LARGEST}
 
@@ -245,81 +239,80 @@ def test_all_or_nothing(rows: int, stands: float, draft: float) -> None:
 
 
 def draft(
-    chooser: LearnedBlockSize, size: int, stood: list[int], gained: list[int], **more: float
+    chooser: LearnedAccount, size: int, stood: list[int], gained: list[int], **more: float
 ) -> None:
     """One iteration that drafted so many tokens."""
     rows = len(stood)
     chooser._count(rows)
     chooser.chosen = size
     seconds = more.pop("seconds", 1.0)
-    chooser.observe([size] * rows, stood, gained, seconds, **more)
+    chooser.observe(size * rows, gained, seconds, **more)
 
 
 def test_gains_are_those_of_the_drafts_seen() -> None:
     """Of four drafts of two tokens two stand whole, one begins right; one of the former ends its sentence."""
-    chooser = LearnedBlockSize(2)
+    chooser = LearnedAccount(2)
+    chooser.cost.line(3).add(0, 1.0)
     for _ in range(2000):
         draft(chooser, 2, [2, 2, 1, 0], [3, 2, 2, 1])
     assert chooser._expected(3)[1] == pytest.approx((3 + 2 + 2 + 1) / 4, abs=0.02)
 
 
 def test_once_is_no_part_of_the_time_of_a_draft_but_of_what_was_spent() -> None:
-    chooser = LearnedBlockSize(4)
+    chooser = LearnedAccount(4)
     draft(chooser, 4, [4], [5], seconds=20.0, once=8.0)  # spent, but no measure of the next ones
     draft(chooser, 4, [4], [5], seconds=9.5, once=8.0)
-    assert chooser.kinds[1].times.t.mean == pytest.approx(1.5)
+    assert chooser.cost.lines[1].t.mean == pytest.approx(1.5)
     assert chooser.spent == pytest.approx(29.5)
 
 
 def test_iterations_at_rest_count_as_if_each_had_been_observed() -> None:
     """One of them seems thirty times as long, because the machine was busy; of the others no time is asked for."""
-    chooser, seconds = LearnedBlockSize(4), [1.0, 1.1, 30.0, 0.9]
+    chooser, seconds = LearnedAccount(4), [1.0, 1.1, 30.0, 0.9]
     chooser.start([[0]])
-    chooser.now.times.add(0, 1.0)
-    chooser.unmeasured.clear()
-    chooser.plan[1] = 0  # a draft for one sentence does not pay
+    chooser.now.add(0, 1.0)
+    chooser.decided[1] = 0  # a draft for one sentence does not pay
     told = iter(seconds)
     for rest in range(20):
-        assert chooser.choose(1) == 0 and chooser.resting
+        assert chooser.plan(1) == 0 and chooser.resting
         assert chooser.timing == (rest in TIMED_RESTS)
         chooser.rest(next(told) if chooser.timing else 0.0)
-    times = chooser.now.times
+    times = chooser.now
     chooser.start([[0]])
     assert not chooser.resting and chooser.timing
     assert times.plain.weight == pytest.approx(1 * 0.98**4 + 4)
     assert times.plain.mean == pytest.approx((0.98**4 + 5.0) / (0.98**4 + 4))
-    assert chooser.account.greedy == pytest.approx(20 * times.plain.mean)
+    assert chooser.ledger.greedy == pytest.approx(20 * times.plain.mean)
 
 
 def test_times_that_were_not_seen_are_guessed_from_more_sentences() -> None:
-    chooser = LearnedBlockSize(4)
+    chooser = LearnedAccount(4)
     for rows, plain in ((1, 1.0), (8, 2.0), (32, 4.0)):
         for _ in range(2):  # the first is not measured
             chooser.start([[0]] * rows)
-            chooser.choose(rows)
-            chooser.observe([0] * rows, [0] * rows, [1] * rows, plain)
-    few, some, many = (chooser.kinds[rows.bit_length()] for rows in (1, 8, 32))
+            chooser.plan(rows)
+            chooser.observe(0, [1] * rows, plain)
+    few, some, many = (chooser.cost.lines[rows.bit_length()] for rows in (1, 8, 32))
     tokens = 4 * 32 / (STEP + 32)  # of the batch, where nothing is known
 
     def expected(rows: int) -> tuple[float, float]:
-        chooser.now = chooser.kinds[rows.bit_length()]
+        chooser.now = chooser.cost.line(rows)
         return chooser._expected(rows.bit_length())
 
     assert expected(8) == pytest.approx((2.0 * (1 + DRAFTER + tokens), PRIOR))
-    some.times.add(4, 3.0)
-    some.gained.add(32, 8)
+    some.add(4 * 8, 3.0)
+    chooser.gained[4].add(32, 8)
     gained = (32 + PRIOR) / 9
     assert expected(8) == pytest.approx((3.0, gained))
     assert expected(1) == pytest.approx((1.5, gained))
     assert expected(32) == pytest.approx((4.0 * (1 + DRAFTER + tokens), PRIOR))
-    assert not few.times.k.weight and not many.times.k.weight
+    assert not few.seen and not many.seen
 
 
 def test_greedy_takes_as_long_as_the_longest_sentence() -> None:
-    chooser = LearnedBlockSize(4)
+    chooser = LearnedAccount(4)
     for rows, seconds in ((1, 1.0), (3, 10.0)):
-        chooser.kinds[rows.bit_length()] = Kind()
-        chooser.kinds[rows.bit_length()].times.add(0, seconds)
+        chooser.cost.line(rows).add(0, seconds)
     chooser.outputs = [[0] * (1 + length) for length in (2, 5, 3)]  # behind the start symbol
     assert (
         chooser._greedy() == 2 * 10.0 + 1 * 10.0 + 2 * 1.0
@@ -328,7 +321,7 @@ def test_greedy_takes_as_long_as_the_longest_sentence() -> None:
 
 def test_a_slow_draft_does_not_make_short_ones_seem_to_take_no_time() -> None:
     """A line through one slow draft and another would give a draft of one token a negative time."""
-    times = Times()
+    times = Line()
     for size, seconds in ((0, 1.0), (10, 30.0), (5, 1.6), *[(1, 1.35)] * 20):
         times.add(size, seconds)
         if size:
@@ -336,31 +329,31 @@ def test_a_slow_draft_does_not_make_short_ones_seem_to_take_no_time() -> None:
 
 
 def test_sentences_without_room_for_a_draft_are_no_measure_of_drafting() -> None:
-    chooser = LearnedBlockSize(4)
+    chooser = LearnedAccount(4)
     for _ in range(20):
         chooser.start([[0]] * 3)
-        chooser.choose(3)
-        chooser.observe([0, 0, 0], [0, 0, 0], [1, 1, 1], 1.0)
-    (kind,) = chooser.kinds.values()
-    assert kind.times.k.weight == 0
+        chooser.plan(3)
+        chooser.observe(0, [1, 1, 1], 1.0)
+    (line,) = chooser.cost.lines.values()
+    assert line.seen == 0
 
 
 def test_tries_are_earned() -> None:
-    chooser = LearnedBlockSize(4)
-    chooser.account.settle(spent=100.0, greedy=100.0)
-    assert chooser.account.affords_a_try(100.0 * TRIES)
-    assert not chooser.account.affords_a_try(101.0 * TRIES)
-    chooser.account.tried = 50.0
-    assert not chooser.account.affords_a_try(100.0 * TRIES)
-    chooser.account.settle(spent=10.0, greedy=1.0)  # wrongly believed to pay
-    assert not chooser.account.solvent(0.0) and not chooser.account.affords_a_try(0.1)
-    assert chooser.account.solvent(9.0)
+    chooser = LearnedAccount(4)
+    chooser.ledger.settle(spent=100.0, greedy=100.0)
+    assert chooser.ledger.affords_a_try(100.0 * TRIES)
+    assert not chooser.ledger.affords_a_try(101.0 * TRIES)
+    chooser.ledger.tried = 50.0
+    assert not chooser.ledger.affords_a_try(100.0 * TRIES)
+    chooser.ledger.settle(spent=10.0, greedy=1.0)  # wrongly believed to pay
+    assert not chooser.ledger.solvent(0.0) and not chooser.ledger.affords_a_try(0.1)
+    assert chooser.ledger.solvent(9.0)
 
 
 def test_drafts_that_pay_survive_a_sentence_whose_do_not() -> None:
     """One at a time: nothing that was drafted for it stood, and the next ones are like those before."""
     machine = waiting_for_weights(0.3)
-    learned = Simulation(LearnedBlockSize(LARGEST), machine).run(20, 1, 0.85)
+    learned = Simulation(LearnedAccount(LARGEST), machine).run(20, 1, 0.85)
     learned.run(1, 1, 0.0)
     learned.spent = learned.greedy = 0.0
     best = max(fixed(machine, 40, 1, 0.85))
@@ -371,9 +364,53 @@ def test_drafts_that_pay_a_fifth_are_seldom_given_up() -> None:
     """What some of them gain says little: over many runs most of it is had."""
     machine, speeds = waiting_for_weights(1.3), []
     for seed in range(8):
-        learned = Simulation(LearnedBlockSize(9), machine, noise=0.1)
+        learned = Simulation(LearnedAccount(9), machine, noise=0.1)
         learned.random = random.Random(seed)
         speeds.append(learned.run(400, 1, 0.78, longest=20).speed)
-    always = Simulation(FixedBlockSize(9), machine).run(400, 1, 0.78, longest=20).speed
+    always = Simulation(Account(9), machine).run(400, 1, 0.78, longest=20).speed
     assert 1.2 < always < 1.35
     assert sum(speeds) / len(speeds) > 0.97 * always
+
+
+# -- what calls cost
+
+
+@pytest.mark.parametrize("drafter", [False, True])
+@pytest.mark.parametrize("by", ["kernels", "cpu", "cuda", "mps"])
+def test_a_cost_is_the_usual_one_until_it_was_measured(by: str, drafter: bool) -> None:
+    """Made-up times: an iteration of two rows costs as much as 40 positions, and one for each position."""
+    cost, usual = CallCost(), USUAL.get(by, USUAL["cuda"]) + 2.0 * drafter
+    for number in range(MEASURED + 1):  # the first is no measure
+        assert cost.beside(2, by, drafter) == usual
+        drafted = 5 + number % 7
+        cost.observe(2, drafted, 1e-3 * (40 + 2 + drafted))
+    assert cost.beside(2, by, drafter) == pytest.approx(40.0, rel=0.01)
+    assert cost.fixed(2, by, drafter) == pytest.approx(21.0, rel=0.01)
+    assert cost.beside(1, by, drafter) == usual  # of which nothing is known
+
+
+def test_a_cost_that_sizes_cannot_tell_is_the_usual_one() -> None:
+    """Drafts of one size, and longer ones that seem to be quicker."""
+    for slope, spread in ((1e-3, 1), (-1e-3, 7)):
+        cost = CallCost()
+        for number in range(2 * MEASURED):
+            drafted = 5 + number % spread
+            cost.observe(2, drafted, 0.05 + slope * drafted)
+        assert cost.beside(2, "cpu") == USUAL["cpu"]
+
+
+def test_a_cost_has_bounds() -> None:
+    for fixed, bound in ((0.0, 2.0), (1e6, 16 * USUAL["cpu"])):
+        cost = CallCost()
+        for number in range(2 * MEASURED):
+            drafted = 5 + number % 7
+            cost.observe(2, drafted, 1e-3 * (fixed + drafted))
+        assert cost.beside(2, "cpu") == pytest.approx(bound)
+
+
+def test_the_first_iteration_of_each_kind_is_no_measure() -> None:
+    cost = CallCost()
+    assert cost.observe(1, 0, 9.0) is None and cost.observe(1, 3, 9.0) is None
+    assert cost.observe(1, 0, 1.0) == 1.0 and cost.observe(1, 3, 2.0) == 2.0
+    assert cost.observe(1, 0, 30.0) == 2.0  # the machine did something else
+    assert cost.observe(4, 3, 9.0) == 9.0  # of another size

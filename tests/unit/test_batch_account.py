@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.budget import batch_choice
-from fairseq_aggdec.budget.batch_choice import BatchChoice
+from fairseq_aggdec.budget import batch_account
+from fairseq_aggdec.budget.batch_account import BatchAccount
 
 CAPTURE = 40.0  # what the first batches of a kind take besides
 
@@ -31,13 +31,13 @@ class Device:
     ):
         self.rows, self.drafted, self.plain, self.now = rows, drafted, 1.0, 0.0
         self.slow, self.gain, self.told = slow or {}, gain, told
-        self.choice, self.chance = BatchChoice(9), random.Random(1)
+        self.choice, self.chance = BatchAccount(9), random.Random(1)
         self.sizes: list[int] = []
         self.spent = self.greedy = 0.0
         self.begun = {False: 0, True: 0}
 
     def run(self, batches: int) -> Device:
-        with mock.patch.object(batch_choice.time, "perf_counter", lambda: self.now):
+        with mock.patch.object(batch_account.time, "perf_counter", lambda: self.now):
             for _ in range(batches):
                 self._decode()
         return self
@@ -45,7 +45,7 @@ class Device:
     def _decode(self) -> None:
         outputs = [[2] for _ in range(self.rows)]
         self.choice.start(outputs)
-        size = self.choice.choose(self.rows)
+        size = self.choice.plan(self.rows)
         for tokens in outputs:
             tokens += [5] * self.chance.randint(5, 30)
         longest = max(map(len, outputs)) - 1
@@ -129,8 +129,8 @@ def test_sizes_of_batches_are_apart() -> None:
 
 
 def test_a_batch_that_never_began_is_forgotten() -> None:
-    choice = BatchChoice(4)
+    choice = BatchAccount(4)
     for _ in range(3):
         choice.start([[2]])
         choice.passed()
-    assert not any(kind.batches for kind in choice.kinds.values())
+    assert not any(kind.count for kind in choice.kinds.values())

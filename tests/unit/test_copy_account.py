@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.budget import draft_length
-from fairseq_aggdec.budget.draft_length import (
+from fairseq_aggdec.budget import call_cost
+from fairseq_aggdec.budget.call_cost import MEASURED, USUAL
+from fairseq_aggdec.budget.chances import MEMORY
+from fairseq_aggdec.budget.copy_account import (
     MARGIN,
-    MEASURED,
-    MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
-    STEP_COST_IN_TOKENS,
-    DraftLength,
-    FixedDraftLength,
+    CopyAccount,
+    FixedCopyAccount,
     best_length,
     worthwhile,
 )
@@ -44,63 +43,63 @@ def test_extremes() -> None:
     assert best_length(0.9, 17.0, 0) == 0
 
 
-def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> DraftLength:
+def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> CopyAccount:
     """What is known after the same round has been seen several times."""
-    draft_length = DraftLength()
-    draft_length.start(len(drafted), "cpu")
+    known = CopyAccount()
+    known.start(len(drafted), "cpu")
     for _ in range(rounds):
-        draft_length.observe(drafted, accepted)
-    return draft_length
+        known.observe(drafted, accepted, sum(drafted))
+    return known
 
 
 def test_rejections_shorten_and_acceptance_lengthens_the_drafts_of_that_row() -> None:
     before = capped([10, 10], [10, 0], 0)
     after = capped([10, 10], [10, 0], 6)
-    assert before.cap(0, 60) == before.cap(1, 60)
-    assert after.cap(1, 60) < after.cap(0, 60)
-    assert after.cap(1, 60) < before.cap(1, 60)
+    assert before.plan(0, 60) == before.plan(1, 60)
+    assert after.plan(1, 60) < after.plan(0, 60)
+    assert after.plan(1, 60) < before.plan(1, 60)
 
 
 def test_a_new_batch_starts_from_what_all_sentences_showed() -> None:
     seen = capped([10], [0], 50)
     seen.start(1, "cpu")
-    fresh = DraftLength()
+    fresh = CopyAccount()
     fresh.start(1, "cpu")
-    assert seen.cap(0, 60) < fresh.cap(0, 60)
+    assert seen.plan(0, 60) < fresh.plan(0, 60)
 
 
 def test_rounds_without_a_draft_teach_nothing() -> None:
-    assert capped([0], [0], 20).cap(0, 60) == capped([0], [0], 0).cap(0, 60)
+    assert capped([0], [0], 20).plan(0, 60) == capped([0], [0], 0).plan(0, 60)
 
 
 def test_keep_rows_moves_what_is_known() -> None:
     known = capped([10, 10, 10], [10, 10, 0], 6)
-    shy, bold = known.cap(2, 60), known.cap(0, 60)
+    shy, bold = known.plan(2, 60), known.plan(0, 60)
     assert shy != bold
     known.keep_rows([2, 0, 1])
-    assert (known.cap(0, 60), known.cap(1, 60)) == (shy, bold)
+    assert (known.plan(0, 60), known.plan(1, 60)) == (shy, bold)
 
 
 def test_room_is_never_exceeded() -> None:
     known = capped([10], [10], 30)
-    assert [known.cap(0, room) for room in range(5)] == [0, 1, 2, 3, 4]
+    assert [known.plan(0, room) for room in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_an_unknown_device_is_taken_as_one_that_likes_long_drafts() -> None:
-    cpu, other = DraftLength(), DraftLength()
+    cpu, other = CopyAccount(), CopyAccount()
     cpu.start(1, "cpu"), other.start(1, "mps")
-    assert other.cap(0, 200) > cpu.cap(0, 200)
+    assert other.plan(0, 200) > cpu.plan(0, 200)
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(3, 3), (None, 60)])
 def test_a_fixed_length_stays(limit: int | None, longest: int) -> None:
-    fixed = FixedDraftLength(limit)
+    fixed = FixedCopyAccount(limit)
     for _ in range(200):
         fixed.start(2, "cpu")
-        fixed.observe([60, 60], [0, 0])
+        fixed.observe([60, 60], [0, 0], 120)
     fixed.keep_rows([1])
     assert not fixed.resting
-    assert [fixed.cap(0, room) for room in (0, 2, 60)] == [0, 2, longest]
+    assert [fixed.plan(0, room) for room in (0, 2, 60)] == [0, 2, longest]
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -111,13 +110,13 @@ def test_kernels_ask_for_shorter_drafts(packing: bool) -> None:
     generator = task.build_generator([model], generation_options())
     task.inference_step(generator, [model], make_batch([[5, 6, 7]]))
     by = "kernels" if packing and kernels() else "cpu"
-    assert generator.drafter.draft_length.step_cost == STEP_COST_IN_TOKENS[by]
-    compiled, other = DraftLength(), DraftLength()
+    assert generator.drafter.account.step_cost == USUAL[by]
+    compiled, other = CopyAccount(), CopyAccount()
     compiled.start(1, "kernels"), other.start(1, "cpu")
-    assert compiled.cap(0, 200) < other.cap(0, 200)
+    assert compiled.plan(0, 200) < other.plan(0, 200)
 
 
-def hopeless(batches: int = 0) -> DraftLength:
+def hopeless(batches: int = 0) -> CopyAccount:
     """Nothing ever stood, and so many batches have been decoded since."""
     known = capped([5], [0], 200)
     for _ in range(batches):
@@ -131,15 +130,15 @@ def test_rests_where_no_draft_stands_and_tries_again_now_and_then() -> None:
     for _ in range(2 * (RESTING_BATCHES + 1)):
         known.start(2, "cpu")
         resting.append(known.resting)
-        assert known.cap(0, 60) == (0 if known.resting else PROBE_LENGTH)
+        assert known.plan(0, 60) == (0 if known.resting else PROBE_LENGTH)
     assert resting == 2 * [*[True] * RESTING_BATCHES, False]
 
 
 def test_a_probe_that_fails_is_not_repeated_in_its_sentence() -> None:
     known = hopeless(RESTING_BATCHES + 1)
-    assert known.cap(0, 3) == 3  # never more than there is room for
-    known.observe([PROBE_LENGTH], [0])
-    assert known.cap(0, 60) == 0
+    assert known.plan(0, 3) == 3  # never more than there is room for
+    known.observe([PROBE_LENGTH], [0], PROBE_LENGTH)
+    assert known.plan(0, 60) == 0
 
 
 def test_drafts_come_back_when_they_stand_again() -> None:
@@ -148,19 +147,19 @@ def test_drafts_come_back_when_they_stand_again() -> None:
         known.start(1, "cpu")
         if not known.resting:
             for _ in range(5):
-                length = known.cap(0, 20)
-                known.observe([length], [length])
+                length = known.plan(0, 20)
+                known.observe([length], [length], length)
     known.start(1, "cpu")
     assert not known.resting
-    assert known.cap(0, 60) > PROBE_LENGTH
+    assert known.plan(0, 60) > PROBE_LENGTH
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
     long, short = capped([50], [50], 3000), capped([50], [50], 100)
     for known in (long, short):
         known.start(1, "cpu")
-        known.observe([1], [0])
-        assert known.total.seen == pytest.approx(MEMORY + 1)
+        known.observe([1], [0], 1)
+        assert known.chances.total.weight == pytest.approx(MEMORY + 1)
 
 
 def test_what_pays_does_not_rest() -> None:
@@ -168,59 +167,59 @@ def test_what_pays_does_not_rest() -> None:
     for _ in range(5):
         known.start(1, "cpu")
         assert not known.resting
-        assert known.cap(0, 60) > 0
+        assert known.plan(0, 60) > 0
 
 
 @pytest.mark.parametrize("cost", [20.0, 800.0])
 def test_a_gpu_learns_what_a_call_costs(cost: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """From made-up times of iterations: a guess before, the line through them after; batches begin with none."""
     clock = [0.0]
-    monkeypatch.setattr(draft_length.time, "perf_counter", lambda: clock[0])
-    known, seen = DraftLength(), -1  # the first iteration of a batch is not measured
+    monkeypatch.setattr(call_cost.time, "perf_counter", lambda: clock[0])
+    known, seen = CopyAccount(), -2  # the first iterations of a batch, and of all, are not measured
     known.start(1, "cuda")
     while seen < MEASURED:
-        assert known.step_cost == STEP_COST_IN_TOKENS["cuda"]
+        assert known.step_cost == USUAL["cuda"]
         drafted = 3 + seen % 7
         clock[0] += 1e-5 * (cost + 1 + drafted)
-        known.observe([drafted], [drafted])
+        known.observe([drafted], [drafted], drafted)
         seen += 1
     clock[0] += 1e3  # between batches
     known.start(1, "cuda")
-    known.observe([5], [5])
+    known.observe([5], [5], 5)
     known.start(1, "cuda")
     assert known.step_cost == pytest.approx(cost, rel=1e-3)
     known.start(8, "cuda")  # so many rows have not been seen
-    assert known.step_cost == STEP_COST_IN_TOKENS["cuda"]
+    assert known.step_cost == USUAL["cuda"]
     known.start(1, "cpu")
-    assert known.step_cost == STEP_COST_IN_TOKENS["cpu"]
+    assert known.step_cost == USUAL["cpu"]
 
 
 def test_the_first_drafts_of_a_batch_are_short() -> None:
     """A text that is not copied costs little then; one that is drafts in full from the next iteration on."""
-    lengths = DraftLength()
+    lengths = CopyAccount()
     lengths.start(8, "kernels")
-    assert {lengths.cap(row, 30) for row in range(8)} == {PROBE_LENGTH}
-    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8)
-    assert lengths.cap(0, 30) > 2 * PROBE_LENGTH
+    assert {lengths.plan(row, 30) for row in range(8)} == {PROBE_LENGTH}
+    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8, 8 * PROBE_LENGTH)
+    assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
     lengths.start(8, "kernels")
-    assert lengths.cap(0, 30) > 2 * PROBE_LENGTH
-    lengths = DraftLength()
+    assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
+    lengths = CopyAccount()
     lengths.start(8, "kernels")
-    lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
-    assert lengths.cap(0, 30) == 0
+    lengths.observe([PROBE_LENGTH] * 8, [0] * 8, 8 * PROBE_LENGTH)
+    assert lengths.plan(0, 30) == 0
 
 
 def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> None:
     """Until few enough of its sentences are left; a length that was asked for is drafted in any case."""
-    lengths, asked = DraftLength(), FixedDraftLength(3)
+    lengths, asked = CopyAccount(), FixedCopyAccount(3)
     for known in (lengths, asked):
         known.start(64, "kernels")
-        known.observe([10] * 64, [9] * 64)
+        known.observe([10] * 64, [9] * 64, 640)
         known.keep_rows(range(60))
     assert lengths.idle and not asked.idle
-    assert (lengths.cap(0, 30), asked.cap(0, 30)) == (0, 3)
+    assert (lengths.plan(0, 30), asked.plan(0, 30)) == (0, 3)
     lengths.keep_rows(range(3))
-    assert not lengths.idle and lengths.cap(0, 30) > 2
+    assert not lengths.idle and lengths.plan(0, 30) > 2
 
 
 @given(st.floats(0, 1), st.floats(1, 300), st.integers(0, 80))
