@@ -130,10 +130,13 @@ class CallCost:
         """
         usual = USUAL.get(by, USUAL["cuda"]) + DRAFTER * drafter
         line = self.lines.get(rows.bit_length())
-        if line is None or line.seen < MEASURED or not line.slope:
+        slope = None if line is None or line.seen < MEASURED else line.slope
+        if line is None or slope is None:
             return usual
+        if slope == 0.0:  # tokens seem to be free
+            return MOST * usual
         # The line is of drafted tokens: each row has one position more.
-        learned = line.t.mean / line.slope - line.k.mean - rows
+        learned = line.t.mean / slope - line.k.mean - rows
         return min(max(learned, LEAST), MOST * usual)
 
     def fixed(self, rows: int, by: str, drafter: bool = False) -> float:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.audit.forced_drafts import KINDS, RIGHT, ForcedDrafter
+from fairseq_aggdec.budget.account import LearnedAccount
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
@@ -250,7 +251,8 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
 
 @pytest.mark.parametrize("decoding", ["gad", "blockwise"])
 def test_nothing_is_learned_from_a_draft_that_was_not_read(decoding: str) -> None:
-    chooser = mock.Mock(learned=True, resting=False, timing=True)
+    chooser: Any = LearnedAccount(5)
+    chooser.observe = mock.Mock()
     drafter: Any = BlockwiseHeadsDrafter(chooser)
     if decoding == "gad":
         model = make_model(make_task(), 2, "nar_drafter", block_size=5)

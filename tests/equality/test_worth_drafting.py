@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.budget import times
+from fairseq_aggdec.budget import call_cost
 from fairseq_aggdec.budget.account import CREDIT
 from fairseq_aggdec.drafters.slots import CachedSlots
 from fairseq_aggdec.engine.heads import DecoderHeads
@@ -41,7 +41,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, node: float, draft: float):
         self.now, self.node = 0.0, node
         clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
-        monkeypatch.setattr(times, "time", SimpleNamespace(**clocks))
+        monkeypatch.setattr(call_cost, "time", SimpleNamespace(**clocks))
         self._slow(monkeypatch, Verifier, "logits", self._window)
         self._slow(monkeypatch, DecoderHeads, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "_where", lambda *_: draft)

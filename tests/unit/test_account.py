@@ -16,7 +16,7 @@ from fairseq_aggdec.budget.account import (
     Account,
     LearnedAccount,
 )
-from fairseq_aggdec.budget.call_cost import MEASURED, USUAL, CallCost, Line
+from fairseq_aggdec.budget.call_cost import Line
 
 LARGEST = 12
 Machine = Callable[[int, float], float]  # rows, tokens drafted for each -> seconds of an iteration
@@ -252,7 +252,7 @@ def draft(
 def test_gains_are_those_of_the_drafts_seen() -> None:
     """Of four drafts of two tokens two stand whole, one begins right; one of the former ends its sentence."""
     chooser = LearnedAccount(2)
-    chooser.cost.line(3).add(0, 1.0)
+    chooser.cost.line(4).add(0, 1.0)
     for _ in range(2000):
         draft(chooser, 2, [2, 2, 1, 0], [3, 2, 2, 1])
     assert chooser._expected(3)[1] == pytest.approx((3 + 2 + 2 + 1) / 4, abs=0.02)
@@ -370,47 +370,3 @@ def test_drafts_that_pay_a_fifth_are_seldom_given_up() -> None:
     always = Simulation(Account(9), machine).run(400, 1, 0.78, longest=20).speed
     assert 1.2 < always < 1.35
     assert sum(speeds) / len(speeds) > 0.97 * always
-
-
-# -- what calls cost
-
-
-@pytest.mark.parametrize("drafter", [False, True])
-@pytest.mark.parametrize("by", ["kernels", "cpu", "cuda", "mps"])
-def test_a_cost_is_the_usual_one_until_it_was_measured(by: str, drafter: bool) -> None:
-    """Made-up times: an iteration of two rows costs as much as 40 positions, and one for each position."""
-    cost, usual = CallCost(), USUAL.get(by, USUAL["cuda"]) + 2.0 * drafter
-    for number in range(MEASURED + 1):  # the first is no measure
-        assert cost.beside(2, by, drafter) == usual
-        drafted = 5 + number % 7
-        cost.observe(2, drafted, 1e-3 * (40 + 2 + drafted))
-    assert cost.beside(2, by, drafter) == pytest.approx(40.0, rel=0.01)
-    assert cost.fixed(2, by, drafter) == pytest.approx(21.0, rel=0.01)
-    assert cost.beside(1, by, drafter) == usual  # of which nothing is known
-
-
-def test_a_cost_that_sizes_cannot_tell_is_the_usual_one() -> None:
-    """Drafts of one size, and longer ones that seem to be quicker."""
-    for slope, spread in ((1e-3, 1), (-1e-3, 7)):
-        cost = CallCost()
-        for number in range(2 * MEASURED):
-            drafted = 5 + number % spread
-            cost.observe(2, drafted, 0.05 + slope * drafted)
-        assert cost.beside(2, "cpu") == USUAL["cpu"]
-
-
-def test_a_cost_has_bounds() -> None:
-    for fixed, bound in ((0.0, 2.0), (1e6, 16 * USUAL["cpu"])):
-        cost = CallCost()
-        for number in range(2 * MEASURED):
-            drafted = 5 + number % 7
-            cost.observe(2, drafted, 1e-3 * (fixed + drafted))
-        assert cost.beside(2, "cpu") == pytest.approx(bound)
-
-
-def test_the_first_iteration_of_each_kind_is_no_measure() -> None:
-    cost = CallCost()
-    assert cost.observe(1, 0, 9.0) is None and cost.observe(1, 3, 9.0) is None
-    assert cost.observe(1, 0, 1.0) == 1.0 and cost.observe(1, 3, 2.0) == 2.0
-    assert cost.observe(1, 0, 30.0) == 2.0  # the machine did something else
-    assert cost.observe(4, 3, 9.0) == 9.0  # of another size
