@@ -41,6 +41,13 @@ EXTRAS = {
         "transformers>=4.57,<5",
         "optimum-onnx[onnxruntime]>=0.1,<0.2",
     ],
+    "serve": [
+        "starlette>=0.40,<2",  # routes, forms, answers; 0.40 bounds the parts of a form
+        "uvicorn>=0.30,<1",  # HTTP, signals, shutdown
+        "prometheus_client>=0.20,<1",  # /metrics
+        "python-multipart>=0.0.18,<1",  # forms, which clients of LibreTranslate send
+        "jinja2>=3.1,<4",  # the page
+    ],
     "report": ["jinja2>=3.1,<4", "matplotlib>=3.8,<4"],
     "docs": ["mkdocs-material>=9.5,<10", "mkdocstrings[python]>=0.26,<2"],  # the pages as a site
 }
@@ -52,6 +59,10 @@ EXTRAS["test"] = [
     *EXTRAS["lattice"],
     *EXTRAS["recipes"],
     *EXTRAS["report"],
+    *EXTRAS["serve"],
+    "axe-core-python>=0.1,<0.2; python_version >= '3.10'",  # rules of accessibility, run in a browser
+    "httpx>=0.27,<1",  # requests of the tests of the service
+    "libretranslatepy>=2.1,<3",  # a client that knows nothing of us
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
     "pytest>=8,<10",

@@ -13,6 +13,7 @@ from fairseq_aggdec.cli import refusals
 TOOLS = {
     "audit": "is a fast method exactly what stock fairseq gives?",
     "bench": "how fast and how good are ours, stock fairseq and other engines?",
+    "serve": "offer a model over HTTP: LibreTranslate's interface, JSON, and a page",
     "trace": "a page that shows how sentences were decoded, call by call",
     "distill": "replace the targets of a data folder by what a teacher writes",
     "train-drafter": "a drafter, or block heads, for a trained model",

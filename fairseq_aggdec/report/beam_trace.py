@@ -41,6 +41,43 @@ def trace(
     )
 
 
+def trace_calls(
+    source: list[int],
+    search: SentenceSearch,
+    output: list[int],
+    words: tuple[Dictionary, Dictionary],
+) -> Trace:
+    """Puts a search into words: a line for each call, of the tokens of the output that it evaluated.
+
+    Arguments are those of :func:`trace`. The end symbol is no prefix: it belongs to the last call.
+    """
+    node, path = ROOT, [ROOT]
+    for token in output[:-1]:
+        node = search.tree.child(node, token)
+        path.append(node)
+    of_output, lines, written, so_far = set(path[1:]), [], [], list[int]()
+    for nodes in search.asked:
+        own = [one for one in nodes if one in of_output]
+        line = [
+            Piece(spell([search.tree.tokens[one] for one in run], words[1]), kind)
+            for kind, run in _runs(search, own)
+        ]
+        others = len(nodes) - len(own)
+        lines.append(
+            [*line, Piece(f"  and {others} of other hypotheses", CALL)] if others else line
+        )
+        so_far += [search.tree.tokens[one] for one in own]
+        written.append(spell(so_far, words[1]).strip())
+    shown = trace(source, search, output, words)
+    return Trace(shown.source, shown.output, lines, shown.tokens, written=written)
+
+
+def _runs(search: SentenceSearch, nodes: list[int]) -> Iterator[tuple[str, list[int]]]:
+    """Prefixes, those of one kind that follow each other together."""
+    for kind, run in groupby(nodes, key=lambda node: kind_of(search, node)):
+        yield kind, list(run)
+
+
 def branches(search: SentenceSearch, words: Dictionary) -> Iterator[list[Piece]]:
     """A line for each branch: tokens, each run of one call behind its number; what was needed comes first."""
     tree = search.tree

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import jinja2
-
 from fairseq_aggdec.bench import table
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.report import colours, svg
+from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.report.speed import Timed
 from fairseq_aggdec.report.trace import Trace, block, legend
 
 LEAST = 0.001  # share of the time that is shown
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass
@@ -51,24 +49,23 @@ def write(path: Path, page: Page) -> None:
     Raises:
         OSError: it cannot be written; an older file stays.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     seen = [part for one in page.timed for part, share in one.parts.items() if share >= LEAST]
     parts = [part for part in table.MODULES if part in seen]
-    text = environment.get_template("report.html").render(
-        **{**vars(page), "plots": inlined(page.plots)},
-        light=colours.variables(dark=False),
-        dark=colours.variables(dark=True),
-        meaning=legend(page.traces),
-        block=block,
-        bars=bars(page.timed),
-        compared=compared(page.timed),
-        parts=parts,
-        shares=shares(page.timed, parts),
-        machine=machine.sentence(machine.describe()),
+    text = (
+        templates()
+        .get_template("report.html")
+        .render(
+            **{**vars(page), "plots": inlined(page.plots)},
+            light=colours.variables(dark=False),
+            dark=colours.variables(dark=True),
+            meaning=legend(page.traces),
+            block=block,
+            bars=bars(page.timed),
+            compared=compared(page.timed),
+            parts=parts,
+            shares=shares(page.timed, parts),
+            machine=machine.sentence(machine.describe()),
+        )
     )
     results.write_text(path, text)
 

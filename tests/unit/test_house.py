@@ -70,6 +70,7 @@ ROOMS = [
     "audit",
     "bench",
     "report",
+    "serve",
     "cli",
 ]
 GROUND = [

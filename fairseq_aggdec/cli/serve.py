@@ -1,0 +1,136 @@
+"""Offers a model to other programs and to a browser, over HTTP.
+
+    aggdec serve model.pt data-bin --port 8000
+    aggdec serve model.pt data-bin --option max_len_b=200 --option spm=spm.model --api-key-file keys.txt
+
+answers LibreTranslate's POST /translate and GET /languages, POST /generate with everything that the Python interface
+offers, GET /health and GET /metrics, and has a page at /. Sentences of waiting requests are decoded together. SIGTERM
+and Ctrl-C end it when all accepted requests are answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fairseq_aggdec
+
+NEEDED = {
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "prometheus_client": "prometheus_client",
+    "python_multipart": "python-multipart",
+    "jinja2": "jinja2",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aggdec serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="checkpoint; several, joined by ':', are an ensemble")
+    add("data", metavar="DATA", help="folder with the dictionaries, as fairseq-preprocess wrote it")
+    add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    add("--port", type=int, default=8000, help="0: any that is free (default: %(default)s)")
+    add("--decoding", default="beam", help="the method, as --decoding of aggdec-generate")
+    add("--beam", type=positive, default=5, help="beam size (default: %(default)s)")
+    add("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another argument of fairseq_aggdec.from_pretrained, such as spm=spm.model; any number of times",
+    )
+    add("--max-batch", type=positive, default=32, help="sentences decoded together (default: 32)")
+    add(
+        "--max-wait-ms",
+        type=float,
+        default=5.0,
+        help="milliseconds that a sentence waits for others while nothing is decoded (default: 5)",
+    )
+    add("--max-queue", type=positive, default=1024, help="sentences that may wait (default: 1024)")
+    add(
+        "--max-bytes",
+        type=positive,
+        default=1 << 20,
+        help="of a request (default: %(default)s)",
+    )
+    add("--timeout", type=float, default=60.0, help="seconds until an answer (default: 60)")
+    add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
+    return parser
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: it must be a whole number of at least 1")
+    return int(text)
+
+
+def options(given: Sequence[str]) -> dict[str, Any]:
+    """``["max_len_b=200", "spm=a.model"]`` -> ``{"max_len_b": 200, "spm": "a.model"}``."""
+    found = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals:
+            raise SystemExit(f"error: --option {one}: give NAME=VALUE")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            found[name] = text
+    return found
+
+
+def read_keys(path: Path | None) -> list[str]:
+    """The keys of a file; none without a file."""
+    if path is None:
+        return []
+    try:
+        keys = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"error: --api-key-file {path} cannot be read: {error}") from None
+    if not keys:
+        raise SystemExit(f"error: --api-key-file {path} has no keys: write one a line")
+    return keys
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    args = build_parser().parse_args(sys.argv[1:] if given is None else given)
+    keys = read_keys(args.api_key_file)
+    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise SystemExit(
+            f"error: aggdec serve needs more packages: pip install {' '.join(missing)}"
+        )
+    from fairseq_aggdec.serve.app import Service, Settings
+    from fairseq_aggdec.serve.running import run
+
+    try:
+        translator = fairseq_aggdec.from_pretrained(
+            args.model,
+            args.data,
+            args.decoding,
+            beam=args.beam,
+            device=args.device,
+            **options(args.option),
+        )
+    except (TypeError, ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
+    settings = Settings(
+        args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys
+    )
+    logging.getLogger("uvicorn").setLevel(logging.INFO)
+    run(Service(translator, settings), args.host, args.port)
+
+
+if __name__ == "__main__":
+    main()

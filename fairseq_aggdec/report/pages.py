@@ -1,0 +1,18 @@
+"""The templates of pages: HTML that needs no other file."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """All text that goes into a page is escaped; a name that a template lacks is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )

@@ -1,0 +1,1 @@
+"""The HTTP service: requests in, batches through one translator, answers and pages out."""

@@ -1,0 +1,319 @@
+"""The service as an ASGI application; ``aggdec serve`` runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fairseq_aggdec.api.calls import Call
+from fairseq_aggdec.api.decoding import Hypothesis
+from fairseq_aggdec.api.translator import Translator
+from fairseq_aggdec.serve import libre, page
+from fairseq_aggdec.serve.batching import Batcher, Job
+from fairseq_aggdec.serve.errors import HANDLERS, ClientGone, Refused
+from fairseq_aggdec.serve.guard import Guard, Metrics, check_key
+
+T = TypeVar("T")
+# Options of a call that a request may have; the others are the service's.
+OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
+BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src data:; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one service.
+
+    Attributes:
+        max_batch: sentences decoded together. max_wait_ms: milliseconds that the first of them waits for others.
+        max_queue: sentences that may wait. max_bytes: of a request.
+        timeout: seconds until a request that was not answered gets 504.
+        keys: of which a request must have one; none: all may ask.
+    """
+
+    max_batch: int = 32
+    max_wait_ms: float = 5.0
+    max_queue: int = 1024
+    max_bytes: int = 1 << 20
+    timeout: float = 60.0
+    keys: Sequence[str] = ()
+
+
+class Service:
+    """One translator for any number of clients.
+
+    Attributes:
+        app: the ASGI application. batcher: made when the application starts.
+    """
+
+    batcher: Batcher
+
+    def __init__(self, translator: Translator, settings: Settings | None = None):
+        self.translator, self.settings = translator, settings or Settings()
+        self.metrics = Metrics()
+        self.metrics.waiting.set_function(lambda: len(self.batcher.waiting))
+        routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "/": ("GET", self.page),
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.show_metrics),
+            "/languages": ("GET", self.languages),
+            "/translate": ("POST", self.translate),
+            "/generate": ("POST", self.generate),
+            "/trace": ("POST", self.trace),
+        }
+        guard = Middleware(
+            Guard, metrics=self.metrics, paths=list(routes), max_bytes=self.settings.max_bytes
+        )
+        self.app = Starlette(
+            routes=[Route(path, ask, methods=[how]) for path, (how, ask) in routes.items()],
+            middleware=[guard],
+            exception_handlers=HANDLERS,
+            lifespan=self.lifespan,
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Decodes as long as the application runs."""
+        own = self.settings
+        self.batcher = Batcher(
+            self.translator,
+            own.max_batch,
+            own.max_wait_ms / 1000,
+            own.max_queue,
+            self.metrics.decoded,
+        )
+        running = asyncio.create_task(self.batcher.run())
+        yield
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    async def page(self, request: Request) -> Response:
+        text = page.whole(self.translator, bool(self.settings.keys))
+        return HTMLResponse(text, headers=SECURITY)
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "waiting": len(self.batcher.waiting)})
+
+    async def show_metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def languages(self, request: Request) -> Response:
+        return JSONResponse(libre.languages(*self.translator.languages))
+
+    async def translate(self, request: Request) -> Response:
+        """LibreTranslate's interface."""
+        asked = libre.read(await fields(request), self.translator.languages)
+        check_key(self.settings.keys, request, asked.api_key)
+        options = self.checked(asked.options(self.translator.own.beam))
+        jobs = [Job(line, options) for line in asked.lines if line.strip()]
+        found = await self.answers(request, jobs)
+        return JSONResponse(asked.answer([[one.text for one in ranked] for ranked in found]))
+
+    async def generate(self, request: Request) -> Response:
+        """Everything that a translator offers, as JSON."""
+        body = await fields(request)
+        check_key(self.settings.keys, request, body.get("api_key"))
+        sentences = texts(body, "sentences")
+        unknown = [name for name in body if name not in (*OPTIONS, *BESIDE)]
+        if unknown:
+            raise Refused(400, f"there is no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+        if "targets" in body:
+            return await self.score(request, body, sentences)
+        beside = {name: texts(body, name, sentences) for name in ("prefix", "drafts")}
+        given = {name: body[name] for name in OPTIONS if body.get(name) is not None}
+        options = self.checked(
+            given | ({"drafts": beside["drafts"]} if any(beside["drafts"]) else {})
+        )
+        options.pop("drafts", None)
+        jobs = [
+            # Of one prefix each: a batch has one.
+            Job(sentence, options | ({"prefix": prefix} if prefix else {}), draft)
+            for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
+        ]
+        if body.get("stream") or "text/event-stream" in request.headers.get("accept", ""):
+            return self.events(request, jobs)
+        found = await self.answers(request, jobs)
+        return JSONResponse(hypotheses(found))
+
+    async def score(
+        self, request: Request, body: dict[str, Any], sentences: Sequence[str]
+    ) -> Response:
+        """The log-probabilities of given outputs."""
+        targets, size = texts(body, "targets"), self.settings.max_batch
+        if len(targets) != len(sentences):
+            raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
+        for number, target in enumerate(targets):
+            asked(self.translator.encode_target, target, number)
+        self.check(sentences)
+        work = partial(self.translator.score, sentences, targets, size, bool(body.get("attention")))
+        (found,) = await self.answers(request, [Job(work=work)])
+        return JSONResponse(hypotheses([[one] for one in found]))
+
+    async def trace(self, request: Request) -> Response:
+        """How one sentence was decoded, as parts of a page."""
+        body = await fields(request)
+        check_key(self.settings.keys, request, body.get("api_key"))
+        sentence = " ".join(texts(body, "sentences")).strip()
+        self.check([sentence])
+        job = Job(work=partial(page.traced, self.translator, sentence))
+        (found,) = await self.answers(request, [job])
+        return JSONResponse(found)
+
+    def checked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of a call, if the translator can honour them; else ``Refused`` (400)."""
+        call = asked(Call.of, options)
+        asked(self.translator.check, call)
+        return options
+
+    def check(self, sentences: Sequence[str]) -> None:
+        """Raises ``Refused`` (400) for a sentence that is too long."""
+        for number, sentence in enumerate(sentences):
+            asked(self.translator.encode, sentence, number)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.check([job.sentence for job in jobs if job.work is None])
+        self.batcher.submit(jobs)
+
+    async def answers(self, request: Request, jobs: Sequence[Job]) -> list[Any]:
+        """What becomes of jobs. They are dropped when the client goes, or when it takes too long (504)."""
+        self.submit(jobs)
+        return await self.waited(request, jobs)
+
+    async def waited(self, request: Request, jobs: Sequence[Job]) -> list[Any]:
+        """As :meth:`answers`, of jobs that are in the queue."""
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await while_there(request, asyncio.gather(*(job.answer for job in jobs)))
+        except TimeoutError:
+            raise Refused(504, f"no answer within {self.settings.timeout:g} s") from None
+        finally:
+            for job in jobs:
+                job.answer.cancel()
+
+    def events(self, request: Request, jobs: Sequence[Job]) -> Response:
+        """Server-sent events: ``tokens`` whenever some are certain, at the end ``done`` or ``error``."""
+        loop, said = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
+
+        def tell(number: int) -> Callable[[Sequence[str], str], None]:
+            def told(tokens: Sequence[str], text: str) -> None:
+                event = {"sentence": number, "tokens": list(tokens), "text": text}
+                loop.call_soon_threadsafe(said.put_nowait, ("tokens", event))
+
+            return told
+
+        for number, job in enumerate(jobs):
+            job.told = tell(number)
+        self.submit(jobs)
+
+        async def stream() -> AsyncIterator[str]:
+            ending = asyncio.create_task(self.waited(request, jobs))
+            ending.add_done_callback(lambda _: said.put_nowait(("done", None)))
+            try:
+                while (event := await said.get())[0] != "done":
+                    yield _event(*event)
+                yield _event("done", hypotheses(await ending))
+            except Refused as error:
+                yield _event("error", {"error": error.message})
+            except ClientGone:
+                pass
+            finally:
+                ending.cancel()
+
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+
+def asked(check: Callable[..., T], *values: Any) -> T:
+    """What a check gives; what it has against a value is the client's fault."""
+    try:
+        return check(*values)
+    except (TypeError, ValueError) as error:
+        raise Refused(400, str(error)) from None
+
+
+async def while_there(request: Request, work: asyncio.Future[T]) -> T:
+    """The result of work, as long as the client waits for it."""
+    leaving = asyncio.create_task(_leaves(request))
+    leaving.add_done_callback(lambda _: work.cancel())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if leaving.done() and not leaving.cancelled():
+            raise ClientGone from None
+        raise
+    finally:
+        leaving.cancel()
+
+
+async def _leaves(request: Request) -> None:
+    """Returns when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def fields(request: Request) -> dict[str, Any]:
+    """The body of a request, JSON or a form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        form = await request.form()
+        return {name: value for name, value in form.items() if isinstance(value, str)}
+    try:
+        body = json.loads(await request.body())
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the body is no JSON object")
+    return body
+
+
+def texts(body: dict[str, Any], name: str, sentences: Sequence[str] | None = None) -> Sequence[str]:
+    """A string or a list of strings of a body.
+
+    Args:
+        sentences: what the list belongs to; then one string is for all of them, and nothing is ``""``.
+    """
+    value = body.get(name)
+    if sentences is not None and (value is None or isinstance(value, str)):
+        value = [value or ""] * len(sentences)
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or not value:
+        raise Refused(400, f"{name}: give a string or a list of strings")
+    if any("\ud800" <= character <= "\udfff" for one in value for character in one):
+        raise Refused(400, f"{name}: there is half a surrogate pair in it")
+    if sentences is not None and len(value) != len(sentences):
+        raise Refused(400, f"{name}: {len(value)} of them for {len(sentences)} sentences")
+    return value
+
+
+def _event(name: str, told: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(told, ensure_ascii=False)}\n\n"
+
+
+def hypotheses(found: Sequence[Sequence[Hypothesis]]) -> dict[str, Any]:
+    """N-best lists as JSON."""
+    return {"hypotheses": [[as_json(one) for one in ranked] for ranked in found]}
+
+
+def as_json(one: Hypothesis) -> dict[str, Any]:
+    shown = {name: value for name, value in vars(one).items() if name != "attention"}
+    if one.attention is not None:
+        shown["attention"] = one.attention.tolist()
+    return shown

@@ -1,0 +1,174 @@
+"""Sentences of waiting requests, decoded together by one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from fairseq_aggdec.api.decoding import Hypothesis
+from fairseq_aggdec.api.translator import Translator
+from fairseq_aggdec.serve.errors import Refused
+
+logger = logging.getLogger(__name__)
+
+# The new tokens of a sentence and the text of its output so far.
+Told = Callable[[Sequence[str], str], None]
+
+
+@dataclass(eq=False)
+class Job:
+    """One sentence that waits, or one piece of work that no other shares a batch with.
+
+    Attributes:
+        sentence: text.
+        options: of the call. Sentences with the same options are decoded together.
+        draft: a text that its output may resemble.
+        told: is called in the decoding thread when tokens are certain.
+        work: what to do instead; its result is the job's.
+        answer: the hypotheses, best first. A job whose answer was cancelled is dropped.
+        arrived: seconds of the monotonic clock.
+    """
+
+    sentence: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    draft: str = ""
+    told: Told | None = None
+    work: Callable[[], Any] | None = None
+    answer: asyncio.Future[Any] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    arrived: float = field(default_factory=monotonic)
+
+    @property
+    def kind(self) -> object:
+        """Equal for jobs of one batch."""
+        return self if self.work is not None else sorted(self.options.items())
+
+
+class Batcher:
+    """The queue of jobs and the thread that decodes them. All methods run in the event loop.
+
+    Args:
+        translator: decodes.
+        max_batch: sentences decoded together at most.
+        max_wait: seconds that a sentence waits for others while nothing is decoded.
+        max_queue: sentences that may wait.
+        decoded: is told of every batch how many sentences and tokens it had.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        max_batch: int,
+        max_wait: float,
+        max_queue: int,
+        decoded: Callable[[int, int], None] = lambda sentences, tokens: None,
+    ):
+        self.translator, self.max_batch, self.max_wait = translator, max_batch, max_wait
+        self.max_queue, self.decoded = max_queue, decoded
+        self.waiting: deque[Job] = deque()
+        self.arrived = asyncio.Event()
+        self.thread = ThreadPoolExecutor(1, "decoding")
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Puts jobs into the queue, all or none.
+
+        Raises:
+            Refused: 413 if they are more than the queue can hold, 429 if it holds too many now.
+        """
+        if len(jobs) > self.max_queue:
+            raise Refused(413, f"a request may have at most {self.max_queue} sentences")
+        if len(self.waiting) + len(jobs) > self.max_queue:
+            self._drop_cancelled()
+        if len(self.waiting) + len(jobs) > self.max_queue:
+            raise Refused(429, "too many sentences are waiting: try again later")
+        self.waiting.extend(jobs)
+        self.arrived.set()
+
+    async def run(self) -> None:
+        """Decodes for ever; the task is cancelled when the service ends."""
+        try:
+            while True:
+                await self._some()
+                if batch := self._take():
+                    await self._decode(batch)
+        finally:
+            self.thread.shutdown(wait=True)
+
+    async def _some(self) -> None:
+        """Waits for a job, and then for others as long as the first of them may wait."""
+        while True:
+            self.arrived.clear()
+            self._drop_cancelled()
+            left = None
+            if self.waiting:
+                left = self.waiting[0].arrived + self.max_wait - monotonic()
+                if left <= 0 or len(self.waiting) >= self.max_batch or self.waiting[0].work:
+                    return
+            try:
+                await asyncio.wait_for(self.arrived.wait(), left)
+            except TimeoutError:
+                return
+
+    def _drop_cancelled(self) -> None:
+        self.waiting = deque(job for job in self.waiting if not job.answer.done())
+
+    def _take(self) -> list[Job]:
+        """The first job and those behind it that may be decoded with it."""
+        self._drop_cancelled()
+        if not self.waiting:
+            return []
+        kind = self.waiting[0].kind
+        batch = [job for job in self.waiting if job.kind == kind][: self.max_batch]
+        taken = set(map(id, batch))
+        self.waiting = deque(job for job in self.waiting if id(job) not in taken)
+        return batch
+
+    async def _decode(self, batch: list[Job]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(self.thread, self._answers, batch)
+        except Exception as error:
+            logger.exception("a batch of %d sentences could not be decoded", len(batch))
+            if len(batch) > 1:  # whichever it is, the others get their answers
+                for job in batch:
+                    await self._decode([job])
+                return
+            if not batch[0].answer.done():
+                batch[0].answer.set_exception(_told(error))
+            return
+        for job, answer in zip(batch, answers, strict=True):
+            if not job.answer.done():
+                job.answer.set_result(answer)
+
+    def _answers(self, batch: Sequence[Job]) -> list[Any]:
+        """Runs in the decoding thread."""
+        if batch[0].work is not None:
+            return [batch[0].work()]
+        options = dict(batch[0].options)
+        if any(job.draft for job in batch):
+            options["drafts"] = [job.draft for job in batch]
+        if any(job.told for job in batch):
+
+            def on_token(number: int, tokens: Sequence[str], text: str) -> None:
+                if told := batch[number].told:
+                    told(tokens, text)
+
+            options["on_token"] = on_token
+        sentences = [job.sentence for job in batch]
+        found: list[list[Hypothesis]] = self.translator.generate(
+            sentences, batch_size=self.max_batch, **options
+        )
+        self.decoded(len(batch), sum(len(ranked[0].tokens) + 1 for ranked in found if ranked))
+        return found
+
+
+def _told(error: Exception) -> Exception:
+    """What a client is told: the details may name files of this machine and stay in the log."""
+    return error if isinstance(error, Refused) else Refused(500, "the sentence was not decoded")

@@ -1,0 +1,100 @@
+"""What every request passes: bounded bodies, keys, metrics."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairseq_aggdec.serve.errors import Refused
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The numbers of ``/metrics``, of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "aggdec_requests", "Requests answered", ["path", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "aggdec_request_seconds",
+            "Seconds from a request to its answer",
+            ["path"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.waiting = Gauge("aggdec_waiting", "Sentences that wait", registry=self.registry)
+        self.batches = Histogram(
+            "aggdec_batch_sentences",
+            "Sentences decoded together",
+            buckets=SIZES,
+            registry=self.registry,
+        )
+        self.tokens = Counter("aggdec_tokens", "Tokens written", registry=self.registry)
+
+    def decoded(self, sentences: int, tokens: int) -> None:
+        """Counts a batch."""
+        self.batches.observe(sentences)
+        self.tokens.inc(tokens)
+
+
+class Guard:
+    """Counts requests and refuses bodies that are too large.
+
+    Args:
+        app: what answers. metrics: is added to.
+        paths: whose requests are counted by name; others are ``other``.
+        max_bytes: of a body.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], max_bytes: int):
+        self.app, self.metrics, self.paths, self.max_bytes = app, metrics, paths, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in self.paths else "other"
+        start, read, status = perf_counter(), 0, 499
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.max_bytes:
+                raise Refused(413, f"a request may have at most {self.max_bytes} bytes")
+            return message
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, bounded, noting)
+        finally:
+            self.metrics.requests.labels(path, str(status)).inc()
+            self.metrics.seconds.labels(path).observe(perf_counter() - start)
+
+
+def check_key(keys: Sequence[str], request: Request, given: object = None) -> None:
+    """Raises ``Refused`` (403) for a request without one of the service's keys, if it has any.
+
+    Args:
+        given: the ``api_key`` of the body; a header ``Authorization: Bearer KEY`` does as well.
+    """
+    scheme, _, header = request.headers.get("authorization", "").partition(" ")
+    found = header.strip() if scheme.lower() == "bearer" else given
+    offered = found.encode() if isinstance(found, str) else b""
+    matches = [hmac.compare_digest(offered, key.encode()) for key in keys]  # in constant time
+    if keys and True not in matches:
+        raise Refused(403, "Invalid API key" if offered else "Please provide an API key")

@@ -1,0 +1,108 @@
+"""LibreTranslate's ``/translate`` and ``/languages``, whose clients need no change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairseq_aggdec.serve.errors import Refused
+
+
+def languages(source: str, target: str) -> list[dict[str, Any]]:
+    """What ``/languages`` says."""
+    found = [{"code": source, "name": source, "targets": [target]}]
+    if target != source:
+        found.append({"code": target, "name": target, "targets": []})
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request to ``/translate``.
+
+    Attributes:
+        texts: what to translate. several: whether it came as a list.
+        alternatives: other outputs that are wanted of each.
+        detected: the source language was to be found out.
+    """
+
+    texts: Sequence[str]
+    several: bool
+    source: str
+    alternatives: int
+    detected: bool
+    api_key: object
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of all texts: each is a sentence to the model, and empty ones stay as they are."""
+        return [line for text in self.texts for line in text.split("\n")]
+
+    def options(self, beam: int) -> dict[str, Any]:
+        """Of the call; ``beam`` is the translator's own, widened where more outputs are wanted."""
+        if not self.alternatives:
+            return {"nbest": 1}
+        nbest = self.alternatives + 1
+        return {"nbest": nbest} | ({"beam": nbest} if nbest > beam else {})
+
+    def answer(self, found: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """The JSON for n-best lists of the lines that are not empty."""
+        ranked = iter(found)
+        outputs = [
+            [next(ranked) if line.strip() else [line] for line in text.split("\n")]
+            for text in self.texts
+        ]
+        best = ["\n".join(line[0] for line in lines) for lines in outputs]
+        made: dict[str, Any] = {"translatedText": best if self.several else best[0]}
+        if self.alternatives:
+            others = [
+                [
+                    "\n".join(line[min(rank, len(line) - 1)] for line in lines)
+                    for rank in range(1, max(map(len, lines)))
+                ]
+                for lines in outputs
+            ]
+            made["alternatives"] = others if self.several else others[0]
+        if self.detected:
+            language = {"language": self.source, "confidence": 0}  # the only one there is
+            made["detectedLanguage"] = [language] * len(best) if self.several else language
+        return made
+
+
+def read(body: dict[str, Any], pair: tuple[str, str]) -> Asked:
+    """The request of a body; ``pair`` are the languages of source and target.
+
+    Raises:
+        Refused: 400, in LibreTranslate's words where it has some.
+    """
+    for name in ("q", "source", "target"):
+        if not body.get(name):
+            raise Refused(400, f"Invalid request: missing {name} parameter")
+    q, source, target = (body[name] for name in ("q", "source", "target"))
+    texts = q if isinstance(q, list) else [q]
+    if not all(isinstance(text, str) for text in texts):
+        raise Refused(400, "Invalid request: q must be a string or a list of strings")
+    if body.get("format", "text") != "text":
+        raise Refused(400, f"{body['format']} format is not supported")
+    for language, own in ((source, (pair[0], "auto")), (target, pair[1:])):
+        if language not in own:
+            raise Refused(400, f"{language} is not supported")
+    return Asked(
+        texts,
+        isinstance(q, list),
+        pair[0],
+        _alternatives(body.get("alternatives", 0)),
+        source == "auto",
+        body.get("api_key"),
+    )
+
+
+def _alternatives(given: Any) -> int:
+    try:
+        number = int(given)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number <= 100 or isinstance(given, bool):
+        raise Refused(400, "Invalid request: alternatives must be a number from 0 to 100")
+    return number

@@ -1,0 +1,110 @@
+"""The page at ``/``, and what it shows of how a sentence was decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fairseq_aggdec.api.calls import Call
+from fairseq_aggdec.api.decoding import NOTHING
+from fairseq_aggdec.api.translator import Translator
+from fairseq_aggdec.bench.recording_drafters import RecordingDrafter
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.report import beam_trace, colours, trace
+from fairseq_aggdec.report.pages import templates
+from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+
+
+def whole(translator: Translator, keys: bool) -> str:
+    """The page as HTML; it loads nothing else.
+
+    Args:
+        keys: the service asks for a key.
+    """
+    source, target = translator.languages
+    title = "Translate"
+    return (
+        templates()
+        .get_template("serve.html")
+        .render(
+            light=colours.variables(dark=False),
+            dark=colours.variables(dark=True),
+            title=title,
+            decoding=translator.own.decoding,
+            beam=translator.own.beam,
+            source=source,
+            target=target,
+            keys=keys,
+        )
+    )
+
+
+def traced(translator: Translator, sentence: str) -> dict[str, Any]:
+    """How a sentence is decoded, for the page.
+
+    Returns:
+        ``text`` of the output; ``calls`` of the decoder and ``tokens`` of the output with ``</s>``, None where the
+        method does not say; ``trace``: the calls as HTML, ``tree``: the tree of a beam search as HTML, ``""`` where
+        there is none.
+    """
+    source = translator.tokens(sentence)
+    with translator.alone():  # no other thread decodes between the search and the look at it
+        generator, traces = translator.generator, list[trace.Trace]()
+        if isinstance(generator, BeamGenerator):
+            best = _decode(translator, source)
+            search = generator.searches[0]
+            output = _indices(translator, best.tokens)
+            words = translator.task.source_dictionary, translator.task.target_dictionary
+            given = source.tolist(), search, output, words
+            traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
+        elif isinstance(generator, DraftAndVerifyGenerator) and not isinstance(
+            generator, DraftOnlyGenerator
+        ):
+            best, shown = _recorded(translator, source)
+            traces = [shown]
+        else:
+            best = _decode(translator, source)
+    drawn = [_drawn(one) for one in traces]
+    return {
+        "text": best.text,
+        "calls": best.steps,
+        "tokens": len(best.tokens) + 1,
+        "trace": drawn[0] if drawn else "",
+        "tree": drawn[1] if len(drawn) > 1 else "",
+    }
+
+
+def _decode(translator: Translator, source: torch.Tensor) -> Any:
+    ((best, *_),) = translator.decode_tokens(
+        [source], [0], 1, call=Call(), beside=[(NOTHING, NOTHING)]
+    )
+    return best
+
+
+def _recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, trace.Trace]:
+    """The output of a greedy method, and what was drafted and accepted in each call."""
+    generator, task = translator.generator, translator.task
+    before = generator.drafter, generator.accept
+    recorder = RecordingDrafter(generator.drafter, task.source_dictionary.pad())
+    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
+    try:
+        best = _decode(translator, source)
+    finally:
+        generator.drafter, generator.accept = before
+    words = task.source_dictionary, task.target_dictionary
+    return best, trace.trace(recorder.records[0], *words)
+
+
+def _indices(translator: Translator, tokens: Sequence[str]) -> list[int]:
+    words = translator.task.target_dictionary
+    return [*map(words.index, tokens), words.eos()]
+
+
+def _drawn(shown: trace.Trace) -> str:
+    """A trace as a part of a page, what its colours mean first."""
+    parts: Any = templates().get_template("trace.html").module
+    drawn = parts.section(shown, 1, trace.block)
+    return f"{parts.legend(trace.legend([shown]))}{drawn}"
