@@ -128,7 +128,7 @@ def main(given: Sequence[str] | None = None) -> None:
     settings = Settings(
         args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys
     )
-    logging.getLogger("uvicorn").setLevel(logging.INFO)
+    logging.getLogger().setLevel(logging.WARNING)  # fairseq logs every dictionary
     run(Service(translator, settings), args.host, args.port)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.report.trace import AWAITED, CALL, NEEDED, VAIN, Piece, Trace, spell
+from fairseq_aggdec.report.trace import AWAITED, CALL, NEEDED, OTHERS, VAIN, Piece, Trace, spell
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import ROOT
 
@@ -63,9 +63,7 @@ def trace_calls(
             for kind, run in _runs(search, own)
         ]
         others = len(nodes) - len(own)
-        lines.append(
-            [*line, Piece(f"  and {others} of other hypotheses", CALL)] if others else line
-        )
+        lines.append([*line, Piece(f"  and {others} others", OTHERS)] if others else line)
         so_far += [search.tree.tokens[one] for one in own]
         written.append(spell(so_far, words[1]).strip())
     shown = trace(source, search, output, words)

@@ -20,6 +20,7 @@ from fairseq_aggdec.bench.recording import Iteration, Record
 COMMITTED, ACCEPTED, RELAXED = "committed", "accepted", "relaxed"
 OWN, DISCARDED = "own", "discarded"
 AWAITED, NEEDED, VAIN, CALL = "awaited", "needed", "vain", "call"
+OTHERS = "others"
 # Of rich; the report has the same names as CSS classes.
 STYLES = {
     COMMITTED: "dim",
@@ -31,6 +32,7 @@ STYLES = {
     NEEDED: "green",
     VAIN: "strike dim",
     CALL: "dim",
+    OTHERS: "dim",
 }
 # Around the text where there are no colours: in a file, in a pipe.
 MARKS = {
@@ -50,6 +52,7 @@ MEANING = {
     AWAITED: "the search waited for it",
     NEEDED: "evaluated ahead of the search, and needed",
     VAIN: "evaluated ahead, and not needed",
+    OTHERS: "tokens of other hypotheses, evaluated in the same call",
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know

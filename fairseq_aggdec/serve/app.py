@@ -67,7 +67,7 @@ class Service:
     def __init__(self, translator: Translator, settings: Settings | None = None):
         self.translator, self.settings = translator, settings or Settings()
         self.metrics = Metrics()
-        self.metrics.waiting.set_function(lambda: len(self.batcher.waiting))
+        self.metrics.waiting.set_function(lambda: len(self.batcher))
         routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
             "/": ("GET", self.page),
             "/health": ("GET", self.health),
@@ -109,7 +109,7 @@ class Service:
         return HTMLResponse(text, headers=SECURITY)
 
     async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "waiting": len(self.batcher.waiting)})
+        return JSONResponse({"status": "ok", "waiting": len(self.batcher)})
 
     async def show_metrics(self, request: Request) -> Response:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)

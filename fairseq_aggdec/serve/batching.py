@@ -76,6 +76,10 @@ class Batcher:
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "decoding")
 
+    def __len__(self) -> int:
+        """Sentences that wait, those of clients that have left not counted."""
+        return sum(not job.answer.done() for job in self.waiting)
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Puts jobs into the queue, all or none.
 
@@ -84,9 +88,7 @@ class Batcher:
         """
         if len(jobs) > self.max_queue:
             raise Refused(413, f"a request may have at most {self.max_queue} sentences")
-        if len(self.waiting) + len(jobs) > self.max_queue:
-            self._drop_cancelled()
-        if len(self.waiting) + len(jobs) > self.max_queue:
+        if len(self) + len(jobs) > self.max_queue:
             raise Refused(429, "too many sentences are waiting: try again later")
         self.waiting.extend(jobs)
         self.arrived.set()

@@ -1,0 +1,357 @@
+"""The HTTP service: answers are the translator's, refusals a sentence, and nobody waits for a client that left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fairseq_aggdec import Translator
+from fairseq_aggdec.cli import serve
+from tests.serving import SENTENCES, Gate, live, tiny
+
+PAIR = {"source": "src", "target": "tgt"}
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def gate(translator: Translator) -> Gate:
+    return Gate(translator)
+
+
+@pytest.fixture(scope="module")
+def client(translator: Translator, gate: Gate) -> Iterator[httpx.Client]:
+    with live(translator, max_batch=4, max_wait_ms=1.0, max_queue=6, max_bytes=20000) as client:
+        yield client
+
+
+def until(ready: Any) -> None:
+    for _ in range(2000):
+        if ready():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come about")
+
+
+# -- LibreTranslate's interface
+
+
+@pytest.mark.parametrize("kind", ["json", "form", "multipart"])
+def test_translate(client: httpx.Client, translator: Translator, kind: str) -> None:
+    body = {"q": SENTENCES[0], **PAIR}
+    if kind == "json":
+        answer = client.post("/translate", json=body)
+    elif kind == "form":
+        answer = client.post("/translate", data=body)
+    else:
+        answer = client.post(
+            "/translate", files={name: (None, text) for name, text in body.items()}
+        )
+    assert answer.status_code == 200
+    assert answer.json() == {"translatedText": translator.translate(SENTENCES[:1])[0]}
+
+
+def test_lists_lines_and_alternatives(client: httpx.Client, translator: Translator) -> None:
+    ranked = translator.generate(SENTENCES[:3], beam=7, nbest=7)
+    a, b, c = ([one.text for one in own] for own in ranked)
+    body = {"q": [SENTENCES[0], f"{SENTENCES[1]}\n\n{SENTENCES[2]}"], "alternatives": 6, **PAIR}
+    answer = client.post("/translate", json=body | {"source": "auto", "format": "text"}).json()
+    assert answer["translatedText"] == [a[0], f"{b[0]}\n\n{c[0]}"]
+    assert answer["alternatives"][0] == a[1:]
+    assert answer["alternatives"][1] == [f"{x}\n\n{y}" for x, y in zip(b, c, strict=True)][1:]
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["src", "src"]
+
+
+def test_languages(client: httpx.Client) -> None:
+    assert client.get("/languages").json() == [
+        {"code": "src", "name": "src", "targets": ["tgt"]},
+        {"code": "tgt", "name": "tgt", "targets": []},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({**PAIR}, 400, "Invalid request: missing q parameter"),
+        ({"q": "w1", "target": "tgt"}, 400, "Invalid request: missing source parameter"),
+        ({"q": "w1", "source": "src"}, 400, "Invalid request: missing target parameter"),
+        ({"q": "w1", "source": "de", "target": "tgt"}, 400, "de is not supported"),
+        ({"q": "w1", "source": "src", "target": ["tgt"]}, 400, "['tgt'] is not supported"),
+        ({"q": [1], **PAIR}, 400, "Invalid request: q must be a string or a list of strings"),
+        ({"q": "w1", "format": "html", **PAIR}, 400, "html format is not supported"),
+        (
+            {"q": "w1", "alternatives": -1, **PAIR},
+            400,
+            "Invalid request: alternatives must be a number from 0 to 100",
+        ),
+        ({"q": "w1", "alternatives": 60, **PAIR}, 400, "too wide for a dictionary of 40 types"),
+        ({"q": "w1 " * 90, **PAIR}, 400, "sentence 0 has 91 tokens with </s>"),
+        ({"q": "\ud800", **PAIR}, 400, "sentence 0 is no Unicode text"),
+        ({"q": ["w1"] * 7, **PAIR}, 413, "a request may have at most 6 sentences"),
+        ({"q": "x" * 20001, **PAIR}, 413, "a request may have at most 20000 bytes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_refusals_of_translate(
+    client: httpx.Client, body: dict[str, Any], status: int, error: str
+) -> None:
+    answer = client.post("/translate", content=json.dumps(body))
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    assert error in answer.json()["error"]
+
+
+# -- /generate
+
+
+def test_generate_offers_what_a_translator_does(
+    client: httpx.Client, translator: Translator
+) -> None:
+    calls: list[dict[str, Any]] = [
+        {},
+        {"beam": 3, "nbest": 2, "attention": True},
+        {"beam": 1, "max_len_b": 4},
+        {"min_len": 9, "max_len_b": 12, "source_lang": "src"},
+        {"prefix": "w3 w4"},
+        {"drafts": [SENTENCES[1], "", SENTENCES[0]]},
+    ]
+    for options in calls:
+        found = client.post("/generate", json={"sentences": SENTENCES[:3], **options}).json()
+        for ranked, theirs in zip(
+            found["hypotheses"], translator.generate(SENTENCES[:3], **options), strict=True
+        ):
+            for one, other in zip(ranked, theirs, strict=True):
+                assert (one["text"], tuple(one["tokens"])) == (other.text, other.tokens)
+                assert one["score"] == pytest.approx(other.score, abs=1e-4)
+                assert ("attention" in one) == bool(options.get("attention"))
+
+
+def test_scores(client: httpx.Client, translator: Translator) -> None:
+    body = {"sentences": SENTENCES[:2], "targets": SENTENCES[1:3]}
+    found = client.post("/generate", json=body).json()["hypotheses"]
+    expected = translator.score(SENTENCES[:2], SENTENCES[1:3])
+    assert [ranked[0]["score"] for ranked in found] == pytest.approx(
+        [one.score for one in expected]
+    )
+    assert (
+        "2 sentences and 1 targets"
+        in client.post("/generate", json=body | {"targets": ["w1"]}).text
+    )
+
+
+@pytest.mark.parametrize("ask", ["header", "field"])
+def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
+    body: dict[str, Any] = {"sentences": SENTENCES[:3]} | (
+        {"stream": True} if ask == "field" else {}
+    )
+    headers = {"Accept": "text/event-stream"} if ask == "header" else {}
+    with client.stream("POST", "/generate", json=body, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [one.split("\n") for one in "".join(answer.iter_text()).strip().split("\n\n")]
+    names = [name.removeprefix("event: ") for name, _ in events]
+    told = [json.loads(data.removeprefix("data: ")) for _, data in events]
+    assert names == ["tokens"] * (len(names) - 1) + ["done"]
+    best = [ranked[0] for ranked in told.pop()["hypotheses"]]
+    assert [one["text"] for one in best] == translator.translate(SENTENCES[:3])
+    for number, one in enumerate(best):
+        own = [event for event in told if event["sentence"] == number]
+        assert [token for event in own for token in event["tokens"]] == one["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"sentences": 7}, "sentences: give a string or a list of strings"),
+        ({"sentences": ["w1"], "bem": 2}, "there is no option 'bem'"),
+        ({"sentences": ["w1"], "beam": "2"}, "beam='2': it must be a whole number"),
+        ({"sentences": ["w1"], "nbest": 9}, "nbest=9: it must be 1 to beam, which is 5"),
+        ({"sentences": ["w1"], "drafts": ["w1", "w2"]}, "drafts: 2 of them for 1 sentences"),
+        ({"sentences": ["w1"], "prefix": "\ud800"}, "prefix: there is half a surrogate pair"),
+        ({"sentences": ["w1"], "target_lang": "de"}, "target_lang='de': this model has 'tgt'"),
+        ([], "the body is no JSON object"),
+    ],
+    ids=str,
+)
+def test_refusals_of_generate(client: httpx.Client, body: Any, error: str) -> None:
+    answer = client.post("/generate", content=json.dumps(body))
+    assert answer.status_code == 400 and error in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("GET", "/translate", 405), ("POST", "/generate", 400)],
+)
+def test_errors_are_json(client: httpx.Client, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == status and list(answer.json()) == ["error"]
+
+
+# -- batches, queues, clients that leave
+
+
+def test_waiting_sentences_are_decoded_together(client: httpx.Client, gate: Gate) -> None:
+    expected = gate.generate(SENTENCES[:6])
+    with ThreadPoolExecutor(6) as pool, gate.closed():
+
+        def ask(place: int) -> str:
+            body = {"sentences": SENTENCES[place]} | ({"beam": 2} if place == 5 else {})
+            return client.post("/generate", json=body).json()["hypotheses"][0][0]["text"]
+
+        first = pool.submit(ask, 0)
+        assert gate.inside.wait(60)
+        rest = []
+        for place in range(1, 6):
+            rest.append(pool.submit(ask, place))
+            until(lambda place=place: client.get("/health").json()["waiting"] == place)
+        gate.open.set()
+        found = [one.result() for one in [first, *rest]]
+    assert gate.seen == [SENTENCES[:1], SENTENCES[1:5], SENTENCES[5:6]]  # another beam: alone
+    assert found[:5] == [ranked[0].text for ranked in expected[:5]]
+
+
+def test_a_full_queue_says_so(client: httpx.Client, gate: Gate) -> None:
+    with ThreadPoolExecutor(2) as pool, gate.closed():
+        ask = {"q": SENTENCES[:1], **PAIR}
+        first = pool.submit(client.post, "/translate", json=ask)
+        assert gate.inside.wait(60)
+        second = pool.submit(client.post, "/translate", json=ask | {"q": SENTENCES[:6]})
+        until(lambda: client.get("/health").json()["waiting"] == 6)
+        refused = client.post("/translate", json=ask)
+        assert refused.status_code == 429 and "waiting" in refused.json()["error"]
+        assert refused.headers["retry-after"] == "1"
+        gate.open.set()
+        assert first.result().status_code == second.result().status_code == 200
+    assert 'status="429"' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_work_of_a_client_that_leaves_is_dropped(
+    client: httpx.Client, gate: Gate, stream: bool
+) -> None:
+    with ThreadPoolExecutor(2) as pool, gate.closed():
+        first = pool.submit(client.post, "/generate", json={"sentences": SENTENCES[0]})
+        assert gate.inside.wait(60)
+        leaving = httpx.Client(base_url=client.base_url, timeout=0.3, trust_env=False)
+        with leaving, pytest.raises(httpx.TimeoutException):
+            body = {"sentences": SENTENCES[1:4], "stream": stream}
+            with leaving.stream("POST", "/generate", json=body) as answer:
+                answer.read()
+        last = pool.submit(client.post, "/generate", json={"sentences": SENTENCES[4]})
+        until(lambda: client.get("/health").json()["waiting"] == 1)
+        gate.open.set()
+        assert first.result().status_code == last.result().status_code == 200
+    assert gate.seen == [SENTENCES[:1], SENTENCES[4:5]]
+
+
+def test_an_answer_that_takes_too_long(translator: Translator, gate: Gate) -> None:
+    with live(translator, timeout=0.2) as client, gate.closed():
+        answer = client.post("/generate", json={"sentences": SENTENCES[0]})
+        assert answer.status_code == 504 and answer.json() == {"error": "no answer within 0.2 s"}
+        with client.stream(
+            "POST", "/generate", json={"sentences": SENTENCES[1], "stream": True}
+        ) as events:
+            assert events.read() == b'event: error\ndata: {"error": "no answer within 0.2 s"}\n\n'
+
+
+def test_a_fault_is_no_one_elses(
+    client: httpx.Client, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = gate.generate
+
+    def faulty(sentences: list[str], *args: Any, **options: Any) -> Any:
+        if SENTENCES[2] in sentences:
+            raise RuntimeError("the file /secret/model.pt is broken")
+        return right(sentences, *args, **options)
+
+    monkeypatch.setattr(gate, "generate", faulty)
+    with ThreadPoolExecutor(4) as pool, gate.closed():
+        first = pool.submit(client.post, "/generate", json={"sentences": SENTENCES[0]})
+        assert gate.inside.wait(60)
+        rest = [
+            pool.submit(client.post, "/generate", json={"sentences": SENTENCES[place]})
+            for place in (1, 2, 3)
+        ]
+        until(lambda: client.get("/health").json()["waiting"] == 3)
+        gate.open.set()
+        answers = [one.result() for one in [first, *rest]]
+    assert [answer.status_code for answer in answers] == [200, 200, 500, 200]
+    assert answers[2].json() == {"error": "the sentence was not decoded"}
+
+
+def test_keys(translator: Translator) -> None:
+    with live(translator, keys=["one", "zwei"]) as client:
+        ask = {"q": SENTENCES[0], **PAIR}
+        answer = client.post("/translate", json=ask)
+        assert answer.status_code == 403
+        assert answer.json() == {"error": "Please provide an API key"}
+        answer = client.post("/translate", json=ask | {"api_key": "drei"})
+        assert answer.json() == {"error": "Invalid API key"}
+        assert client.post("/translate", json=ask | {"api_key": "zwei"}).status_code == 200
+        headers = {"Authorization": "Bearer one"}
+        body = {"sentences": SENTENCES[0]}
+        assert client.post("/generate", json=body, headers=headers).status_code == 200
+        assert client.post("/trace", json=body).status_code == 403
+        assert client.get("/languages").status_code == client.get("/health").status_code == 200
+        assert 'type="password"' in client.get("/").text
+
+
+@pytest.mark.parametrize("decoding", ["beam", "iad", "stock"])
+def test_a_trace_is_of_what_was_decoded(decoding: str) -> None:
+    translator = tiny(decoding, **({} if decoding == "beam" else {"beam": 1}))
+    (expected,) = translator.translate(SENTENCES[:1])
+    with live(translator) as client:
+        found = client.post("/trace", json={"sentences": SENTENCES[0]}).json()
+    assert found["text"] == expected and found["tokens"] == len(expected.split()) + 1
+    assert bool(found["tree"]) == (decoding == "beam")
+    assert bool(found["trace"]) == (decoding != "stock")
+    if decoding != "stock":
+        assert found["trace"].count("<li data-call") == found["calls"]
+        assert f'<span class="output">{expected}</span>' in found["trace"]
+
+
+def test_the_page_needs_nothing_else(client: httpx.Client) -> None:
+    page = client.get("/")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "http://" not in page.text and "https://" not in page.text and "<label" in page.text
+
+
+# -- the command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--api-key-file", "none.txt"], "--api-key-file none.txt cannot be read"),
+        (["--api-key-file", "empty.txt"], "--api-key-file empty.txt has no keys"),
+        (["--option", "spm"], "--option spm: give NAME=VALUE"),
+        ([], "none.pt"),
+    ],
+    ids=str,
+)
+def test_refusals_of_the_command(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(SystemExit, match=message):
+        serve.main(["none.pt", ".", *arguments])
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    with pytest.raises(SystemExit, match="needs more packages: pip install uvicorn"):
+        serve.main(["model.pt", "data"])
+
+
+def test_options_of_the_command() -> None:
+    given = ["max_len_b=200", "spm=a=b.model", "int8=True"]
+    assert serve.options(given) == {"max_len_b": 200, "spm": "a=b.model", "int8": True}
