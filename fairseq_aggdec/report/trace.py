@@ -41,6 +41,7 @@ MARKS = {
     DISCARDED: ("~", "~"),
     AWAITED: ("[", "]"),
     VAIN: ("~", "~"),
+    OTHERS: ("{", "}"),
 }
 MEANING = {
     COMMITTED: "committed before",
