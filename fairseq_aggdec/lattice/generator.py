@@ -201,7 +201,7 @@ class LatticeGenerator(CachedGenerator):
         return found
 
     def _of_part(self, part: Searched, before: int) -> list[list[Hypothesis]]:
-        """The hypotheses of some sentences, which stand behind ``before`` others of their batch."""
+        """The hypotheses of some sentences, which come after ``before`` others of their batch."""
         lattice, paths, broken = part.lattice, part.paths, part.broken
         rows, positions = lattice.tokens.shape[:2]
         tokens = lattice.read(paths.choices).view(rows, -1, positions)  # (B, P, T)

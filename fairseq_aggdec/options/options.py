@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fairseq import utils
@@ -70,41 +70,25 @@ class Options:
     @classmethod
     def of(cls, generator: Any) -> Options:
         """The options of a ``SequenceGenerator``, stock's or ours, as its fields have them now."""
+        found = {name: getattr(generator, name) for name in STOCK}
         size = getattr(generator, "no_repeat_ngram_size", 0)
         if blocker := generator.repeat_ngram_blocker:
             size = getattr(blocker, "no_repeat_ngram_size", size)
         return cls(
-            generator.eos,
-            generator.pad,
-            generator.unk,
-            generator.beam_size,
-            generator.max_len_a,
-            generator.max_len_b,
-            generator.max_len,
-            generator.min_len,
-            generator.normalize_scores,
-            generator.len_penalty,
-            generator.unk_penalty,
-            generator.temperature,
-            generator.match_source_len,
-            size,
-            frozenset(generator.symbols_to_strip_from_output),
-            getattr(generator, "print_alignment", None)
+            **found,
+            no_repeat_ngram_size=size,
+            stripped=frozenset(generator.symbols_to_strip_from_output),
+            print_alignment=getattr(generator, "print_alignment", None)
             or ALIGNMENTS.get(getattr(generator, "extract_alignment", None)),
-            getattr(generator, "retain_history", False),
+            retain_history=getattr(generator, "retain_history", False),
         )
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments with which one of our generators is made with the same options."""
-        names = (
-            "beam_size max_len_a max_len_b max_len min_len normalize_scores len_penalty unk_penalty temperature "
-            "match_source_len no_repeat_ngram_size retain_history eos"
-        )
-        found = {name: getattr(self, name) for name in names.split()}
+        """Keyword arguments that give these options to one of our generators."""
+        names = {*STOCK, "no_repeat_ngram_size", "retain_history"} - {"pad", "unk"}
+        found = {name: getattr(self, name) for name in names}
         found["symbols_to_strip_from_output"] = set(self.stripped)
-        if self.print_alignment:
-            found["print_alignment"] = self.print_alignment
-        return found
+        return found | ({"print_alignment": self.print_alignment} if self.print_alignment else {})
 
     def limits(
         self, net_input: Mapping[str, Tensor], models: Sequence[Any], longest: int | None = None
@@ -147,6 +131,12 @@ class Options:
     def score(self, total: Any, length: float) -> Any:
         """What hypotheses are ranked by: the sum of their log-probabilities, divided unless ``--unnormalized``."""
         return total / length**self.len_penalty if self.normalize_scores else total
+
+
+# Fields that are attributes of every ``SequenceGenerator``.
+STOCK = {field.name for field in fields(Options)} - {
+    *("no_repeat_ngram_size", "stripped", "print_alignment", "retain_history")
+}
 
 
 def _check_positions(models: Sequence[Any], longest: int) -> None:

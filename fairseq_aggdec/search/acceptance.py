@@ -1,12 +1,11 @@
-"""Acceptance: which drafted tokens stand, as pure tensor functions over the N positions of a window.
+"""Acceptance: which drafted tokens are accepted, as pure tensor functions over the N positions of a window.
 
 A rule is called with the verifier's logits (N, V), its choices (N,) and the token drafted right after each position
 (N,), ``NO_DRAFT`` where a row's draft is over, and returns bool (N,). Where drafts branch, several tokens are drafted
 after a position: a rule is called with the tokens of the tree instead, ``NO_DRAFT`` for its roots, and with the tree,
-which says after which position each stands. The logits of tokens that the generation
-options forbid are
--inf, so a relaxed rule that asks for a finite logit keeps every option. A row keeps its accepted tokens up to the
-first rejected one.
+which says what position each one follows. The logits of tokens that the generation options forbid are -inf, so a
+relaxed rule that asks for a finite logit keeps every option. A row keeps its accepted tokens up to the first rejected
+one.
 """
 
 import math
@@ -24,7 +23,7 @@ NO_DRAFT = -1
 
 
 class Acceptance(Protocol):
-    """Which drafted tokens stand."""
+    """Decides which drafted tokens are accepted."""
 
     def __call__(
         self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None, /
@@ -80,9 +79,9 @@ def distance(epsilon: int, first_number: int) -> Acceptance:
     """Accepts a drafted number at most ``epsilon`` away from the verifier's choice (Stern et al., 5.2).
 
     Args:
-        epsilon: largest difference that stands.
+        epsilon: largest difference that is accepted.
         first_number: dictionary index of the first number; numbers have consecutive indices from there on, special
-            symbols stand before and must match exactly.
+            symbols come before and must match exactly.
     """
 
     def accept(
@@ -98,9 +97,9 @@ def distance(epsilon: int, first_number: int) -> Acceptance:
 
 
 def at_least(size: int, accept: Acceptance) -> Acceptance:
-    """``accept``, but an iteration yields at least ``size`` tokens when so many were drafted (Stern et al., 5.3).
+    """``accept``, but an iteration yields at least ``size`` tokens where the draft has as many (Stern et al., 5.3).
 
-    The verifier's own token counts as one of them, so the first ``size - 1`` drafted tokens of a row stand.
+    The verifier's own token counts as one of them, so the first ``size - 1`` drafted tokens of a row are accepted.
     """
 
     def accept_at_least(
@@ -114,12 +113,12 @@ def at_least(size: int, accept: Acceptance) -> Acceptance:
 
 
 def _before(x: Tensor, tree: DraftedTree | None) -> Tensor:
-    """What ``x`` (N, ...) says of the positions after which drafted tokens stand."""
+    """The rows of ``x`` (N, ...) at the positions that drafted tokens follow."""
     return x if tree is None else x.index_select(0, tree.above)
 
 
 def _depths(drafted: Tensor) -> Tensor:
-    """The how-manieth of its row each drafted token is, from 1 on."""
+    """1-based index of each drafted token within its row."""
     index = torch.arange(drafted.numel(), device=drafted.device)
     after_end = torch.roll(drafted == NO_DRAFT, 1)  # a row's last position drafts nothing
     return index - torch.where(after_end, index, 0).cummax(0).values + 1

@@ -1,9 +1,9 @@
 """The loop without the host: on a GPU an iteration is one captured graph, and the next is launched before it has ended.
 
-What :mod:`~fairseq_aggdec.search.loop` decides on the host (what stands, what is forced, who has ended) is decided
-on the device, on the :class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have
-ended, how many are left and how long they are. It reads that of the last iteration, or where it would keep the device
-waiting too long of the one before (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain.
+The verbs are those of :mod:`~fairseq_aggdec.search.loop`: ask, read, take, keep. All that they decide is on the device,
+on the :class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have ended, how many
+are left and how long they are. It reads that of the last iteration, or of the one before where it would keep the device
+waiting too long (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain.
 
 The tokens are those of the plain loop, which is the twin that tests compare this with.
 """
@@ -134,7 +134,7 @@ class DeviceLoop:
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""
         rows, (features, like) = state.rows, self._proposed_from()
-        # Behind the longest output stand its </s>, and what is not kept.
+        # Behind the longest output there is room for its </s> and for what is not kept.
         length = grid_end(max(row.end for row in rows) + 3)
         prefix = max(len(row.prefix) for row in rows)
         wanted = (len(rows) if len(rows) > ROWS[-1] else grid_rows(len(rows))), length
@@ -196,7 +196,7 @@ class DeviceLoop:
         return self.verifier.proposed_from
 
     def _rooms(self, end: int) -> list[Memory]:
-        """The memory of the verifier's decoders, when all have room for so many keys."""
+        """The memory of the verifier's decoders, when all have room for ``end`` keys."""
         found: list[Memory] = []
         for member in self.verifier.members:
             assert isinstance(member.decoder, CachedDecoder)
@@ -230,7 +230,7 @@ class DeviceLoop:
         self.drafter.keep_rows(rows)
 
     def _step(self, shape: Shape) -> Tensor:
-        """One iteration on the device, from the board to the board; nothing in it depends on what stands there."""
+        """One iteration on the device, from the board to the board; no launch depends on the numbers there."""
         board = self.board
         assert board is not None
         owners = board.owners[: shape.rows]
@@ -243,9 +243,8 @@ class DeviceLoop:
         return board.flags
 
     def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
-        shown, outputs, length = self._shown(board, owners, rows, shape)
-        window = GridWindow(shown.flatten(), outputs.flatten(), shape)
-        window.reach = 0  # the table of positions is there
+        shown, outputs, length = self._ask(board, owners, rows, shape)
+        window = GridWindow(shown.flatten(), outputs.flatten(), shape, reach=0)
         logits = self.verifier.logits_of(window)  # (R W, V)
         log_probs = logits.log_softmax(-1)
         self._apply_rules(board, owners, rows, logits, outputs, shown)
@@ -253,7 +252,7 @@ class DeviceLoop:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
             checked = kept = None
         else:
-            emitted, stood, kept = self._judged(logits, shown, length)
+            emitted, stood, kept = self._take(logits, shown, length)
             checked = length, stood
             if self.drafter.reads_features:
                 self._remember(board, owners, stood)
@@ -269,14 +268,14 @@ class DeviceLoop:
         outputs: Tensor,
         shown: Tensor | None,
     ) -> None:
-        """Hides in the logits (R W, V) what must not stand behind what is shown (R, W) at ``outputs`` (R, W)."""
+        """Hides in the logits (R W, V) what must not follow what is shown (R, W) at ``outputs`` (R, W)."""
         written = None
         if self.rules.no_repeat_ngram_size and shown is not None:
             written = board.tokens.index_select(0, owners).scatter_(1, outputs, shown)
         forced = board.forced(owners, outputs)
         self.rules.apply_on_device(logits, outputs, rows, written, forced)
 
-    def _shown(
+    def _ask(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What the verifier reads, the last token of each row and its draft (R, W), at which positions (R, W), and how
@@ -296,18 +295,16 @@ class DeviceLoop:
         used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
         return torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used), base + used, length
 
-    def _judged(
-        self, logits: Tensor, shown: Tensor, length: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """What each position emits (R, W), how many drafted tokens stand (R,), the bifurcation, and what of the emitted
+    def _take(self, logits: Tensor, shown: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What each position emits (R, W), how many drafted tokens are accepted (R,), and what of the emitted
         counts (R, W): up to the correction token, and to ``</s>``."""
         slots = torch.arange(shown.size(1), device=shown.device)
         choices = first_largest(logits)
         beyond = slots >= length.unsqueeze(1)
         drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
-        stands = self.accept(logits, choices, drafted.flatten()).view_as(shown)
-        emitted = torch.where(stands, drafted, choices.view_as(shown))
-        stood = stands.long().cumprod(1).sum(1)
+        accepted = self.accept(logits, choices, drafted.flatten()).view_as(shown)
+        emitted = torch.where(accepted, drafted, choices.view_as(shown))
+        stood = accepted.long().cumprod(1).sum(1)
         ends = (emitted == self.rules.eos).long()
         return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
 

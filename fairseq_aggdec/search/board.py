@@ -7,7 +7,7 @@ Worked example. Of four sentences the second has ended; two rows are read, of wh
 the second to sentence 3. ::
 
     owners    0 3        which sentence each of the R rows of the grid decodes; S where a row has none
-    NUMBERS   of sentences 0 .. S - 1, and of S, which stands for none and has ended
+    NUMBERS   of sentences 0 .. S - 1, and of S, which is no sentence and has ended
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Outcome:
 
     Attributes:
         tokens: what was emitted, ``</s>`` included. scores: their log-probabilities (T,).
-        emitted, drafted, accepted: tokens gained, tokens drafted and how many of these stood, by iteration.
+        emitted, drafted, accepted: tokens gained, drafted and accepted, by iteration.
     """
 
     tokens: list[int]
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Board:
-    """Room for S sentences of up to T tokens, and one more that stands for none.
+    """Room for S sentences of up to T tokens, and one row more that is no sentence.
 
     Args:
         room: S, and T, positions for tokens, the start symbol's and one more that takes what is not kept included.
@@ -125,7 +125,7 @@ class Board:
         return Rows(self.numbers.index_select(0, owners), self.width)
 
     def forced(self, owners: Tensor, outputs: Tensor) -> Tensor:
-        """(R, W) the prefix token that stands at each output index (R, W), padding where none does."""
+        """(R, W) the prefix token at each output index (R, W), padding where there is none."""
         return self.prefix.index_select(0, owners).gather(1, outputs.clamp(max=self.width))
 
     def commit(
@@ -143,7 +143,7 @@ class Board:
         Args:
             owners: (R,) int64. rows: their numbers before.
             emitted, kept, scores: (R, W), tokens behind the last one, whether they count, their log-probabilities.
-            checked: (R,) how many tokens were drafted, and how many of these were accepted, behind ``</s>`` too; None
+            checked: (R,) how many tokens were drafted, and how many were accepted, behind ``</s>`` too; None
                 where nothing was.
             ended: (R,) bool, whether ``</s>`` is among what counts.
         """
@@ -162,7 +162,7 @@ class Board:
         ended, position = rows.ended | ended, rows.position + count
         rounds = rows.rounds + ~rows.ended
         changed = torch.stack([position, rows.position, ended.long(), rounds], dim=1)
-        # Rows without a sentence all write what stands there.
+        # Rows without a sentence all write the numbers that are there.
         self.numbers[:, : ROUNDS + 1].index_copy_(0, owners, changed)
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 

@@ -95,8 +95,8 @@ class Counters:
 
     @property
     def mean_accepted_block(self) -> float:
-        """Accepted block size of Stern et al., whose steps begin behind the first call: the same without the first
-        iteration of each sentence, which gains one token where there are no features to propose from yet."""
+        """Accepted block size of Stern et al., whose steps begin behind the first call: tokens per iteration
+        without the first of each sentence, which gains one token: there are no features to propose from yet."""
         return (self.tokens - self.sentences) / max(1, self.iterations - self.sentences)
 
     @property
@@ -106,7 +106,7 @@ class Counters:
 
     def by_slot(self, most: int) -> list[float]:
         """Share of the rounds in which the first, second, ... drafted token stood: of ``most`` slots at most, and of
-        none behind the last that ever did. Their sum is the mean of what stands."""
+        none behind the last that ever was. Their sum is the mean number of accepted tokens."""
         rounds = max(1, self.stood.total())
         slots = range(1, min(most, max(self.stood, default=0)) + 1)
         return [

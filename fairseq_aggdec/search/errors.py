@@ -2,10 +2,9 @@
 
 Decoding stops and names sentence and model, instead of writing nonsense.
 
-NaN counts as the largest number when a token is chosen, so a model whose training diverged, or a checkpoint that was
-damaged, decodes as if nothing were wrong. What is looked at is on the host anyway, at the end of a batch: the scores of
-the emitted tokens, which a log-softmax over a row with one NaN or +inf makes NaN. Only when something is wrong are the
-weights searched for the reason.
+NaN counts as the largest number when a token is chosen, so a model with damaged weights decodes as if nothing were
+wrong. The check reads the scores of the emitted tokens, which are on the host at the end of a batch: a log-softmax over
+a row with one NaN or +inf is NaN. The weights are searched for the reason only when something is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def check_scores(totals: Sequence[Tensor]) -> None:
 
 
 def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """The same for hypotheses of stock search, by the tokens of each sentence's best; one transfer to the host.
+    """Refuses hypotheses of stock search whose best of a sentence has scores that are not finite; one transfer.
 
     A score of -inf is no fault: with ``--match-source-len`` stock gives it to outputs that are too long.
     """
@@ -104,10 +103,10 @@ def broken_weight(model: nn.Module) -> str | None:
 
 
 class Doubt:
-    """When to look whether a drafter's numbers are finite: not before so many drafts in a row gained nothing.
+    """When to look whether a drafter's numbers are finite: after ``DRAFTS`` fruitless drafts in a row.
 
-    A drafter is told from the acceptance of its drafts, which is on the host, so that one that is well is never looked
-    at. Every draft of a broken one is rejected: it says the same token for NaN, whatever was asked.
+    Looking makes the host wait. The acceptance of drafts is on the host anyway, and every draft of a broken drafter is
+    rejected: it proposes the same token for NaN, whatever was asked.
 
     Attributes:
         due: look now.

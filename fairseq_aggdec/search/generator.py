@@ -222,7 +222,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self.forget()
 
     def _warm_up(self, drafter: Drafter, end: int, sample: dict[str, Any] | None = None) -> None:
-        """Decodes the sentence that the verifier has taken up, so many tokens of it."""
+        """Decodes ``end`` tokens of the sentence that the verifier has taken up."""
         device = next(self.model.parameters()).device
         state = DecodeState([Row(0, [self.eos], end=end, floor=end)], self.eos, device)
         with suppress(NonFiniteError):  # said with the first sentence that needs what is broken

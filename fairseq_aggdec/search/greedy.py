@@ -9,7 +9,7 @@ from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.judge import compiled, host, tensors
-from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Kept, Verdict
@@ -43,7 +43,7 @@ class GreedySearch:
         proposed = self.drafter.draft(self.state)
         draft = self.verifier.readable(proposed)
         self.whole = draft is proposed
-        self.asked = Asked(draft, self.state.window(draft), self.state)
+        self.asked = Question(draft, self.state.window(draft), self.state)
         return self.asked.window
 
     def take(self, window: Window, logits: Tensor) -> Kept:

@@ -83,7 +83,7 @@ class Rules:
     def apply_on_device(
         self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor
     ) -> None:
-        """The same for good, without the host.
+        """Applies the rules to the logits of a grid, in place and without the host.
 
         Args:
             logits: (R W, V) of a grid, changed in place.
@@ -139,7 +139,12 @@ class Rules:
     def scores_on_device(
         self, log_probs: Tensor, tokens: Tensor, outputs: Tensor, end: Tensor
     ) -> Tensor:
-        """The same of a grid: (R W, V), (R, W), at output indices (R, W) of rows that end at (R,) -> (R, W)."""
+        """Log-probabilities of a grid's tokens, (R, W).
+
+        Args:
+            log_probs: (R W, V). tokens, outputs: (R, W) int64, and the output index of each.
+            end: (R,) int64, the output index at which each row is ended.
+        """
         scores = log_probs.gather(1, tokens.view(-1, 1)).view_as(tokens)
         scores = self._penalised(scores, tokens)
         return scores.masked_fill_(outputs >= end.unsqueeze(1), 0.0) if self.free_end else scores
@@ -245,7 +250,7 @@ def repeats(
         start: the start symbol, at which an n-gram may begin: a word where the caller names another than ``</s>``.
 
     Returns:
-        (output index i, token) for every token that must not stand at i after ``output[:i]``, where
+        (output index i, token) for every token that must not follow at i after ``output[:i]``, where
         first <= i <= len(output).
     """
     seen: dict[tuple[int, ...], set[int]] = {}
@@ -271,9 +276,7 @@ def repeats_on_device(written: Tensor, outputs: Tensor, size: int, pad: int) -> 
         size: the n of the n-grams.
     """
     length, device = written.size(1) - 1, written.device
-    places = torch.arange(
-        length, device=device
-    )  # of what may be the last token before the same again
+    places = torch.arange(length, device=device)  # where an earlier context may end
     same = (places < outputs.unsqueeze(2)) & (places >= size - 2)  # (R, W, T - 1)
     for back in range(size - 1):
         earlier = written[:, (places - back).clamp_(min=0)].unsqueeze(1)

@@ -19,7 +19,8 @@ class Row:
         tokens: the committed prefix, start symbol first.
         end: output index at which ``</s>`` is forced (the maximum length).
         floor: output index before which ``</s>`` is banned (the minimum length).
-        strict_floor: the same, also where forced prefix tokens lift ``floor`` (``--match-source-len``).
+        strict_floor: output index before which ``</s>`` is banned within forced prefix tokens too
+            (``--match-source-len``).
         prefix: output tokens forced by the caller, ``pad`` where a position is free.
         iterations: draft-and-verify rounds so far.
         history: committed prefix plus draft of every iteration, kept on request only.

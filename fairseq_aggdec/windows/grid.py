@@ -32,6 +32,7 @@ class GridWindow(Window):
         positions: (R W,) int64, below ``capacity``.
         shape: R, W and ``capacity``.
         last: (R W,) int64, the last position that each slot sees; None: its own.
+        reach: positions that need an embedding; None: ``capacity`` of them, 0 where the table is there already.
     """
 
     fixed = True
@@ -43,10 +44,11 @@ class GridWindow(Window):
         positions: Tensor,
         shape: tuple[int, int, int],
         last: Tensor | None = None,
+        reach: int | None = None,
     ):
         self.tokens, self.at, self.last = tokens, positions, last
         self.rows, self.width, self.end = shape
-        self.reach = self.end
+        self.reach = self.end if reach is None else reach
         self.level, self.dense = False, True
         rows = torch.arange(self.rows, device=tokens.device).unsqueeze(1)
         self.rows_of_slots = rows.expand(-1, self.width).flatten()

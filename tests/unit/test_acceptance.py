@@ -15,7 +15,7 @@ from fairseq_aggdec.search.acceptance import (
     exact,
 )
 from fairseq_aggdec.search.judge import host, tensors
-from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, Verdict
@@ -34,7 +34,7 @@ def judged(drafts: list[list[int]], choices: list[int]) -> Verdict:
     rows = [Row(index, [EOS], end=99, floor=0) for index in range(len(drafts))]
     draft, state = Draft(drafts), DecodeState(rows, EOS, torch.device("cpu"))
     logits = torch.nn.functional.one_hot(torch.tensor(choices), VOCABULARY).float()
-    asked = Asked(draft, state.window(draft), state)
+    asked = Question(draft, state.window(draft), state)
     found, on_host = (judge.judge(logits, asked, RULES, exact) for judge in (tensors, host))
     for name in ("drafted", "accepted", "emitted", "paths"):
         assert getattr(found, name) == getattr(on_host, name)

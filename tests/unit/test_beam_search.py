@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.search.beam import search as beam_search
 from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Budget, Plan
-from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Step, step
+from fairseq_aggdec.search.beam.rules import BeamStep, Prefix, SentenceRules, step
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -159,7 +159,7 @@ def test_the_search_ahead_ends_where_nothing_more_can_be_requested(
     """A prefix can be requested only behind one that was evaluated or requested."""
     stepped: list[list[int]] = []
 
-    def counted(active: Sequence[Hypothesis], *rest: Any) -> Step:
+    def counted(active: Sequence[Prefix], *rest: Any) -> BeamStep:
         stepped.append([node for _, node in active])
         return step(active, *rest)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
-from fairseq_aggdec.search.interleaved.search import Found, StepRules
+from fairseq_aggdec.search.interleaved.search import SentenceResult, StepRules
 from fairseq_aggdec.search.interleaved.step import _all_sums, _pruned_sums, best_steps
 
 PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
@@ -137,8 +137,8 @@ def test_distinct_examples(text: str, longest: int, expected: str) -> None:
 
 def test_counting_a_sentence() -> None:
     counters = Counters()
-    count_sentence(counters, Found(steps=4), tokens=6, step=4)
-    count_sentence(counters, Found(steps=2), tokens=8, step=4)
+    count_sentence(counters, SentenceResult(steps=4), tokens=6, step=4)
+    count_sentence(counters, SentenceResult(steps=2), tokens=8, step=4)
     assert counters.sentences == 2
     assert counters.iterations == 6
     assert counters.tokens == 14

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, exact
 from fairseq_aggdec.search.judge import compiled, host, tensors
-from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
@@ -58,7 +58,7 @@ def agreeing(chance: random.Random, draft: Draft, window: Window) -> torch.Tenso
 
 
 def verdicts(
-    logits: torch.Tensor, asked: Asked, rules: Rules, accept: Acceptance
+    logits: torch.Tensor, asked: Question, rules: Rules, accept: Acceptance
 ) -> dict[str, Verdict]:
     """What each judge says that can decide; the logits stay as they are."""
     able = {"tensors": tensors}
@@ -103,7 +103,7 @@ def test_all_judges_say_the_same(
     logits = agreeing(chance, draft, window)
     if chance.random() < 0.2:
         logits[chance.randrange(len(logits)), chance.randrange(VOCABULARY)] = torch.nan
-    found = verdicts(logits, Asked(draft, window, state), rules, accept)
+    found = verdicts(logits, Question(draft, window, state), rules, accept)
     assert "compiled" in found or kernels() is None
     if accept is exact and equal_siblings(draft):  # which a drafter does not propose
         del found["tensors"]
@@ -120,7 +120,7 @@ def test_of_equal_siblings_the_longer_path_stands(beta: int) -> None:
     """As in the operators; without relaxed acceptance the first one does."""
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
     draft = TreeDraft([[4, 4, 5]], [[0, 0, 2]])
-    asked = Asked(draft, state.window(draft), state)
+    asked = Question(draft, state.window(draft), state)
     logits = torch.zeros(4, VOCABULARY)
     logits[0, 4] = logits[1, 6] = logits[2, 5] = logits[3, 7] = 9.0
     relaxed = verdicts(logits, asked, RULES, TopBeta(beta, 0.5))
@@ -136,9 +136,9 @@ def test_who_can_judge() -> None:
     logits, relaxed = torch.zeros(3, VOCABULARY), at_least(2, exact)
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
 
-    def asked(draft: list[int]) -> Asked:
+    def asked(draft: list[int]) -> Question:
         proposed = Draft([draft])
-        return Asked(proposed, state.window(proposed), state)
+        return Question(proposed, state.window(proposed), state)
 
     drafted, alone = asked([4, 5]), asked([])
     assert host.judges(logits, drafted, exact) and not host.judges(logits, drafted, TopBeta(3))

@@ -31,7 +31,7 @@ from fairseq_aggdec.search.acceptance import exact
 from fairseq_aggdec.search.judge import host
 from fairseq_aggdec.search.judge.host import own_path
 from fairseq_aggdec.search.judge.tensors import best_path
-from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import TreeDraft, Verdict
@@ -112,7 +112,7 @@ def test_nodes_that_stand_include_a_drafted_end(branches: bool) -> None:
     state = DecodeState(rows, EOS, torch.device("cpu"))
     choices = torch.tensor([8 if branches else 7, 8, EOS, 6, 9, 7, 6])
     logits = torch.nn.functional.one_hot(choices, 12).float()
-    found = host.judge(logits, Asked(draft, state.window(draft), state), Rules(0, 1, EOS), exact)
+    found = host.judge(logits, Question(draft, state.window(draft), state), Rules(0, 1, EOS), exact)
     assert found.emitted == [[8, EOS] if branches else [7, 8, EOS], [9, 7]]
     assert found.nodes() == [[0, 2, 3] if branches else [0, 1, 2, 3], [0, 1]]
     assert [len(nodes) - 1 for nodes in found.nodes()] == found.accepted

@@ -24,20 +24,20 @@ LEAST_GAIN = {"cpu": 1.15, "cuda": 1.5}
 PREFIXES_COUNT = {"cpu": True, "cuda": False}
 # The gain that is believed at first, and the calls that this belief weighs; the weight of earlier gains, per batch.
 GAIN, GAIN_WEIGHT, GAIN_FORGET = 2.0, 5.0, 0.95
-# Where looking ahead does not pay, it is tried in one of so many batches. What was seen before then fades as over so
-# many batches, to a half: a trial must tell whether the text has changed.
+# Where looking ahead does not pay, it is tried in one of LOOK_AGAIN batches. Earlier gains then fade as over FADE_AGAIN
+# batches, to a half: a trial must tell whether the text has changed.
 LOOK_AGAIN, FADE_AGAIN = 32, 14
 # Weight of what is believed at first, in prefixes.
 PRIOR_WEIGHT = 10.0
 # Why a prefix may be needed, and what is believed of it: it is of the text; it is read by the search ahead over tables
-# of prefixes that are alike, or over foretold ones, so many nats behind the best hypothesis (0 to 1, 1 to 2, ...).
+# of prefixes that are alike, or over foretold ones, by nats behind the best hypothesis (0 to 1, 1 to 2, ...).
 TEXT, ALIKE, FORETOLD = "text", "alike", "foretold"
 PRIORS = {
     TEXT: (0.5,),
     ALIKE: (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1),
     FORETOLD: (0.7, 0.5, 0.3, 0.1),
 }
-# Where a text is no good, its first token is looked at in one of so many batches, and so is what is foretold with most
+# Where a text is no good, its first token is looked at in one of TRIAL batches, and so is what is foretold with most
 # certainty: that may change.
 TRIAL = 8
 # Weight of everything seen, per new observation.
@@ -57,7 +57,7 @@ class Plan:
         text: how many tokens of a text to draft.
         farthest: nats behind the best hypothesis, as a whole number, up to which a prefix that is like another is worth
             it; -1: none is.
-        foretold: the same for prefixes behind foretold tables.
+        foretold: like ``farthest``, for prefixes behind foretold tables.
         prefix_cost: what a prefix of each sentence costs beside a call, as a share of the call; 0 if not counted.
     """
 
@@ -96,7 +96,7 @@ class Budget:
         }
 
     def plan(self, rows: int) -> Plan:
-        """For a call of so many sentences."""
+        """For a call of ``rows`` sentences."""
         if self._batch != self.batches:  # the first call of a batch, which has all its sentences
             self._batch, self._size = self.batches, rows.bit_length()
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))

@@ -102,12 +102,12 @@ def _with_free_end(
 
 
 # (sum of log-probabilities in nats, prefix)
-Hypothesis = tuple[float, int]
-# The same and the token that follows.
+Prefix = tuple[float, int]
+# (sum of log-probabilities in nats, prefix, the token that follows)
 Continuation = tuple[float, int, int]
 
 
-class Step(NamedTuple):
+class BeamStep(NamedTuple):
     """What one step of the search decides, or why it cannot.
 
     Attributes:
@@ -124,11 +124,11 @@ class Step(NamedTuple):
 
 
 def step(
-    active: Sequence[Hypothesis],
+    active: Sequence[Prefix],
     table: Callable[[int], Table | None],
     depth: int,
     rules: SentenceRules,
-) -> Step:
+) -> BeamStep:
     """One step of stock beam search.
 
     Stock takes the 2 * beam best continuations. ``</s>`` counts among the first ``beam`` of them; elsewhere it neither
@@ -164,18 +164,18 @@ def step(
     beam = rules.beam
     if depth < rules.limit and rules.forced(depth) == rules.eos:
         # Where the caller forces </s>, stock ends as many copies of the best hypothesis.
-        return Step([], pool[:1] * beam, read, missing)
+        return BeamStep([], pool[:1] * beam, read, missing)
     if not ending:
-        return Step(pool, [], read, missing)
+        return BeamStep(pool, [], read, missing)
     going_on = [item for item in pool if item[2] != rules.eos]
-    return Step(going_on, [item for item in pool[:beam] if item[2] == rules.eos], read, missing)
+    return BeamStep(going_on, [item for item in pool[:beam] if item[2] == rules.eos], read, missing)
 
 
 _score = itemgetter(0)
 
 
 def _cut(pool: list[Continuation], rules: SentenceRules, ending: bool) -> float:
-    """Sorts continuations, best first, and drops what stands behind ``beam`` that go on; returns the least that counts.
+    """Sorts continuations and drops all behind the ``beam`` best that go on; returns the least score that counts.
 
     Of equal ones that of the earlier hypothesis comes first.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairseq_aggdec.search.beam.budget import ALIKE, TEXT, Guess, Plan
-from fairseq_aggdec.search.beam.rules import Hypothesis, SentenceRules, Table, step
+from fairseq_aggdec.search.beam.rules import Prefix, SentenceRules, Table, step
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -52,7 +52,7 @@ class SentenceSearch:
     rules: SentenceRules
     tree: Tree
     text: Sequence[int] = ()
-    beams: list[list[Hypothesis]] = field(default_factory=lambda: [[(0.0, ROOT)]])
+    beams: list[list[Prefix]] = field(default_factory=lambda: [[(0.0, ROOT)]])
     depth: int = 0
     endings: list[Ending] = field(default_factory=list)
     done: bool = False
@@ -65,7 +65,7 @@ class SentenceSearch:
     history: list[list[int]] | None = None
 
     @property
-    def active(self) -> list[Hypothesis]:
+    def active(self) -> list[Prefix]:
         """The unfinished hypotheses."""
         return self.beams[-1]
 

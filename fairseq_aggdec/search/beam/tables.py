@@ -9,8 +9,8 @@ from torch import Tensor
 from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.windows.transfer import to_device
 
-# The best of a vocabulary are looked for in its best runs of so many types: the k largest numbers stand in the k runs
-# with the largest maxima. With fewer rows or types it takes longer than looking at all.
+# Types in a run. The k largest numbers of a vocabulary are in the k runs with the largest maxima, so only these runs
+# are searched. With fewer numbers than FEWEST_NUMBERS that takes longer than looking at all.
 RUN = 64
 FEWEST_NUMBERS = 2**16
 

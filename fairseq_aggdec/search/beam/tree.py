@@ -3,7 +3,7 @@
 from collections.abc import Container, Sequence
 
 from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD
-from fairseq_aggdec.search.beam.rules import Continuation, Hypothesis, Table
+from fairseq_aggdec.search.beam.rules import Continuation, Prefix, Table
 
 ROOT = 0
 NOTHING: Table = ((), ())
@@ -23,7 +23,7 @@ class Tree:
         seen: places in the cache of a node and its ancestors, as the bits of a number; 0 until it was evaluated.
         used: nodes whose tables the search has needed.
         broken: nodes for which the model gave no numbers.
-        foretold: of some nodes, what a drafter expects 1, 2, ... tokens behind them, whatever stands between.
+        foretold: of some nodes, what a drafter expects 1, 2, ... tokens behind them, whatever comes between.
         totals: sum of log-probabilities of every node that was in the beam, nats.
         places: nodes evaluated so far, which is the place in the cache of the next one.
     """
@@ -62,7 +62,7 @@ class Tree:
         """The prefixes of one token more that were looked at."""
         return list(self._children[node].values())
 
-    def grown(self, continuations: Sequence[Continuation]) -> list[Hypothesis]:
+    def grown(self, continuations: Sequence[Continuation]) -> list[Prefix]:
         """The prefixes that continuations are."""
         return [(total, self.child(node, token)) for total, node, token in continuations]
 
@@ -150,11 +150,11 @@ class Tree:
         """An evaluated node whose continuations are probably those of ``node``.
 
         Args:
-            above: the same for its parent.
+            above: such a node for its parent.
 
         Returns:
             the child of ``above`` with the same token; else, of the nodes with this token near the place where that
-            would stand, first those behind the same token, then the nearest; else the sibling that the token
+            would be, first those behind the same token, then the nearest; else the sibling that the token
             replaces; else None.
         """
         token = self.tokens[node]
@@ -176,7 +176,7 @@ class Tree:
         return None
 
     def _nearest(self, token: int, before: int, depth: int) -> tuple[int | None, bool]:
-        """The evaluated node with ``token`` that is nearest to ``depth``, and whether it stands behind ``before``.
+        """The evaluated node with ``token`` that is nearest to ``depth``, and whether ``before`` precedes it.
 
         Other tokens before it count as ``NEAR / 2`` tokens farther. Of equally near nodes the last evaluated wins.
         """

@@ -19,10 +19,10 @@ from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.interleaved.cache import BeamsModel
 from fairseq_aggdec.search.interleaved.search import (
-    Found,
     InterleavedSearch,
+    SentenceResult,
+    SlotHypothesis,
     StepRules,
-    Written,
     to_host,
 )
 from fairseq_aggdec.search.loop import decode
@@ -86,7 +86,7 @@ class InterleavedGenerator(CachedGenerator):
         longest = self.max_len // self.geometry.step * self.geometry.step - 1
         return self.options.limits(batch.net_input, self.model.models, longest)
 
-    def _decode(self, batch: Batch) -> tuple[Batch, list[Found]]:
+    def _decode(self, batch: Batch) -> tuple[Batch, list[SentenceResult]]:
         limits = self._limits(batch)
         with self.counters.clock("encoder"):
             self.verifier.start(batch.net_input, self.geometry.width(limits.capacity))
@@ -115,7 +115,7 @@ class InterleavedGenerator(CachedGenerator):
             all_agree=self.end_condition == ALL,
         )
 
-    def _hypotheses(self, done: tuple[Batch, list[Found]]) -> list[list[Hypothesis]]:
+    def _hypotheses(self, done: tuple[Batch, list[SentenceResult]]) -> list[list[Hypothesis]]:
         """Line 20: the B best by score, in reading order."""
         batch, sentences = done
         for row, sentence in enumerate(sentences):
@@ -135,7 +135,7 @@ class InterleavedGenerator(CachedGenerator):
             self._align(batch.net_input, found)
         return found
 
-    def _hypothesis(self, written: Written, steps: int) -> Hypothesis:
+    def _hypothesis(self, written: SlotHypothesis, steps: int) -> Hypothesis:
         length = len(written.tokens)
         reading = reading_order(length - 1, self.geometry)  # (T,)
         tokens, scores = written.tokens[reading], written.scores[reading]
@@ -183,7 +183,7 @@ def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[T
         tokens: (T,) int64, in reading order.
         reading: (T,) slot of each token.
         step: z.
-        pad: stands where nothing is written yet.
+        pad: takes the place of what is not written yet.
     """
     return [
         tokens.masked_fill(reading >= written, pad)
@@ -191,7 +191,7 @@ def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[T
     ]
 
 
-def count_sentence(counters: Counters, found: Found, tokens: int, step: int) -> None:
+def count_sentence(counters: Counters, found: SentenceResult, tokens: int, step: int) -> None:
     """Counts a sentence whose best hypothesis has ``tokens`` tokens, written ``step`` per iteration.
 
     Iterations after the best hypothesis was finished gained nothing.

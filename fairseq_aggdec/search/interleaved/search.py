@@ -22,7 +22,7 @@ from fairseq_aggdec.windows.transfer import read, to_device
 
 
 @dataclass
-class Written:
+class SlotHypothesis:
     """A finished hypothesis.
 
     Attributes:
@@ -35,7 +35,7 @@ class Written:
 
 
 @dataclass
-class Found:
+class SentenceResult:
     """What was found for one sentence.
 
     Attributes:
@@ -44,12 +44,12 @@ class Found:
         broken: the model gave a score that is not a number.
     """
 
-    hypotheses: list[Written] = field(default_factory=list)
+    hypotheses: list[SlotHypothesis] = field(default_factory=list)
     steps: int = 0
     broken: bool = False
 
 
-def to_host(found: list[Found]) -> None:
+def to_host(found: list[SentenceResult]) -> None:
     """Brings the hypotheses of a batch to the host (in place), in one transfer."""
     written = [hypothesis for sentence in found for hypothesis in sentence.hypotheses]
     tensors = [
@@ -178,7 +178,7 @@ class InterleavedSearch:
         self.geometry, self.rules, self.beam, self.any_ending = geometry, rules, beam, any_ending
         self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
         count = len(rules.limits)
-        self.found = [Found() for _ in range(count)]
+        self.found = [SentenceResult() for _ in range(count)]
         totals = torch.zeros(count, dtype=torch.float32, device=device)
         nothing = totals.new_empty(count, 0)
         self.beams = Beams(list(range(count)), 1, totals, nothing.long(), nothing)
@@ -264,7 +264,7 @@ class InterleavedSearch:
         steps: Steps,
         beams: Beams,
     ) -> None:
-        """Takes up finished hypotheses of so many tokens, given as indices into (R, W), best first.
+        """Takes up finished hypotheses, given as indices into (R, W), best first, and the tokens of each.
 
         What they say stays on the device until all have been found.
         """
@@ -274,4 +274,4 @@ class InterleavedSearch:
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
             hypotheses = self.found[beams.sentences[flat // width // beams.width]].hypotheses
             if self.any_ending or len(hypotheses) < self.beam:
-                hypotheses.append(Written(tokens[i, :length], scores[i, :length]))
+                hypotheses.append(SlotHypothesis(tokens[i, :length], scores[i, :length]))

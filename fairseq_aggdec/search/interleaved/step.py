@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Up to so many sums over all rows it is quicker to look at all of them than to prune.
+# Number of sums, over all rows, up to which looking at all of them is quicker than pruning.
 MANY_SUMS = 2**15
 
 
@@ -101,7 +101,7 @@ def _columns(step: int, width: int, device: torch.device) -> Tensor:
 
 
 def _pruned_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """The same as :func:`_all_sums`, with the W best of each kind kept after every slot."""
+    """What :func:`_all_sums` finds, keeping only the W best of each kind after every slot."""
     rows, step, width = going_on.shape
     nothing, at_end = width, width + 1
     paths = torch.zeros(rows, 1, 0, dtype=torch.long, device=end.device)

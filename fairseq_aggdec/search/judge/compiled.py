@@ -14,19 +14,19 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
-from fairseq_aggdec.search.judge.verdict import Asked
+from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
-def judges(logits: Tensor, asked: Asked, accept: Acceptance) -> bool:
+def judges(logits: Tensor, asked: Question, accept: Acceptance) -> bool:
     """Whether this judge can decide."""
     known = accept is exact or isinstance(accept, TopBeta) or asked.window.width == 1
     return known and reads(logits) and kernels() is not None
 
 
-def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Verdict:
+def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
     """Judges in one call; arguments as for the tensors' judge."""
     draft, window, state = asked
     library: Any = kernels()
@@ -76,6 +76,6 @@ def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Ver
 
 
 def _split(words: list[int], first: int, lengths: Sequence[int]) -> list[list[int]]:
-    """Numbers that stand one row after the other."""
+    """Numbers of each row, which follow each other from ``first`` on."""
     ends = itertools.accumulate(lengths, initial=first)
     return [words[begin:end] for begin, end in itertools.pairwise(ends)]

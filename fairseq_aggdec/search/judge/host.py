@@ -6,17 +6,17 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, exact
-from fairseq_aggdec.search.judge.verdict import Asked, along_paths, scored
+from fairseq_aggdec.search.judge.verdict import Question, along_paths, scored
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
 
 
-def judges(logits: Tensor, asked: Asked, accept: Acceptance) -> bool:
+def judges(logits: Tensor, asked: Question, accept: Acceptance) -> bool:
     """Whether this judge can decide; without a draft the tensors are quicker."""
     return accept is exact and asked.window.host is not None and asked.window.width > 1
 
 
-def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Verdict:
+def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
     """Follows each draft along the verifier's choices; arguments as for the tensors' judge."""
     with rules.applied(logits, asked.window, asked.state) as ruled:
         choices = first_largest(ruled)

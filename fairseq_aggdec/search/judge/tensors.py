@@ -7,13 +7,13 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next
-from fairseq_aggdec.search.judge.verdict import Asked, along_paths, scored
+from fairseq_aggdec.search.judge.verdict import Question, along_paths, scored
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
-def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Verdict:
+def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
     """Finds each row's bifurcation, what the row emits, and the log-probabilities of that.
 
     The only transfer to the host in an iteration is here.
@@ -42,7 +42,7 @@ def judge(logits: Tensor, asked: Asked, rules: Rules, accept: Acceptance) -> Ver
     return scored(verdict, choices, logits, rules)
 
 
-def _of_chains(accepted: Tensor, tokens: Tensor, asked: Asked, eos: int) -> Verdict:
+def _of_chains(accepted: Tensor, tokens: Tensor, asked: Question, eos: int) -> Verdict:
     """The verdict on drafts that do not branch, from what each position accepts (N,) and emits (N,)."""
     window, counts, emitted, first = asked.window, [], [], 0
     flags, host_tokens = torch.stack([accepted.to(tokens.dtype), tokens]).tolist()
@@ -59,7 +59,7 @@ def _of_chains(accepted: Tensor, tokens: Tensor, asked: Asked, eos: int) -> Verd
 
 
 def _of_trees(
-    accepted: Tensor, choices: Tensor, asked: Asked, window: DraftedTree, eos: int
+    accepted: Tensor, choices: Tensor, asked: Question, window: DraftedTree, eos: int
 ) -> Verdict:
     """The verdict on drafts that branch, from what is accepted (N,) and the verifier's choices (N,)."""
     flags, chosen = torch.stack([accepted.to(choices.dtype), choices]).tolist()

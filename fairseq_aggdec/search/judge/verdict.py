@@ -13,7 +13,7 @@ from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """What the verifier was asked in an iteration: a draft, the window that holds it, the rows as they were then."""
 
     draft: Draft
@@ -45,7 +45,7 @@ def along_paths(
     path_of: Callable[[Sequence[int], slice], list[int]],
     tokens: Sequence[int],
     choices: Sequence[int],
-    asked: Asked,
+    asked: Question,
     eos: int,
 ) -> Verdict:
     """The verdict on drafts of which one path each is accepted.
