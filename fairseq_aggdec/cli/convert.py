@@ -17,6 +17,15 @@ from typing import Any
 from fairseq_aggdec.convert.checkpoint import Converted, convert
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 
+# Lines of text -> lines of pieces, a code such as >>fra<< first, the arguments last.
+TO_PIECES = (
+    "import re, sys, sentencepiece as s; p = s.SentencePieceProcessor(model_file=sys.argv[1]); c = '^>>.*?<<'; "
+    "[print(*re.findall(c, l), *p.encode(re.sub(c, '', l.strip()), out_type=str), *sys.argv[2:]) for l in sys.stdin]"
+)
+HUB = (
+    "import sys; from fairseq.models.bart import BARTModel; m = BARTModel.from_pretrained({!r}, **{}).eval(); "
+    "print(*m.sample(sys.stdin.read().splitlines(), **{}), sep='\\n')"
+)
 SHORT = {"_name": "", "source_lang": "-s", "target_lang": "-t"}
 
 
@@ -45,19 +54,34 @@ def words(kind: str, options: Mapping[str, Any]) -> Iterable[str]:
 
 
 def commands(made: Converted) -> dict[str, str]:
-    """What decodes text, line by line: with stock fairseq and with this package."""
+    """What decodes a text, line by line, by the name of what decodes."""
     shared = [
         str(made.output),
-        *("--path", str(made.output / "model.pt")),
-        *words("bpe", made.pieces),
+        "--path",
+        str(made.output / "model.pt"),
         *words("", made.generation),
     ]
+    before = ""
+    if made.suffix is None:
+        shared += words("bpe", made.pieces)
+    else:
+        shared += ["--post-process", "sentencepiece"]
+        model = made.pieces["sentencepiece_model"]
+        before = shlex.join(["python", "-c", TO_PIECES, model, *made.suffix.split()]) + " | "
     task = [*words("task", made.task)]
-    plain = shlex.join(["fairseq-interactive", *shared, *task])
+    own = task[2:] if made.task["_name"] == "translation" else task
+    plain = before + shlex.join(["fairseq-interactive", *shared, *task])
     if made.arch == SWISH:
         plain += ' --user-dir "$(aggdec --user-dir)"'
-    own = task[2:] if made.task["_name"] == "translation" else task
-    return {"stock fairseq": plain, "faster": shlex.join(["aggdec-interactive", *shared, *own])}
+    found = {
+        "stock fairseq": plain,
+        "faster": before + shlex.join(["aggdec-interactive", *shared, *own]),
+    }
+    if made.pieces["_name"] == "gpt2":
+        options = {name: value for name, value in made.pieces.items() if name != "_name"}
+        code = HUB.format(str(made.output), options, made.generation)
+        found["stock fairseq's hub"] = shlex.join(["python", "-c", code])
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -38,6 +38,7 @@ class Converted:
         task: its name and options.
         pieces: the subword model.
         generation: beam, lengths and penalties that the model's authors chose.
+        suffix: what a text needs behind its pieces where ``--bpe`` alone does not prepare it; else None.
         notes: sentences about what differs from transformers or needs care.
     """
 
@@ -46,6 +47,7 @@ class Converted:
     task: dict[str, Any]
     pieces: dict[str, Any]
     generation: dict[str, Any]
+    suffix: str | None
     notes: list[str]
 
 
@@ -72,9 +74,9 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     generation = _generation(folder)
     options = _model_options(folder) | shared(model)
     _save(output, model, options, task, pieces, generation)
-    return Converted(
-        output, options["_name"], task, pieces, generation, _notes(folder, task, options["_name"])
-    )
+    arch = options["_name"]
+    notes = _notes(folder, task, arch)
+    return Converted(output, arch, task, pieces, generation, _suffix(folder), notes)
 
 
 def _checked(folder: Folder) -> Folder:
@@ -219,30 +221,28 @@ def _save(
     checked_model(str(output / "model.pt"))
 
 
+def _suffix(folder: Folder) -> str | None:
+    """What a text needs behind its pieces, where fairseq's ``--bpe`` alone does not prepare it; else None."""
+    codes = any(token.startswith(">>") for token in getattr(folder.tokenizer, "encoder", ()))
+    return "</s>" if _is_first_mbart(folder) else "" if codes else None
+
+
 def _notes(folder: Folder, task: Mapping[str, Any], arch: str) -> list[str]:
     found = []
     if arch == SWISH:
         found.append(
-            "Stock fairseq has no layer with this model's activation (swish). The package registers one, so that "
+            "Stock fairseq has no layer with this model's activation (swish). This package registers one, so that "
             "fairseq's own commands read it with --user-dir."
         )
     if folder.kind == "bart":
         found.append(
-            "BART was trained with <s> before each source. fairseq's hub (BARTModel.from_pretrained) adds it, the "
-            "commands do not: without --bpe, give them lines such as `<s> 31414 232`."
+            "BART was trained with <s> before source and target. fairseq's hub adds them, the -interactive commands "
+            "do not."
         )
-    if any(code.startswith(">>") for code in getattr(folder.tokenizer, "encoder", ())):
-        found.append(
-            "This model has several target languages. Leave out --bpe and give sentences in pieces, the code of the "
-            "language first: `>>fra<< ▁Hello`."
-        )
+    if _suffix(folder) == "":
+        found.append("Put the code of the target language before each sentence: `>>fra<< Hello`.")
     if task["_name"] == MULTILINGUAL:
         found.append(
             "For other languages change -s, -t and --lang-pairs; languages.txt lists them."
-        )
-    if _is_first_mbart(folder):
-        found.append(
-            "mBART-25 reads `X </s> [language]`, and fairseq's task replaces the last </s> by the language. Leave out "
-            "--bpe and give sentences in pieces, with </s> at the end: `▁Hello </s>`."
         )
     return found

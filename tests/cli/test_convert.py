@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,18 +15,14 @@ from fairseq_aggdec.cli import main, refusals
 from tests import hugging_face_folders as folders
 
 pytest.importorskip("transformers")
-SEEDS = {"marian": 4, "nllb": 2}
+SEEDS = {"marian": 4, "nllb": 2, "mbart": 1}
 LENGTH = 14
 
 
-def expected(kind: str, model: Any, tokenizer: Any) -> list[str]:
-    """Texts of transformers."""
-    forced = None
-    if kind in folders.PAIRS:
-        forced = tokenizer.convert_tokens_to_ids(folders.PAIRS[kind][1])
-    batch = tokenizer(folders.LINES, return_tensors="pt", padding=True)
+def generated(model: Any, tokenizer: Any, forced: int | None) -> list[list[int]]:
+    """What transformers writes, without special symbols."""
     rows = model.generate(
-        **batch,
+        **tokenizer(folders.LINES, return_tensors="pt", padding=True),
         forced_bos_token_id=forced,
         max_new_tokens=LENGTH + 1,
         min_new_tokens=1,
@@ -33,47 +30,73 @@ def expected(kind: str, model: Any, tokenizer: Any) -> list[str]:
         forced_eos_token_id=tokenizer.eos_token_id,
     )
     special = {*tokenizer.all_special_ids, *range(len(tokenizer), model.config.vocab_size)}
-    texts = [
-        tokenizer.convert_ids_to_tokens([t for t in row if t not in special])
-        for row in rows.tolist()
-    ]
-    return ["".join(text).replace("▁", " ").strip() for text in texts]
+    return [[token for token in row if token not in special] for row in rows.tolist()]
 
 
-def decoded(command: str) -> list[str]:
+def converted(
+    kind: str, seed: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[Any, Any, dict[str, str]]:
+    """A model, its tokenizer and the printed commands by their names."""
+    model, tokenizer = folders.make(kind, folder / "hf", seed)
+    search = {"num_beams": 1, "max_length": LENGTH + 2}
+    (folder / "hf" / "generation_config.json").write_text(json.dumps(search))
+    languages = zip(("--source-lang", "--target-lang"), folders.PAIRS.get(kind, ()), strict=False)
+    options = [word for pair in languages for word in pair]
+    assert main.run_tool("convert", [str(folder / "hf"), str(folder / "out"), *options]) == 0
+    shown = capsys.readouterr().out
+    assert ("swish" in shown) == (kind == "marian")
+    return model, tokenizer, dict(re.findall(r"^(.*):\n  (.*)$", shown, re.MULTILINE))
+
+
+def output(command: str) -> str:
     """What a printed command writes for the lines."""
-    bin = Path(sys.executable).parent
+    scripts = Path(sys.executable).parent
     found = subprocess.run(
-        ["bash", "-c", f'PATH="{bin}:$PATH"; {command} --max-len-b {LENGTH}'],
+        ["bash", "-c", f'PATH="{scripts}:$PATH"; {command}'],
         input="\n".join(folders.LINES) + "\n",
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert found.returncode == 0, found.stderr[-2000:]
-    texts = re.findall(r"^D-\d+\t\S+\t(.*)$", found.stdout, re.MULTILINE)
+    return found.stdout
+
+
+def texts(command: str) -> list[str]:
+    found = re.findall(r"^D-\d+\t\S+\t(.*)$", output(command), re.MULTILINE)
     # The tokenizer of transformers leaves out all special symbols; random models write them too.
-    special = r"__[a-z]{3}_[A-Z][a-z]{3}__|<unk>|<mask>|madeupword\d+"
-    return [re.sub(special, "", text).strip() for text in texts]
+    special = r"__[a-z]{3}_[A-Z][a-z]{3}__|\[[a-z]{2}_[A-Z]{2}\]|<unk>|<mask>|madeupword\d+"
+    return [re.sub(special, "", text).strip() for text in found]
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)  # a tool sets it
 
 
 @pytest.mark.parametrize("kind", SEEDS)
 def test_the_printed_commands_decode(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stock fairseq reads a multilingual model alone, and one with Marian's activation with ``--user-dir``."""
-    monkeypatch.setattr(sys, "argv", sys.argv)  # a tool sets it
-    model, tokenizer = folders.make(kind, tmp_path / "hf", SEEDS[kind])
-    languages = zip(("--source-lang", "--target-lang"), folders.PAIRS.get(kind, ()), strict=False)
-    options = [word for pair in languages for word in pair]
-    assert main.run_tool("convert", [str(tmp_path / "hf"), str(tmp_path / "out"), *options]) == 0
-    shown = capsys.readouterr().out
-    plain, ours = re.findall(r"^  (\S+-interactive .*)$", shown, re.MULTILINE)
-    assert plain.startswith("fairseq-interactive ") and ours.startswith("aggdec-interactive ")
-    assert ("--user-dir" in plain) == (kind == "marian") == ("swish" in shown)
-    texts = expected(kind, model, tokenizer)
-    assert len(set(texts)) > 2
-    assert decoded(plain) == decoded(ours) == texts
+    model, tokenizer, commands = converted(kind, SEEDS[kind], tmp_path, capsys)
+    assert ("--user-dir" in commands["stock fairseq"]) == (kind == "marian")
+    code = folders.PAIRS[kind][1] if kind == "nllb" else None
+    rows = generated(model, tokenizer, code and tokenizer.convert_tokens_to_ids(code))
+    tokens = [tokenizer.convert_ids_to_tokens(row) for row in rows]
+    expected = ["".join(row).replace("▁", " ").strip() for row in tokens]
+    assert len(set(expected)) > 2
+    assert texts(commands["stock fairseq"]) == expected
+    assert "aggdec-interactive" in commands["faster"]
+    if kind == "marian":
+        assert texts(commands["faster"]) == expected
+
+
+def test_the_printed_hub_of_bart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer, commands = converted("bart", 4, tmp_path, capsys)
+    expected = [tokenizer.convert_ids_to_tokens(row) for row in generated(model, tokenizer, 0)]
+    texts = [tokenizer.convert_tokens_to_string(row) for row in expected]
+    assert output(commands["stock fairseq's hub"]) == "\n".join(texts) + "\n"
 
 
 def test_a_refusal_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
