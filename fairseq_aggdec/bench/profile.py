@@ -58,7 +58,7 @@ def step_cost(
     tokens = sample["net_input"]["src_tokens"]
     generator.verifier.start(sample["net_input"], START + max(widths))
     first = torch.full((rows * START,), 4, device=tokens.device)
-    generator.verifier.logits(Window(first, [0] * rows, [START] * rows))
+    generator.verifier.read(Window(first, [0] * rows, [START] * rows))
     windows = {
         w: Window(torch.full((rows * w,), 5, device=tokens.device), [START] * rows, [w] * rows)
         for w in widths
@@ -68,7 +68,7 @@ def step_cost(
         for width, window in windows.items():
             synchronise()
             start = time.perf_counter()
-            generator.verifier.logits(window)
+            generator.verifier.read(window)
             synchronise()
             if repeat >= 2:  # the first ones warm up
                 times[width].append(time.perf_counter() - start)
@@ -104,7 +104,7 @@ def product_times() -> Iterator[tuple[Stopwatch, Stopwatch]]:
     What the compiled library does in one call counts as linear layers.
     """
     linear, attention = Stopwatch(), Stopwatch()
-    shared, logits = F.scaled_dot_product_attention, Verifier.logits
+    shared, read = F.scaled_dot_product_attention, Verifier.read
     timed: tuple[tuple[Any, str], ...] = (
         (FastLinear, "__call__"),
         (Int8Linear, "__call__"),
@@ -115,20 +115,20 @@ def product_times() -> Iterator[tuple[Stopwatch, Stopwatch]]:
     def verify(*args: Any) -> Any:
         linear.running = attention.running = True
         try:
-            return logits(*args)
+            return read(*args)
         finally:
             linear.running = attention.running = False
 
     for (owner, name), original in zip(timed, originals, strict=True):
         setattr(owner, name, linear.around(original))
     F.scaled_dot_product_attention = attention.around(shared)
-    Verifier.logits = verify  # type: ignore[method-assign,assignment]
+    Verifier.read = verify  # type: ignore[method-assign,assignment]
     try:
         yield linear, attention
     finally:
         for (owner, name), original in zip(timed, originals, strict=True):
             setattr(owner, name, original)
-        Verifier.logits = logits  # type: ignore[method-assign]
+        Verifier.read = read  # type: ignore[method-assign]
         F.scaled_dot_product_attention = shared
 
 

@@ -154,7 +154,8 @@ class BlockwiseHeadsDrafter(Warmed):
         return first_largest(logits.flatten(0, 1)).view(-1, size)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        self.features, self.last = self.verifier.features[0], verdict
+        assert verdict.said is not None
+        self.features, self.last = verdict.said.features[0], verdict
         self.learn(verdict)
 
     def _place(self) -> None:

@@ -24,7 +24,7 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.transfer import to_device
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.window import Said, Window
 
 
 class DraftOnlyLoop(DeviceLoop):
@@ -110,11 +110,11 @@ class Unverified:
     state: DecodeState
     temperature: float
 
-    def logits(self, window: Window) -> Tensor:
-        """(B * k, V) of a block of k slots for each row."""
+    def read(self, window: Window) -> Said:
+        """Logits (B * k, V) of a block of k slots for each row."""
         logits = self.drafter.logits(self.state, window.width).float().flatten(0, 1)
         logits /= self.temperature
-        return logits
+        return Said(logits, [])
 
     def keep(self, kept: Kept) -> None:
         if kept.rows:
@@ -139,7 +139,8 @@ class DraftOnlySearch:
         shape = len(self.rows), self.drafter.account.plan(len(self.rows))
         return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
 
-    def take(self, window: Window, logits: Tensor) -> Kept:
+    def take(self, window: Window, said: Said) -> Kept:
+        logits = said.logits
         with self.rules.applied(logits, window, self.state) as ruled:
             choices = first_largest(ruled)
         blocks = choices.view(len(self.rows), -1)

@@ -15,6 +15,7 @@ from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.transfer import rows_at, to_device
+from fairseq_aggdec.windows.window import Said
 
 
 class HeadTables:
@@ -29,8 +30,8 @@ class HeadTables:
     def __init__(self, block_size: int, pad: int, unk: int, proposing: Proposing):
         self.account, self.pad, self.unk, self.proposing = block_size, pad, unk, proposing
 
-    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
-        """Notes in every tree what the heads expect, after the verifier has run over ``asked[-1]`` of each search."""
+    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier, said: Said) -> None:
+        """Notes in every tree what the heads expect, after the verifier ``said`` of ``asked[-1]`` of each search."""
         read: list[tuple[SentenceSearch, int]] = []
         places, first, rows, chosen = [], 0, [], []
         for row, search in enumerate(searches):
@@ -45,7 +46,7 @@ class HeadTables:
             first += len(asked)
         if not read:
             return
-        features = verifier.features[0]  # (N, C), N positions of the last window
+        features = said.features[0]  # (N, C)
         behind = rows_at(features, places)  # (R, C)
         _, logits = verifier.propose(
             behind, self.account, self.proposing, to_device(chosen, features.device), rows

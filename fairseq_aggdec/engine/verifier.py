@@ -18,7 +18,7 @@ from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.draft import Draft, Kept
 from fairseq_aggdec.windows.grid import Grid
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.window import Said, Window
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ class Verifier:
 
     Attributes:
         cached_only: without a cached decoder stock fairseq has to.
-        features: (N, C) of the last window, one per model.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Verifier:
         if precision.strict:
             self._check_strict()
         self.temperature = temperature
-        self.features: list[Tensor] = []
 
     def _check_strict(self) -> None:
         for member in self.members:
@@ -158,7 +156,7 @@ class Verifier:
             net_input = {"src_tokens": source, "src_lengths": lengths}
             self.start(net_input, most)
             for width in (1, most):
-                self.logits(Window(source[0, :width], [0], [width])).log_softmax(-1)
+                self.read(Window(source[0, :width], [0], [width])).logits.log_softmax(-1)
         return net_input
 
     @property
@@ -177,26 +175,28 @@ class Verifier:
                 raise ValueError("--shortlist needs a stock Transformer decoder")
             member.decoder.restrict(types)
 
-    def logits(self, window: Window) -> Tensor:
-        """(N, V) fp32: what ``log_softmax`` turns into the models' (averaged) log-probabilities, NaN nowhere hidden."""
-        if self.grid is None:
-            return self.logits_of(window)
-        laid_out, slots = self.grid.lay_out(window)
-        logits = self.logits_of(laid_out)
-        self.features = [features.index_select(0, slots) for features in self.features]
-        return logits.index_select(0, slots)
+    def read(self, window: Window) -> Said:
+        """Runs a window through all models; with ``precision.strict``, laid out on the grid of the batch.
 
-    def logits_of(self, window: Window) -> Tensor:
-        """The same of a window that is read as it is."""
-        self.features = [member.decoder.features(window) for member in self.members]
+        Numbers that are not finite are in the logits of their position, hidden nowhere.
+        """
+        if self.grid is None or window.fixed:
+            return self._read(window)
+        laid_out, slots = self.grid.lay_out(window)
+        logits, features = self._read(laid_out)
+        of_slots = [of_model.index_select(0, slots) for of_model in features]
+        return Said(logits.index_select(0, slots), of_slots)
+
+    def _read(self, window: Window) -> Said:
+        features = [member.decoder.features(window) for member in self.members]
         outputs = [
-            member.decoder.logits(features, self.temperature).float()
-            for member, features in zip(self.members, self.features, strict=True)
+            member.decoder.logits(of_model, self.temperature).float()
+            for member, of_model in zip(self.members, features, strict=True)
         ]
         if len(outputs) == 1:
-            return outputs[0]
+            return Said(outputs[0], features)
         log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
-        return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
+        return Said(torch.logsumexp(log_probs, dim=0) - math.log(len(outputs)), features)
 
     @property
     def reads_trees(self) -> bool:

@@ -245,7 +245,8 @@ class DeviceLoop:
     def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
         shown, outputs, length = self._ask(board, owners, rows, shape)
         window = GridWindow(shown.flatten(), outputs.flatten(), shape, reach=0)
-        logits = self.verifier.logits_of(window)  # (R W, V)
+        said = self.verifier.read(window)
+        logits = said.logits  # (R W, V)
         log_probs = logits.log_softmax(-1)
         self._apply_rules(board, owners, rows, logits, outputs, shown)
         if shape.width == 1:
@@ -255,7 +256,7 @@ class DeviceLoop:
             emitted, stood, kept = self._take(logits, shown, length)
             checked = length, stood
             if self.drafter.reads_features:
-                self._remember(board, owners, stood)
+                self._remember(board, owners, said.features[0], stood)
         scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
         return emitted, kept, scores, checked
 
@@ -308,9 +309,9 @@ class DeviceLoop:
         ends = (emitted == self.rules.eos).long()
         return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
 
-    def _remember(self, board: Board, owners: Tensor, stood: Tensor) -> None:
-        """Keeps the features (R, C) of which each row's last token was chosen."""
-        features = self.verifier.features[0].view(len(owners), -1, board.features.size(1))
+    def _remember(self, board: Board, owners: Tensor, features: Tensor, stood: Tensor) -> None:
+        """Keeps of the features (R W, C) those of each row's last token, (R, C)."""
+        features = features.view(len(owners), -1, board.features.size(1))
         rows = torch.arange(len(owners), device=owners.device)
         board.features.index_copy_(0, owners, features[rows, stood])
 

@@ -13,7 +13,7 @@ from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Kept, Verdict
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.window import Said, Window
 
 
 @dataclass
@@ -46,9 +46,9 @@ class GreedySearch:
         self.asked = Question(draft, self.state.window(draft), self.state)
         return self.asked.window
 
-    def take(self, window: Window, logits: Tensor) -> Kept:
-        verdict = self._judged(logits)
-        verdict.whole = self.whole
+    def take(self, window: Window, said: Said) -> Kept:
+        verdict = self._judged(said.logits)
+        verdict.said, verdict.whole = said, self.whole
         commit(verdict, self.rules, self.state)
         self.drafter.observe(verdict, self.state)
         self.counters.add(verdict)

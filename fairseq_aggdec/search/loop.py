@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.windows.window import Said
 
 
 class Search(Protocol):
@@ -24,15 +24,15 @@ class Search(Protocol):
     def ask(self) -> Any:
         """The window that the model is to read next."""
 
-    def take(self, window: Any, logits: Tensor) -> Any:
-        """Goes on with the logits (N, V) of a window, and says what the model keeps."""
+    def take(self, window: Any, said: Said) -> Any:
+        """Goes on with what the model said of a window, and says what the model keeps."""
 
 
 class ReadsWindows(Protocol):
     """A model that has been started on a batch."""
 
-    def logits(self, window: Any) -> Tensor:
-        """(N, V) fp32 of the N positions of a window."""
+    def read(self, window: Any) -> Said:
+        """Logits and features of the N positions of a window."""
 
     def keep(self, kept: Any) -> None:
         """Moves and drops keys and values, as the search said."""
@@ -45,7 +45,7 @@ def decode(model: ReadsWindows, search: Search, counters: Counters) -> None:
         with counters.clock("draft"):
             window = search.ask()
         with counters.clock("verify"):
-            logits = model.logits(window)
+            said = model.read(window)
         counters.calls += 1
         with counters.clock("other"):
-            model.keep(search.take(window, logits))
+            model.keep(search.take(window, said))

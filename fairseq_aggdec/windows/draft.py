@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree, likeliest
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.window import Said, Window
 
 
 class Draft:
@@ -201,6 +201,7 @@ class Verdict:
         paths: which of the N positions of a tree they were emitted at, per row; None where nothing branched, and they
             are each row's first.
         scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
+        said: what the verifier said of the window; None: the caller has no need of it.
         whole: the draft was read as it was proposed; False where it was cut to one path or to fewer tokens.
         own: every row read the draft of the drafter that is told; False where some rows read another drafter's only.
         sizes: tokens of each row's draft, the first ones, that are the drafter's own; None: all.
@@ -212,6 +213,7 @@ class Verdict:
     emitted: list[list[int]]
     paths: list[list[int]] | None = None
     scores: Tensor | None = None
+    said: Said | None = None
     whole: bool = True
     own: bool = True
     sizes: Sequence[int] | None = None

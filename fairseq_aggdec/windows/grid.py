@@ -96,7 +96,7 @@ class GridTree(GridWindow):
         depths: Tensor,
         seen: Tensor,
     ):
-        super().__init__(tokens, places, shape)
+        super().__init__(tokens, places, shape, reach=0)
         self.depths, self.seen = depths, seen
 
     def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:

@@ -18,6 +18,7 @@ does).
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -205,6 +206,19 @@ class Window:
     def _causal_mask(self, dtype: torch.dtype) -> Tensor:
         triangle = _triangle(dtype, self.tokens.device, self.end)
         return triangle[None, None, self.starts[0] : self.end, : self.end]
+
+
+class Said(NamedTuple):
+    """What a verifier says of the N positions of a window.
+
+    Attributes:
+        logits: (N, V) fp32, of which ``log_softmax`` makes log-probabilities: those of the model, or the average of
+            several models. Of a window on a grid: of all its slots.
+        features: (N, C) for each model, from which its last layer makes them; valid until the model reads again.
+    """
+
+    logits: Tensor
+    features: Sequence[Tensor]
 
 
 class NodeWindow(Window):

@@ -82,8 +82,8 @@ def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.Mon
     limit, seen = 12, set()
     foretell = HeadTables.foretell
 
-    def watched(self: HeadTables, searches: Any, verifier: Any) -> None:
-        foretell(self, searches, verifier)
+    def watched(self: HeadTables, searches: Any, verifier: Any, said: Any) -> None:
+        foretell(self, searches, verifier, said)
         for search in searches:
             for node, tables in search.tree.foretold.items():
                 if search.index in seen or search.tree.depths[node] + len(tables) >= limit:

@@ -263,7 +263,7 @@ class Oracle:
 
     def attach(self, generator: Any) -> None:
         verifier, drafter = generator.verifier, generator.drafter
-        logits = verifier.logits
+        read = verifier.read
         state_of = drafter.draft
 
         def draft(state: Any) -> Any:
@@ -271,12 +271,11 @@ class Oracle:
             drafter.proposer = None  # the library asks the heads themselves
             return state_of(state)
 
-        def count(window: Any) -> Tensor:
+        def count(window: Any) -> Any:
             self.calls += 1
-            found: Tensor = logits(window)
-            return found
+            return read(window)
 
-        drafter.draft, verifier.logits, verifier.propose = draft, count, self.propose
+        drafter.draft, verifier.read, verifier.propose = draft, count, self.propose
 
     def propose(self, features: Tensor, block_size: int, *_: Any) -> tuple[Tensor, Tensor]:
         following = self.output[self.position : self.position + block_size - 1]
@@ -304,8 +303,8 @@ def test_a_batch_takes_as_many_calls_as_its_slowest_row() -> None:
     model, calls = headed(), []
 
     def count(generator: Any) -> None:
-        logits = generator.verifier.logits
-        generator.verifier.logits = lambda window: calls.append(window.rows) or logits(window)
+        read = generator.verifier.read
+        generator.verifier.read = lambda window: calls.append(window.rows) or read(window)
 
     sample = make_batch(random_sources(11, 8))
     found = generate(make_task("blockwise"), [model], sample, prepare=count)

@@ -91,7 +91,9 @@ def walk(model: Any, seed: int, pack: bool, left_pad: bool, steps: int = 6) -> N
             committed[row] = kept + window
             windows.append(window)
         flat = torch.tensor([token for window in windows for token in window])
-        logits = verifier.logits(Window(flat, list(starts), [len(window) for window in windows]))
+        logits = verifier.read(
+            Window(flat, list(starts), [len(window) for window in windows])
+        ).logits
         rows = {name: value[torch.tensor(alive)] for name, value in net_input.items()}
         expected = full_log_probs(model, rows, committed)
         found = logits.log_softmax(-1).split([len(window) for window in windows])
@@ -157,7 +159,7 @@ def test_half_precision_is_close(dtype: torch.dtype) -> None:
     for precision in (torch.float32, dtype):
         verifier = Verifier([model.to(precision)])
         verifier.start(net_input, capacity=8)
-        outputs.append(verifier.logits(window))
+        outputs.append(verifier.read(window).logits)
     error = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()
     assert outputs[1].dtype is torch.float32
     assert error < (0.01 if dtype is torch.float16 else 0.08)
@@ -169,7 +171,7 @@ def test_ensemble_averages_probabilities() -> None:
     net_input = make_batch(random_sources(5, 2))["net_input"]
     verifier = Verifier(models)
     verifier.start(net_input, capacity=4)
-    log_probs = verifier.logits(Window(torch.tensor([2, 9, 2]), [0, 0], [2, 1]))
+    log_probs = verifier.read(Window(torch.tensor([2, 9, 2]), [0, 0], [2, 1])).logits
     for row, first, prefix in ((0, 0, [2, 9]), (1, 2, [2])):
         members = [full_log_probs(model, net_input, [prefix] * 2)[row].exp() for model in models]
         expected = (sum(members) / 2).log()
@@ -183,11 +185,11 @@ def test_verifier_notices_changed_weights() -> None:
     verifier = Verifier([model])
     window = Window(torch.tensor([2]), [0], [1])
     verifier.start(net_input, capacity=4)
-    before = verifier.logits(window)
+    before = verifier.read(window).logits
     for parameter in model.parameters():
         parameter.data.mul_(1.1)
     verifier.start(net_input, capacity=4)
-    after = verifier.logits(window).log_softmax(-1)
+    after = verifier.read(window).logits.log_softmax(-1)
     assert not torch.allclose(after, before.log_softmax(-1), atol=1e-3)
     assert_close(after, full_log_probs(model, net_input, [[2]])[0])
 

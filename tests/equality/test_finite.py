@@ -127,14 +127,14 @@ def test_only_one_sentence_is_broken(decoding: str, lattice_folder: str) -> None
 def test_a_beam_that_breaks_after_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word is NaN as input: decoding ends exactly for the words that the search reads, however late."""
     sample, read = numbered(6), set()
-    real = Verifier.logits
+    real = Verifier.read
 
-    def logits(self: Verifier, window: Any) -> torch.Tensor:
+    def watched(self: Verifier, window: Any) -> Any:
         read.update(window.tokens.tolist())
         return real(self, window)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Verifier, "logits", logits)
+        patch.setattr(Verifier, "read", watched)
         generate(make_task("interleaved"), [lively(1, 1)], sample, beam=4)
     ended = set()
     for word in range(4, 40):

@@ -222,7 +222,7 @@ def test_logits_of_any_window(options: dict[str, Any]) -> None:
             starts = [sum(cut[: len(o)]) for cut, o in zip(cuts, out, strict=True)]
             parts = [tokens[row, s : s + w] for row, s, w in zip(rows, starts, steps, strict=True)]
             window = Window(torch.cat(parts), starts, list(steps))
-            for of_row, part in zip(out, verifier.logits(window).split(steps), strict=True):
+            for of_row, part in zip(out, verifier.read(window).logits.split(steps), strict=True):
                 of_row.append(part)
         return [torch.cat(parts) for parts in out]
 

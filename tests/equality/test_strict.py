@@ -191,7 +191,7 @@ def test_the_step_is_one_graph() -> None:
         verifier.start(sample["net_input"], 8)
 
         def step(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-            return verifier.logits_of(GridWindow(tokens, positions, (2, 3, 8)))
+            return verifier.read(GridWindow(tokens, positions, (2, 3, 8))).logits
 
         def window(starts: list[int], widths: list[int]) -> GridWindow:
             assert verifier.grid is not None
@@ -199,9 +199,7 @@ def test_the_step_is_one_graph() -> None:
                 0
             ]
 
-        verifier.logits_of(
-            window([0, 0], [1, 1])
-        )  # makes what is kept: positions, the mask's numbers
+        verifier.read(window([0, 0], [1, 1]))  # makes the table of positions and the mask's numbers
         torch._dynamo.reset()
         compiled = torch.compile(step, fullgraph=True, dynamic=False, backend="eager")
         for stance, starts, widths in (
@@ -212,4 +210,4 @@ def test_the_step_is_one_graph() -> None:
             laid_out = window(starts, widths)
             with torch.compiler.set_stance(stance):
                 found = compiled(laid_out.tokens, laid_out.positions)
-            torch.testing.assert_close(found, verifier.logits_of(laid_out))
+            torch.testing.assert_close(found, verifier.read(laid_out).logits)

@@ -42,7 +42,7 @@ class Clock:
         self.now, self.node = 0.0, node
         clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
         monkeypatch.setattr(call_cost, "time", SimpleNamespace(**clocks))
-        self._slow(monkeypatch, Verifier, "logits", self._window)
+        self._slow(monkeypatch, Verifier, "read", self._window)
         self._slow(monkeypatch, DecoderHeads, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "_where", lambda *_: draft)
 

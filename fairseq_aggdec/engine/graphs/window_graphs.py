@@ -130,8 +130,7 @@ class Step:
             seen = self.numbers[4:].view(rows * width, -1)
             window: GridWindow = GridTree(given, places, (rows, width, end), depths, seen)
         else:
-            window = GridWindow(given, places, (rows, width, end), last)
-        window.reach = 0  # positions that no window has need no embedding
+            window = GridWindow(given, places, (rows, width, end), last, reach=0)
         return self.run(given, window, self.kept)
 
 

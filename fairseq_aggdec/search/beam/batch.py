@@ -17,6 +17,7 @@ from fairseq_aggdec.search.state import remaining
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Said
 
 
 def nothing_ahead(sentences: int) -> Plan:
@@ -32,7 +33,7 @@ class BeamSearch:
         options: generation options.
         plan: number of sentences -> what the next call may evaluate ahead.
         device: of the models.
-        foretell: is shown the searches after a call whose plan asks for it, see
+        foretell: is shown the searches and what was said after a call whose plan asks for it, see
             :class:`~fairseq_aggdec.search.beam.generator.Foreteller`.
         watch: is shown the searches after every call.
     """
@@ -41,7 +42,7 @@ class BeamSearch:
     options: Options
     plan: Callable[[int], Plan]
     device: torch.device
-    foretell: Callable[[Sequence[SentenceSearch]], None] | None = None
+    foretell: Callable[[Sequence[SentenceSearch], Said], None] | None = None
     watch: Callable[[Sequence[SentenceSearch]], None] | None = None
 
     def ask(self) -> TreeWindow:
@@ -72,9 +73,10 @@ class BeamSearch:
         window.tokens, window.depths, self.wanted = numbers.view(3, -1).unbind(0)
         return window
 
-    def take(self, window: TreeWindow, logits: Tensor) -> Kept:
+    def take(self, window: TreeWindow, said: Said) -> Kept:
         """Searches on; one copy to the host."""
-        options, count = self.options, min(self.options.beam_size + 1, logits.size(1))
+        logits, options = said.logits, self.options
+        count = min(options.beam_size + 1, logits.size(1))
         table = best_tokens(
             logits,
             count,
@@ -91,7 +93,7 @@ class BeamSearch:
         if self.watch is not None:
             self.watch(self.rows)
         if self.foretell is not None and self.planned.foretold >= 0:
-            self.foretell(self.rows)
+            self.foretell(self.rows, said)
         keep = remaining([not search.done for search in self.rows])
         if keep is not None:
             self.rows = [self.rows[row] for row in keep]

@@ -18,6 +18,7 @@ from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tree import Tree
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.windows.window import Said
 
 # A batch and the verifier -> the tokens of each sentence's text.
 Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
@@ -26,8 +27,8 @@ Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
 class Foreteller(Protocol):
     """Knows what may follow prefixes that were not evaluated. What it says changes the speed, never the result."""
 
-    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier) -> None:
-        """Fills ``tree.foretold`` after a call, while ``verifier.features`` are those of its window."""
+    def foretell(self, searches: Sequence[SentenceSearch], verifier: Verifier, said: Said) -> None:
+        """Fills ``tree.foretold`` after a call, by what the verifier ``said`` of its window."""
 
 
 class BeamGenerator(CachedGenerator):
@@ -117,9 +118,9 @@ class BeamGenerator(CachedGenerator):
             for index, end in enumerate(limits.ends)
         ]
 
-    def _foretell(self, searches: Sequence[SentenceSearch]) -> None:
+    def _foretell(self, searches: Sequence[SentenceSearch], said: Said) -> None:
         assert self.foreteller is not None
-        self.foreteller.foretell(searches, self.verifier)
+        self.foreteller.foretell(searches, self.verifier, said)
 
     def _hypotheses(self, done: list[SentenceSearch]) -> list[list[Hypothesis]]:
         """All hypotheses, best first as stock sorts them."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.masks import additive_mask
-from fairseq_aggdec.windows.window import Window
+from fairseq_aggdec.windows.window import Said, Window
 
 
 class SlotWindow(Window):
@@ -56,8 +56,8 @@ class BeamsModel:
 
     verifier: Verifier
 
-    def logits(self, window: SlotWindow) -> Tensor:
-        return self.verifier.logits(window)
+    def read(self, window: SlotWindow) -> Said:
+        return self.verifier.read(window)
 
     def keep(self, kept: KeptBeams) -> None:
         if kept.rows is None:

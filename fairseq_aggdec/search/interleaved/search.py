@@ -19,6 +19,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.search.interleaved.cache import KeptBeams, SlotWindow
 from fairseq_aggdec.search.interleaved.step import Steps, best_steps
 from fairseq_aggdec.windows.transfer import read, to_device
+from fairseq_aggdec.windows.window import Said
 
 
 @dataclass
@@ -192,8 +193,8 @@ class InterleavedSearch:
     def ask(self) -> SlotWindow:
         return SlotWindow(self.read, self.first, len(self.beams.totals), self.geometry)
 
-    def take(self, window: SlotWindow, logits: Tensor) -> KeptBeams:
-        steps = self._continuations(logits)
+    def take(self, window: SlotWindow, said: Said) -> KeptBeams:
+        steps = self._continuations(said.logits)
         self.beams, kept = self._advance(steps, self.beams)
         self.read = self.beams.tokens[:, self.first :].flatten()
         self.first += self.geometry.step
