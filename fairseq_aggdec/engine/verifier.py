@@ -193,10 +193,7 @@ class Verifier:
             member.decoder.logits(of_model, self.temperature).float()
             for member, of_model in zip(self.members, features, strict=True)
         ]
-        if len(outputs) == 1:
-            return Said(outputs[0], features)
-        log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
-        return Said(torch.logsumexp(log_probs, dim=0) - math.log(len(outputs)), features)
+        return Said(_averaged(outputs), features)
 
     @property
     def reads_trees(self) -> bool:
@@ -262,3 +259,11 @@ class Verifier:
             rows = self.grid.all_rows(rows)
         for member in self.members:
             member.decoder.keep_rows(rows)
+
+
+def _averaged(outputs: list[Tensor]) -> Tensor:
+    """Logits (N, V) of several models -> the logarithms of their mean probabilities; of one model as they are."""
+    if len(outputs) == 1:
+        return outputs[0]
+    log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
+    return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))
