@@ -13,6 +13,7 @@ from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_aggdec.__main__ import added_options, own
+from fairseq_aggdec.methods.options.variants import VARIANTS
 
 INTRODUCTION = """\
 # Options
@@ -45,8 +46,18 @@ constrained search, `--lm-path` and `--retain-dropout` by all but `stock` and `b
 `nar`; `--retain-iter-history` by `lattice`; `--prefix-size` with `--shortlist`. [Faults](faults.md) lists what is
 said.
 
+An option that has no effect with the chosen method and draft source is named in a warning. Options that had other
+names before work under these too: [moved](moved.md#options).
+
 The run ends with a summary (on stderr, where fairseq logs): sentences, tokens, iterations, mean accepted tokens,
 acceptance rate, a histogram, and seconds in encoder, draft, verification and the rest.
+"""
+
+VARIANT = """
+Keys of `--variant`, which may be given several times:
+
+| key | default | meaning |
+|---|---|---|
 """
 
 SECTIONS = (
@@ -67,6 +78,7 @@ def page() -> str:
                 action
                 for action in added_options(registered)
                 if (action.option_strings[0], action.help) not in shown
+                and action.help != argparse.SUPPRESS
             ]
             shown |= {(action.option_strings[0], action.help) for action in new}
             if new:
@@ -74,7 +86,15 @@ def page() -> str:
                     f"\n## {kind} {name}\n\n| option | default | meaning |\n|---|---|---|\n"
                 )
                 parts += rows(new)
+                if name == "translation_aggdec":
+                    parts += [VARIANT, *variants()]
     return "".join(parts)
+
+
+def variants() -> Iterator[str]:
+    for key, one in VARIANTS.items():
+        values = "\\|".join(one.choices) or ("X" if isinstance(one.default, float) else "N")
+        yield f"| `{key}={values}` | `{one.default}` | {cell(one.help)} |\n"
 
 
 def rows(actions: list[argparse.Action]) -> Iterator[str]:
@@ -83,7 +103,7 @@ def rows(actions: list[argparse.Action]) -> Iterator[str]:
         if action.choices is not None:
             names = ", ".join(f"`{choice}`" for choice in action.choices)
             meaning = f"{meaning} ({names})"
-        yield f"| `{spelling(action)}` | {default(action)} | {meaning} |\n"
+        yield f"| `{cell(spelling(action))}` | {default(action)} | {meaning} |\n"
 
 
 def spelling(action: argparse.Action) -> str:

@@ -49,8 +49,9 @@ def make_task(
 ) -> TranslationAggdecTask:
     config = TranslationAggdecConfig(data="", source_lang="src", target_lang="tgt")
     config.decoding = decoding
-    if decoding in ("gad", "blockwise") and options.get("draft_nodes") is None:
-        config.block_size = "all"  # to draft in every iteration, whatever pays
+    said = "block_size" in options or options.get("draft_nodes") or options.get("draft_tree")
+    if decoding in ("gad", "blockwise") and not said:
+        config.draft_tokens = "all"  # to draft in every iteration, whatever pays
     for name, value in options.items():
         assert hasattr(config, name), name
         setattr(config, name, value)

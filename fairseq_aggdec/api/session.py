@@ -161,11 +161,10 @@ class Session:
         self.cfg = convert_namespace_to_omegaconf(self.args)
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
-        if every and self.cfg.task.block_size is None and self.cfg.task.draft_nodes is None:
-            self.cfg.task.block_size = "all"
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
         self._seed()
         self.task = tasks.setup_task(self.cfg.task)
+        self.task.every = every
         self._load_models()
         if data:
             self._load_data()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.jobs.job import BulkError
+from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
+from fairseq_aggdec.methods.table import METHODS
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 RELEVANT = {
     "common": ("seed", "fp16", "bf16"),
     "dataset": ("max_tokens", "batch_size"),
 }
+DECODING = {one.name for one in fields(DecodingConfig)} - {"bf16"}  # under old names too
 FILES = ("_path", "_file")
 IRRELEVANT = {
     "_name",
@@ -46,15 +51,14 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
     Raises:
         BulkError: names the two options that do not go together.
     """
-    task, decoding = cfg.task, str(cfg.task.decoding)
+    settings = read_settings(cfg.task)
+    reads = METHODS[settings.decoding].reads(settings)
     clocked = {
-        "--block-size auto": decoding in ("gad", "blockwise") and str(task.block_size) == "auto",
-        "--draft-nodes auto": decoding in ("iad", "gad", "blockwise")
-        and str(task.draft_nodes) == "auto",
+        "--draft-tokens auto": "draft_vocabulary" in reads and settings.draft_tokens == "auto",
+        "--draft-tree auto": "draft_tree" in reads and settings.draft_tree == "auto",
     }
     lossy = {
-        "--acceptance": str(task.acceptance) != "exact",
-        "--min-block-size": task.min_block_size > 1,
+        "--acceptance": not settings.acceptance.lossless,
         "--fp16": cfg.common.fp16,
         "--bf16": getattr(cfg.common, "bf16", False),
     }
@@ -70,7 +74,8 @@ def relevant_options(session: Session) -> dict[str, Any]:
     """Options that can change an output, by name; a file counts by what is in it, and so do the tables of a lattice."""
     cfg = session.cfg
     plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    found = {**plain["generation"], **plain["task"]}
+    task = {name: value for name, value in plain["task"].items() if name not in DECODING}
+    found = {**plain["generation"], **task, **read_settings(cfg.task).options()}
     for section, names in RELEVANT.items():
         found |= {name: plain[section][name] for name in names}
     found |= {name: by_content(value) for name, value in found.items() if name.endswith(FILES)}

@@ -38,6 +38,7 @@ from fairseq_aggdec.api.session import (
 )
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.records import machine, results
 
 
@@ -300,14 +301,14 @@ def oracle_of(session: Session, ours: str = "greedy") -> tuple[str, int | None, 
         ours: what stands for stock with ``--int8``, which stock has not.
     """
     size = session.args.stock_batch_size
-    if session.cfg.task.int8:
+    if read_settings(session.cfg.task).int8_all:
         return ours, size, INT8
     return "greedy" if session.args.strict else "stock", size, session.precision
 
 
 def reference_of(session: Session) -> str:
     """The same in words."""
-    if session.cfg.task.int8:
+    if read_settings(session.cfg.task).int8_all:
         return "our own search in 8 bits"
     return "our own greedy decoding" if session.args.strict else "stock fairseq"
 

@@ -6,8 +6,9 @@ import logging
 from typing import Any
 
 from fairseq_aggdec.drafters.head_tables import HeadTables
-from fairseq_aggdec.methods.iad import copy_drafter
+from fairseq_aggdec.methods.iad import TEXT_READS, copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import announce_int8, announce_ngram_blocking, beam_gap
 from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.methods.shared.stock_generator import generator_gap
@@ -18,6 +19,17 @@ logger = logging.getLogger(__name__)
 
 # --draft-from -> the method that is the search with --beam 1; iad for all others.
 WITH_BEAM_1 = {"none": "greedy", "heads": "blockwise"}
+
+
+def reads(settings: Settings) -> set[str]:
+    """The options that have an effect, and --strict, which is refused."""
+    found = {"draft_from", "strict", "no_graphs", "low_memory"}
+    if settings.draft_from == "heads":
+        return found | {"draft_tokens", "draft_vocabulary", "int8"}
+    if settings.int8 != "drafts":
+        found.add("int8")
+    text = set() if settings.draft_from == "none" else {"draft_file"}
+    return found | text | TEXT_READS.get(settings.draft_from, set())
 
 
 def becomes(request: Request) -> str | None:
@@ -34,7 +46,7 @@ def becomes(request: Request) -> str | None:
         if not request.option("score_reference"):
             logger.info("--decoding beam is left to stock fairseq: %s", gap)
         return "stock"
-    return None if beam > 1 else WITH_BEAM_1.get(str(request.cfg.draft_from), "iad")
+    return None if beam > 1 else WITH_BEAM_1.get(request.cfg.draft_from, "iad")
 
 
 def build(request: Request) -> Any:
@@ -48,7 +60,7 @@ def build(request: Request) -> Any:
         raise ValueError(refusal("--strict", "beam", "give --beam 1"))
     announce_ngram_blocking(request.args)
     announce_int8(cfg)
-    kind = str(cfg.draft_from)
+    kind = cfg.draft_from
     extra = request.computing() | {"ahead": kind != "none"}
     if kind == "heads":
         extra["foreteller"] = _head_tables(request)
@@ -67,5 +79,5 @@ def _head_tables(request: Request) -> HeadTables:
 
 
 METHOD = Method(
-    "beam", "what stock fairseq gives with the same --beam, faster", build, becomes=becomes
+    "beam", "what stock fairseq gives with the same --beam, faster", reads, build, becomes=becomes
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.methods.gad import after_copies
+from fairseq_aggdec.methods.gad import after_copies, model_reads
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.shared.amounts import (
@@ -26,5 +26,8 @@ def draft(request: Request) -> Drafter:
 
 
 METHOD = loop_method(
-    "blockwise", "the model's own extra heads draft (--arch blockwise_transformer)", draft
+    "blockwise",
+    "the model's own extra heads draft (--arch blockwise_transformer)",
+    draft,
+    model_reads,
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import precision
 from fairseq_aggdec.methods.shared.amounts import (
     copies_first,
@@ -22,7 +21,7 @@ from fairseq_aggdec.methods.shared.loading import load_drafter
 from fairseq_aggdec.search.drafter import Drafter
 
 
-def nar_drafter(request: Request, cfg: Any, name: str) -> NarDrafter:
+def nar_drafter(request: Request, cfg: Settings, name: str) -> NarDrafter:
     """The drafter of ``--drafter-path``, on the device and in the precision of the verifier.
 
     Args:
@@ -50,6 +49,19 @@ def nar_drafter(request: Request, cfg: Any, name: str) -> NarDrafter:
     )
 
 
+def model_reads(settings: Settings) -> set[str]:
+    """The options about drafts of a method whose model drafts, behind copies where a text is named."""
+    reads = {"draft_tokens", "draft_tree", "draft_vocabulary", "int8", "acceptance", "draft_file"}
+    if settings.draft_from != "none":
+        reads.add("draft_from")
+    copies = settings.draft_from in ("source", "file")
+    return reads | ({"iad_match", "copy_tokens"} if copies else set())
+
+
+def reads(settings: Settings) -> set[str]:
+    return model_reads(settings) | {"drafter_path"}
+
+
 def after_copies(request: Request, drafter: Drafter) -> Drafter:
     """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
     copies = copy_drafter(request) if copies_first(request.cfg) else None
@@ -65,4 +77,5 @@ METHOD = loop_method(
     "gad",
     "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
     draft,
+    reads,
 )

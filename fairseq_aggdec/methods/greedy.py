@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import (
     acceptance_rule,
     announce_int8,
@@ -47,7 +48,9 @@ def loop_generator(
     extra = request.computing() | {
         "shortlist": build_shortlist(request.cfg, request.task, request.args),
         "drafter": request.drafter(name) if request.drafter else draft(request),
-        "accept": acceptance_rule(request.cfg, name, getattr(request.task, "first_number", None)),
+        "accept": acceptance_rule(
+            request.cfg.acceptance, name, getattr(request.task, "first_number", None)
+        ),
     }
     return request.make(kind, extra)
 
@@ -63,15 +66,31 @@ def refusing(name: str) -> Callable[[Request], None]:
     return refuses
 
 
-def loop_method(name: str, help: str, draft: Draft) -> Method:
-    """A method that drafts and verifies, by how it drafts."""
+def loop_reads(settings: Settings) -> set[str]:
+    """Options of all methods of the loop, but those about drafts."""
+    reads = {"strict", "shortlist", "no_graphs", "low_memory"}
+    if settings.int8 != "drafts":
+        reads.add("int8")
+    return reads | ({"lattice", "lattice_smoothing"} if settings.shortlist else set())
+
+
+def loop_method(
+    name: str, help: str, draft: Draft, reads: Callable[[Settings], set[str]]
+) -> Method:
+    """A method that drafts and verifies, by how it drafts and the options that it reads for that."""
 
     def build(request: Request) -> Any:
         return loop_generator(name, draft, request)
 
-    return Method(name, help, build, refusing(name), drafter=draft)
+    def all_reads(settings: Settings) -> set[str]:
+        return loop_reads(settings) | reads(settings)
+
+    return Method(name, help, all_reads, build, refusing(name), drafter=draft)
 
 
 METHOD = loop_method(
-    "greedy", "one token at a time on the cached decoder", lambda request: EmptyDrafter()
+    "greedy",
+    "one token at a time on the cached decoder",
+    lambda request: EmptyDrafter(),
+    lambda settings: set(),
 )

@@ -14,9 +14,12 @@ from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafte
 from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
 from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.methods.greedy import loop_method
+from fairseq_aggdec.methods.interleaved import READS as INTERLEAVED_READS
 from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.methods.lattice import READS as LATTICE_READS
 from fairseq_aggdec.methods.lattice import build_lattice_generator
 from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
 from fairseq_aggdec.methods.shared.loading import load_writer
 from fairseq_aggdec.methods.shared.texts import FileDrafter, WriterDrafter
@@ -31,6 +34,24 @@ WRITERS: dict[str, Callable[..., Any]] = {
 }
 
 
+# --draft-from -> the options that the text comes from.
+TEXT_READS: dict[str, set[str]] = {
+    "file": {"draft_file"},
+    "interleaved": {"drafter_path", *INTERLEAVED_READS},
+    "lattice": {"drafter_path", *LATTICE_READS},
+}
+
+
+def reads(settings: Settings) -> set[str]:
+    """The options about drafts that have an effect."""
+    kind = settings.draft_from
+    if kind == "none":
+        return {"draft_from"}
+    found = {"draft_from", "draft_file", "draft_tree", "acceptance"} | TEXT_READS.get(kind, set())
+    of_the_lattice = kind == "lattice" and settings.draft_tree is not None
+    return found if of_the_lattice else found | {"draft_tokens", "iad_match"}
+
+
 def copy_drafter(request: Request) -> CopyDrafter | None:
     """Copies the text that ``--draft-from`` names; None where the sources are no text and nobody asked for copies.
 
@@ -38,7 +59,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
     """
     cfg, task = request.cfg, request.task
-    kind, match, target = str(cfg.draft_from), str(cfg.iad_match), task.target_dictionary
+    kind, match, target = cfg.draft_from, cfg.iad_match, task.target_dictionary
     if cfg.draft_file and kind != "file":
         raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
     drafter: CopyDrafter
@@ -51,7 +72,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         drafter = FileDrafter(cfg.draft_file, target, match, sizes)
     elif (source := source_dictionary(task)) is not None:
         drafter = InputCopyDrafter(source, target, match)
-    elif kind == "source" or str(cfg.decoding) == "iad":
+    elif kind == "source" or request.asked == "iad":
         raise ValueError(
             f"--task {task.kind} has no text to copy drafts from: use --decoding beam or greedy"
         )
@@ -71,7 +92,7 @@ def source_dictionary(task: Any) -> Any:
 
 def _writer_drafter(request: Request) -> WriterDrafter:
     """Copies what the model of ``--drafter-path`` writes. The length limits of the output hold for its texts too."""
-    cfg, task, kind = request.cfg, request.task, str(request.cfg.draft_from)
+    cfg, task, kind = request.cfg, request.task, request.cfg.draft_from
     if not cfg.drafter_path:
         raise ValueError(
             f"--draft-from {kind}: name the checkpoint of a model (--arch {kind}_transformer) with --drafter-path"
@@ -81,11 +102,11 @@ def _writer_drafter(request: Request) -> WriterDrafter:
     limits = {name: request.option(name) for name in names if hasattr(request.args, name)}
     generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
-    return WriterDrafter(generator, model, task.target_dictionary.eos(), str(cfg.iad_match))
+    return WriterDrafter(generator, model, task.target_dictionary.eos(), cfg.iad_match)
 
 
-def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafter:
-    """Lets drafts branch where ``--draft-nodes`` asks for trees: of copies, or of paths through a lattice."""
+def branching(drafter: CopyDrafter, cfg: Settings) -> CopyDrafter | LatticeTreeDrafter:
+    """Lets drafts branch where ``--draft-tree`` asks for trees: of copies, or of paths through a lattice."""
     nodes = drafted_nodes(cfg)
     if nodes and isinstance(drafter, WriterDrafter):
         generator = drafter.generator
@@ -97,7 +118,7 @@ def branching(drafter: CopyDrafter, cfg: Any) -> CopyDrafter | LatticeTreeDrafte
 
 def draft(request: Request) -> Drafter:
     """Copies the text that ``--draft-from`` names; nothing with ``none``."""
-    kind = str(request.cfg.draft_from)
+    kind = request.cfg.draft_from
     if kind == "none":
         return EmptyDrafter()
     if kind == "heads":
@@ -106,4 +127,6 @@ def draft(request: Request) -> Drafter:
     return EmptyDrafter() if copies is None else branching(copies, request.cfg)
 
 
-METHOD = loop_method("iad", "input-guided aggressive decoding, drafts from the source", draft)
+METHOD = loop_method(
+    "iad", "input-guided aggressive decoding, drafts from the source", draft, reads
+)

@@ -9,6 +9,7 @@ from torch import nn
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.refusing import beam_gap, refuse_prefix_function
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
@@ -18,6 +19,14 @@ from fairseq_aggdec.search.interleaved.generator import (
     InterleavedGenerator,
     common_geometry,
 )
+
+READS = frozenset({"end_condition", "stop_rule", "length_penalty", "dedup"})
+
+
+def reads(settings: Settings) -> set[str]:
+    """The options that have an effect. A model of one word per step is read by beam search, which may look ahead."""
+    ahead = {"draft_from"} if settings.draft_from == "none" else set()
+    return {*READS, "no_graphs", "low_memory"} | ahead
 
 
 def build_interleaved_generator(
@@ -31,8 +40,7 @@ def build_interleaved_generator(
     """The generator of ``--decoding interleaved``; where that is stock beam search, the one of ``--decoding beam``.
 
     Args:
-        cfg: decoding options: ``end_condition``, ``stop_rule``, ``dedup``, ``no_weight_packing``,
-            ``no_graphs``.
+        cfg: decoding options.
         task: has the counters.
         models: of one geometry.
         args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
@@ -42,35 +50,35 @@ def build_interleaved_generator(
     Raises:
         ValueError: an option or a model that the search cannot honour, in one sentence.
     """
-    extra = dict(extra or {})
+    cfg, extra = read_settings(cfg), dict(extra or {})
     common_geometry(models, option)
     if cfg.dedup < 0:
-        raise ValueError(f"--dedup {cfg.dedup}: it must be at least 0")
+        raise ValueError(f"{cfg.spelt('dedup')} {cfg.dedup}: it must be at least 0")
     alignment = getattr(args, "print_alignment", None)
     extra |= {
         "counters": task.counters,
-        "precision": Precision(pack=not cfg.no_weight_packing, graphs=not cfg.no_graphs),
+        "precision": Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs),
         "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
     generator_class: Any = InterleavedGenerator
     if _is_stock_search(cfg, models, args):
         generator_class = BeamGenerator
-        extra["ahead"] = str(cfg.draft_from) != "none"
+        extra["ahead"] = cfg.draft_from != "none"
         if alignment:
             generator_class = AlignedBeamGenerator
             extra["print_alignment"] = alignment
     else:
         extra |= {
-            "end_condition": str(cfg.end_condition),
-            "any_ending": str(cfg.stop_rule) == "any",
-            "gnmt": str(cfg.length_penalty) == "gnmt",
-            "dedup": int(cfg.dedup),
+            "end_condition": cfg.end_condition,
+            "any_ending": cfg.stop_rule == "any",
+            "gnmt": cfg.length_penalty == "gnmt",
+            "dedup": cfg.dedup,
             "print_alignment": alignment,
         }
     return FairseqTask.build_generator(task, models, args, generator_class, extra)
 
 
-def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
+def _is_stock_search(cfg: Settings, models: Sequence[nn.Module], args: Any) -> bool:
     """Whether Algorithm 1 is stock beam search here: one word per step, and nothing that stock has not.
 
     With ``--match-source-len`` it is not: every sentence has its own maximum length here. ``--retain-iter-history``
@@ -78,9 +86,9 @@ def _is_stock_search(cfg: Any, models: Sequence[nn.Module], args: Any) -> bool:
     """
     return (
         common_geometry(models) == Geometry()
-        and str(cfg.end_condition) == FIRST
-        and str(cfg.stop_rule) == "stock"
-        and str(cfg.length_penalty) == "fairseq"
+        and cfg.end_condition == FIRST
+        and cfg.stop_rule == "stock"
+        and cfg.length_penalty == "fairseq"
         and not cfg.dedup
         and not getattr(args, "match_source_len", False)
         and not getattr(args, "retain_iter_history", False)
@@ -102,6 +110,7 @@ def _build(request: Request) -> InterleavedGenerator | BeamGenerator:
 METHOD = Method(
     "interleaved",
     "beam search with several words per step (--arch interleaved_transformer)",
+    reads,
     _build,
     _refuses,
 )

@@ -11,27 +11,33 @@ from torch import nn
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings
+from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.methods.refusing import refuse_prefix_function
 from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.errors import refuse
 
+READS = frozenset(
+    {"lattice", *(key.replace("-", "_") for key in VARIANTS if key.startswith("lattice-"))}
+)
 
-def check_sizes(cfg: Any) -> None:
+
+def check_sizes(cfg: Settings) -> None:
     """Raises ``ValueError`` with one sentence for a size or a probability that no lattice can have."""
-    candidates, window = int(cfg.lattice_candidates), int(cfg.lattice_length_window)
+    candidates, window = cfg.lattice_candidates, cfg.lattice_length_window
     if window < 0:
-        raise ValueError(f"--lattice-length-window {window}: it must be at least 0")
+        raise ValueError(f"{cfg.spelt('lattice_length_window')} {window}: it must be at least 0")
     if candidates < 1:
-        raise ValueError(f"--lattice-candidates {candidates}: it must be at least 1")
+        raise ValueError(f"{cfg.spelt('lattice_candidates')} {candidates}: it must be at least 1")
     if window and candidates < 3:
         raise ValueError(
-            f"--lattice-candidates {candidates} leaves no room for a word beside </s> and padding: take 3 or more, or "
-            "--lattice-length-window 0"
+            f"{cfg.spelt('lattice_candidates')} {candidates} leaves no room for a word beside </s> and padding: "
+            "take 3 or more, or --variant lattice-length-window=0"
         )
     if not 0 <= cfg.lattice_least_probability <= 1:
         raise ValueError(
-            f"--lattice-least-probability {cfg.lattice_least_probability}: it must be 0 to 1"
+            f"{cfg.spelt('lattice_least_probability')} {cfg.lattice_least_probability}: it must be 0 to 1"
         )
 
 
@@ -67,14 +73,14 @@ def build_lattice_generator(
     extra = extra | {
         "candidate_model": open_candidates(cfg, task),
         "counters": task.counters,
-        "candidates": int(cfg.lattice_candidates),
-        "least": float(cfg.lattice_least_probability),
-        "length_window": int(cfg.lattice_length_window),
-        "smoothing": str(cfg.lattice_smoothing),
-        "normalise": str(cfg.lattice_normalise),
-        "form": str(cfg.lattice_search),
+        "candidates": cfg.lattice_candidates,
+        "least": cfg.lattice_least_probability,
+        "length_window": cfg.lattice_length_window,
+        "smoothing": cfg.lattice_smoothing,
+        "normalise": cfg.lattice_normalise,
+        "form": cfg.lattice_search,
         "count": getattr(args, "nbest", 1),
-        "precision": Precision(pack=not cfg.no_weight_packing),
+        "precision": Precision(pack=not cfg.low_memory),
     }
     return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)
 
@@ -93,6 +99,7 @@ def _build(request: Request) -> LatticeGenerator:
 METHOD = Method(
     "lattice",
     "the best path through a lattice of candidates (--arch lattice_transformer)",
+    lambda settings: {*READS, "low_memory"},
     _build,
     _refuses,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import precision
 from fairseq_aggdec.search.drafter import Drafter
 
@@ -15,8 +16,9 @@ class Request:
     """What a generator is built from.
 
     Attributes:
-        cfg: decoding options.
+        cfg: decoding options, with ``decoding`` the method that serves the request.
         task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers.
+        asked: the method that ``--decoding`` names.
         models: those of ``--path``, in evaluation mode.
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
         stock: the generator that the task itself builds, once.
@@ -26,7 +28,7 @@ class Request:
         drafter: builds the drafter of a method by its name; None: the method's own.
     """
 
-    cfg: Any
+    cfg: Settings
     task: Any
     models: Sequence[Any]
     args: Any
@@ -35,6 +37,9 @@ class Request:
     extra: dict[str, Any] = field(default_factory=dict)
     prefix_allowed_tokens_fn: Any = None
     drafter: Callable[[str], Drafter] | None = None
+
+    def __post_init__(self) -> None:
+        self.asked = self.cfg.decoding
 
     def option(self, name: str, default: Any = None) -> Any:
         """One of fairseq's generation options; ``default`` where it is missing."""
@@ -63,6 +68,7 @@ class Method:
     Attributes:
         name: as ``--decoding`` takes it.
         help: one sentence.
+        reads: the names of the options that have an effect with these settings; those that the method refuses too.
         build: makes the generator.
         refuses: raises ``ValueError`` with one sentence for one of fairseq's options, or a model, that the method
             cannot honour.
@@ -72,6 +78,7 @@ class Method:
 
     name: str
     help: str
+    reads: Callable[[Settings], Set[str]]
     build: Callable[[Request], Any]
     refuses: Callable[[Request], None] = nothing
     becomes: Callable[[Request], str | None] = nothing

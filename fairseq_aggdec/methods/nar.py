@@ -8,11 +8,18 @@ from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.methods.gad import nar_drafter
 from fairseq_aggdec.methods.greedy import loop_generator, refusing
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.search.drafter import Drafter
 
 
 def draft(request: Request) -> Drafter:
     return nar_drafter(request, request.cfg, "nar")
+
+
+def reads(settings: Settings) -> set[str]:
+    """What it reads, and what it refuses since nobody verifies."""
+    refused = {"acceptance", "draft_tree", "draft_vocabulary"}
+    return refused | {"drafter_path", "draft_tokens", "int8", "no_graphs", "low_memory"}
 
 
 def build(request: Request) -> Any:
@@ -23,5 +30,5 @@ def build(request: Request) -> Any:
 
 
 METHOD = Method(
-    "nar", "the non-autoregressive drafter alone", build, refusing("nar"), drafter=draft
+    "nar", "the non-autoregressive drafter alone", reads, build, refusing("nar"), drafter=draft
 )

@@ -10,6 +10,8 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.methods.options.rule import Rule
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
 from fairseq_aggdec.search.errors import refusal
@@ -167,79 +169,35 @@ def announce_ngram_blocking(args: Any) -> None:
         )
 
 
-HEADS = "beam over block heads"
-# Options that only some methods read: name -> (what it is when it was not given, the methods).
-USED_BY: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "block_size": (None, ("gad", "nar", "blockwise", HEADS)),
-    "draft_nodes": (None, ("iad", "gad", "blockwise")),
-    "draft_vocabulary": (0, ("gad", "blockwise", HEADS)),
-    "draft_int8": (False, ("gad", "blockwise", HEADS)),
-    "strict": (0, ("greedy", "iad", "gad", "blockwise", "beam")),
-    "int8": (False, ("greedy", "iad", "gad", "nar", "blockwise", "beam")),
-    "drafter_path": (None, ("gad", "nar", "iad", "beam")),
-    "acceptance": ("exact", ("iad", "gad", "blockwise")),
-    "min_block_size": (1, ("iad", "gad", "blockwise")),
-    "iad_draft_length": ("auto", ("iad", "gad", "blockwise")),
-    "draft_from": ("auto", ("iad", "gad", "blockwise", "beam")),
-    "draft_file": (None, ("iad", "gad", "blockwise", "beam")),
-    "end_condition": ("first", ("interleaved",)),
-    "stop_rule": ("stock", ("interleaved",)),
-    "length_penalty": ("fairseq", ("interleaved",)),
-    "dedup": (0, ("interleaved",)),
-}
-
-
-def announce_unused(cfg: Any) -> None:
-    """Says which of the given options the method does not read."""
-    decoding = str(cfg.decoding)
-    kinds = {decoding, HEADS} if str(cfg.draft_from) == "heads" else {decoding}
-    for name, (unset, methods) in USED_BY.items():
-        value = getattr(cfg, name)
-        if kinds.isdisjoint(methods) and value is not None and str(value) != str(unset):
-            option = "--" + name.replace("_", "-")
-            logger.warning("%s has no effect with --decoding %s", option, decoding)
-
-
-def acceptance_rule(cfg: Any, decoding: str, first_number: int | None) -> Acceptance:
-    """The rule that the options ask for; says once when it is not lossless.
+def acceptance_rule(rule: Rule, decoding: str, first_number: int | None) -> Acceptance:
+    """The function of a rule; says once when it is not lossless.
 
     Args:
-        cfg: decoding options.
+        rule: of ``--acceptance``.
         decoding: the method.
         first_number: index of the first symbol that is a number, None in a task without numbers.
 
     Raises:
-        ValueError: a value that makes no sense, or ``distance`` without numbers; names the option.
+        ValueError: ``distance`` without numbers, or a rule for a method that accepts nothing.
     """
-    at_least_one = {"top_beta": 1, "top_k": 1, "min_block_size": 1, "epsilon": 0, "tolerance": 0}
-    for name, least in at_least_one.items():
-        if getattr(cfg, name) < least:
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} {getattr(cfg, name)}: it must be at least {least}")
-    kind = str(cfg.acceptance)
-    if kind == "distance" and first_number is None:
+    if rule.kind == "distance" and first_number is None:
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
         )
-    if decoding == "nar" and (kind != "exact" or cfg.min_block_size > 1):
-        option = "--min-block-size above 1" if kind == "exact" else f"--acceptance {kind}"
-        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
-    if decoding != "greedy" and (kind != "exact" or cfg.min_block_size > 1):
-        logger.info(
-            "--acceptance %s with --min-block-size %d is not lossless: outputs may differ from --beam 1",
-            kind,
-            cfg.min_block_size,
-        )
+    if decoding == "nar" and not rule.lossless:
+        raise ValueError(f"--acceptance {rule} needs a verifier, --decoding nar has none: use gad")
+    if decoding != "greedy" and not rule.lossless:
+        logger.info("--acceptance %s is not lossless: outputs may differ from --beam 1", rule)
     rules: dict[str, Callable[[], Acceptance]] = {
         "exact": lambda: exact,
-        "top-beta": lambda: TopBeta(cfg.top_beta, cfg.tolerance),
-        "top-k": lambda: TopBeta(cfg.top_k),
-        "distance": lambda: distance(cfg.epsilon, first_number or 0),
+        "top-beta": lambda: TopBeta(rule.top_beta, rule.tolerance),
+        "top-k": lambda: TopBeta(rule.top_k),
+        "distance": lambda: distance(rule.epsilon, first_number or 0),
     }
-    return at_least(cfg.min_block_size, rules[kind]())
+    return at_least(rule.min_block_size, rules[rule.kind]())
 
 
-def precision(cfg: Any) -> Precision:
+def precision(cfg: Settings) -> Precision:
     """How the options say that models compute.
 
     Raises:
@@ -247,14 +205,14 @@ def precision(cfg: Any) -> Precision:
     """
     if cfg.strict and cfg.strict < 2:
         raise ValueError(f"--strict {cfg.strict}: it must be at least 2, or 0")
-    if cfg.strict and cfg.int8:
+    if cfg.strict and cfg.int8_all:
         raise ValueError("--strict does not go with --int8, whose outputs agree without it")
-    return Precision(not cfg.no_weight_packing, bool(cfg.int8), not cfg.no_graphs, int(cfg.strict))
+    return Precision(not cfg.low_memory, cfg.int8_all, not cfg.no_graphs, int(cfg.strict))
 
 
-def announce_int8(cfg: Any) -> None:
+def announce_int8(cfg: Settings) -> None:
     """Says once what ``--int8`` means."""
-    if cfg.int8:
+    if cfg.int8_all:
         logger.info(
             "--int8: the output is that of the model in 8 bits, which says something else in some sentences"
         )

@@ -11,9 +11,9 @@ from fairseq_aggdec.search.guards import block_repeats
 def build(request: Request) -> Any:
     """fairseq's generator. Where ``--decoding beam`` is left to it, it blocks repeated n-grams without an extension."""
     generator = request.stock()
-    if str(request.cfg.decoding) == "beam":
+    if request.asked == "beam":
         block_repeats(generator, request.option("no_repeat_ngram_size", 0))
     return generator
 
 
-METHOD = Method("stock", "fairseq's own generator", build)
+METHOD = Method("stock", "fairseq's own generator", lambda settings: set(), build)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
 from fairseq_aggdec.methods import (
@@ -16,12 +18,18 @@ from fairseq_aggdec.methods import (
     stock,
 )
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.errors import refusal
+
+logger = logging.getLogger(__name__)
 
 METHODS: dict[str, Method] = {
     module.METHOD.name: module.METHOD
     for module in (beam, stock, greedy, iad, gad, nar, blockwise, interleaved, lattice)
 }
+# Methods of the loop with a verifier.
+SHORTLISTED = [name for name, one in METHODS.items() if "shortlist" in one.reads(Settings(name))]
 
 
 def build_generator(request: Request, prepare: bool = True) -> Any:
@@ -34,14 +42,33 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
     Raises:
         FileNotFoundError, CheckpointError, ValueError: what does not fit, in one sentence.
     """
-    method = METHODS["stock" if request.option("score_reference") else str(request.cfg.decoding)]
+    asked = request.cfg.decoding
+    method = METHODS["stock" if request.option("score_reference") else asked]
     while other := method.becomes(request):
         method = METHODS[other]
+    request.cfg = settings = replace(request.cfg, decoding=method.name)
+    where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
+    if settings.shortlist and method.name not in SHORTLISTED:
+        raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(SHORTLISTED)}"))
+    announce_unused(settings, method, where)
     method.refuses(request)
     generator = method.build(request)
     if prepare and method.name != "stock":
         generator.prepare()
     return generator
+
+
+def unused(settings: Settings, method: Method) -> list[str]:
+    """The options that were given and have no effect with a method, as they were spelt."""
+    reads = method.reads(settings)
+    found = (spelt for name, spelt in settings.said.items() if name not in {"decoding", *reads})
+    # In training --block-size is an option of the architecture.
+    return [spelt for spelt in found if spelt != "--block-size" or not settings.eval_bleu]
+
+
+def announce_unused(settings: Settings, method: Method, where: str) -> None:
+    for option in unused(settings, method):
+        logger.warning("%s has no effect with --decoding %s", option, where)
 
 
 def build_drafter(name: str, request: Request) -> Drafter:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.utils import import_user_module
 from hydra.core.config_store import ConfigStore
 
-from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.config import DecodingConfig, add_decoding_options
 from fairseq_aggdec.tasks.asked import NAMES
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.translation_aggdec import Places
@@ -63,7 +62,7 @@ class TakenOver(DecodingTask):
         cls.taken_over.add_args(parser)
         if is_asked():
             own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-            gen_parser_from_dataclass(own, DecodingConfig())
+            add_decoding_options(own)
             for action in own._actions:
                 if not set(action.option_strings) & parser._option_string_actions.keys():
                     parser._add_action(action)

@@ -14,9 +14,10 @@ from fairseq.utils import split_paths
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.engine.linear import against_bfloat16
+from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.refusing import (
-    announce_unused,
     refuse_missing_constraints,
     refuse_no_beam,
     refuse_wide_beam,
@@ -49,15 +50,24 @@ class DecodingTask(Hooks):
         asked: the plugin's options of the generator that was built last.
         hidden: names of the plugin's options that mean something else in this task.
         given: options of the plugin that were given beside the task's configuration.
+        every: a model that drafts does so in every iteration, unless an option says how much; else where that pays.
     """
 
     first_number: int | None = None
+    every = False
     hidden: frozenset[str] = frozenset()
     given: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self) -> None:
         super().begin()
         self.asked = asked_options(self.settings, None, self.hidden, self.given)
+        read_settings(self.asked)  # a wrong option is told before anything is loaded
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """fairseq's hook. It passes over options that a parser has, so that ours come first, in a group."""
+        add_decoding_options(parser)
+        super().add_args(parser)
 
     def build_generator(
         self,
@@ -74,7 +84,6 @@ class DecodingTask(Hooks):
         self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
         self._warn_of_broken(models)
-        announce_unused(self.asked)
         request = self._request(models, args, extra_gen_cls_kwargs)
         request.prefix_allowed_tokens_fn = prefix_allowed_tokens_fn
         given = {
@@ -101,7 +110,9 @@ class DecodingTask(Hooks):
         self, decoding: str, models: Sequence[torch.nn.Module], args: Namespace
     ) -> Drafter:
         """The drafter of a method; ``args`` are fairseq's generation options."""
-        return build_drafter(decoding, self._request(models, args))
+        request = self._request(models, args)
+        request.cfg.decoding = decoding
+        return build_drafter(decoding, request)
 
     def _request(
         self,
@@ -109,8 +120,9 @@ class DecodingTask(Hooks):
         args: Namespace,
         extra: Mapping[str, Any] | None = None,
     ) -> Request:
+        settings = read_settings(self.asked, self.every)
         request = Request(
-            self.asked, self, models, args, lambda: None, lambda: None, dict(extra or {})
+            settings, self, models, args, lambda: None, lambda: None, dict(extra or {})
         )
         request.make = partial(_in_place_of, request)
         return request

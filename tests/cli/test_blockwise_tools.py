@@ -105,7 +105,7 @@ class Table:
         real_decode, real_measure = self.script.decode, self.script.measure
 
         def decode(session: Any, decoding: str, limit: int | None) -> Any:
-            rule = f"{session.task.cfg.acceptance} {session.task.cfg.top_k}"
+            rule = str(session.task.cfg.acceptance)
             if self.stop_at == rule:
                 raise KeyboardInterrupt
             self.decoded[decoding] += 1
@@ -187,7 +187,7 @@ def test_what_has_changed_is_measured_again(table: Table) -> None:
 
 
 def test_a_killed_run_goes_on(table: Table) -> None:
-    table.stop_at = "top-k 3"
+    table.stop_at = "top-k:3"
     with pytest.raises(KeyboardInterrupt):
         table.run()
     table.stop_at = ""

@@ -35,7 +35,7 @@ def test_a_block_that_yields_less_than_asked_for() -> None:
     model = make_model(make_task(), 5, "blockwise_transformer", block_size=3)
     assert "an iteration yields at most 3 tokens" in refused("blockwise", model, min_block_size=4)
     few = refused("blockwise", model, min_block_size=3, block_size="2")
-    assert few == "--min-block-size 3: an iteration yields at most 2 tokens"
+    assert few == "--acceptance min:3: an iteration yields at most 2 tokens"
 
 
 @pytest.mark.parametrize("options", [{"min_block_size": 2}, {"acceptance": "top-k"}], ids=str)

@@ -54,6 +54,7 @@ ROOMS = [
     "lattice",
     "drafters/copy",
     "drafters",
+    "methods/options",
     "methods/shared",
     "methods",
     "criterions",

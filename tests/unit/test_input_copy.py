@@ -18,12 +18,12 @@ from fairseq_aggdec.drafters.copy.input_copy import (
     InputCopyDrafter,
     symbol_map,
 )
-from fairseq_aggdec.methods.config import IAD_MATCH
+from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.search.state import DecodeState, Row
 
 PAD, EOS, UNK = 1, 2, 3
 WORDS = st.integers(4, 7)
-MATCHES = [str(match) for match in IAD_MATCH]
+MATCHES = VARIANTS["iad-match"].choices
 
 
 def occurrences(text: Sequence[int], part: Sequence[int]) -> list[int]:

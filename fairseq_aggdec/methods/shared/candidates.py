@@ -6,30 +6,37 @@ from typing import Any
 
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.lattice.shortlist import Shortlist
-from fairseq_aggdec.search.errors import refusal
+from fairseq_aggdec.methods.options.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-METHODS = ("greedy", "iad", "gad", "blockwise")
 
-
-def open_candidates(cfg: Any, task: Any, wanted_by: str = "--decoding lattice") -> CandidateModel:
+def open_candidates(
+    cfg: Settings, task: Any, wanted_by: str = "--decoding lattice"
+) -> CandidateModel:
     """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
 
     Raises:
         FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
     """
-    folder = tables_folder(cfg, wanted_by)
+    folder = tables_folder(task.cfg, wanted_by, cfg.lattice)
     return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
 
 
-def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
+def tables_folder(
+    cfg: Any, wanted_by: str = "--decoding lattice", lattice: str | None = None
+) -> Path:
     """Where :func:`open_candidates` finds the tables.
+
+    Args:
+        cfg: of the task: the data and the languages.
+        wanted_by: the option that needs the tables, for messages.
+        lattice: the folder that ``--lattice`` names, if not ``cfg`` says it.
 
     Raises:
         FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
     """
-    folder = cfg.lattice
+    folder = lattice or getattr(cfg, "lattice", None)
     if not folder:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
         if not folder.exists():
@@ -40,7 +47,7 @@ def tables_folder(cfg: Any, wanted_by: str = "--decoding lattice") -> Path:
     return Path(folder)
 
 
-def build_shortlist(cfg: Any, task: Any, args: Any) -> Shortlist | None:
+def build_shortlist(cfg: Settings, task: Any, args: Any) -> Shortlist | None:
     """The shortlist that the options ask for; says once that it is not lossless.
 
     Args:
@@ -51,15 +58,14 @@ def build_shortlist(cfg: Any, task: Any, args: Any) -> Shortlist | None:
     Raises:
         ValueError, FileNotFoundError: an option or tables that do not fit, in one sentence.
     """
-    count, decoding = int(cfg.shortlist), str(cfg.decoding)
+    count = cfg.shortlist
     if count < 0:
         raise ValueError(f"--shortlist {count}: it must be at least 0")
     if count == 0:
         return None
-    if decoding not in METHODS:
-        raise ValueError(refusal("--shortlist", decoding, f"it is for {', '.join(METHODS)}"))
     if getattr(args, "prefix_size", 0):
         raise ValueError("--prefix-size does not go with --shortlist, which may lack its words")
     model = open_candidates(cfg, task, "--shortlist")
     logger.info("--shortlist %d is not lossless: outputs may differ from --beam 1", count)
-    return Shortlist(model, count, cfg.lattice_smoothing)
+    smoothing: Any = cfg.lattice_smoothing
+    return Shortlist(model, count, smoothing)

@@ -17,6 +17,7 @@ from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.search.errors import NonFiniteError, explained
 from fairseq_aggdec.search.state import DecodeState
@@ -131,8 +132,9 @@ class GivenTexts(CopyDrafter):
     """
 
     def __init__(self, cfg: Any, eos: int):
-        super().__init__(eos, str(cfg.iad_match))
-        self.limit_drafts(copied_length(cfg))
+        settings = read_settings(cfg)
+        super().__init__(eos, settings.iad_match)
+        self.limit_drafts(copied_length(settings))
         self.texts_given: Sequence[Sequence[int]] = ()
         self.budget: Any = None
 

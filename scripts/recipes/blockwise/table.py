@@ -31,6 +31,7 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.timing import System, measure
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import blockwise_size
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.records import machine
@@ -40,10 +41,10 @@ from scripts.recipes.blockwise.results import EXACT, STOCK, Results, Score, Spee
 
 RULES: dict[str, dict[str, Any]] = {
     EXACT: {},
-    "top-2": {"acceptance": "top-k", "top_k": 2},
-    "top-3": {"acceptance": "top-k", "top_k": 3},
-    "minimum block 2": {"min_block_size": 2},
-    "minimum block 3": {"min_block_size": 3},
+    "top-2": {"acceptance": "top-k:2"},
+    "top-3": {"acceptance": "top-k:3"},
+    "minimum block 2": {"acceptance": "min:2"},
+    "minimum block 3": {"acceptance": "min:3"},
 }
 
 COMPOUND = "compound"
@@ -142,8 +143,11 @@ class Model:
         """Rules for the model's blocks: none that asks for more tokens than these have."""
         if not self.headed:
             return []
-        size = blockwise_size(self.session.task.cfg, self.session.models)
-        return [rule for rule, chosen in RULES.items() if chosen.get("min_block_size", 1) <= size]
+        size = blockwise_size(read_settings(self.session.task.cfg), self.session.models)
+        least = {
+            rule: read_settings(chosen).acceptance.min_block_size for rule, chosen in RULES.items()
+        }
+        return [rule for rule, tokens in least.items() if tokens <= size]
 
     def score(self, results: Results) -> None:
         """Adds the model's scores, known ones as they are, and writes each as soon as it is there."""

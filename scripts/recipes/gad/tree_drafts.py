@@ -58,7 +58,11 @@ PART_COLUMNS = (
     "x greedy",
 )
 # Options of the task that this tool sets itself.
-CHOSEN = {"acceptance": "--relaxed says it", "draft_nodes": "--nodes says it"}
+CHOSEN = {
+    "acceptance": "--relaxed says it",
+    "draft_tree": "--nodes says it",
+    "draft_nodes": "--nodes says it",
+}
 MEASURED = 4  # batches at least
 BINS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -130,11 +134,8 @@ def generator(
 ) -> tuple[Any, Counters]:
     """A generator with trees of so many nodes; None for a chain."""
     cfg = session.task.cfg
-    cfg.draft_nodes = nodes
-    cfg.acceptance = "top-beta" if relaxed else "exact"
-    if relaxed:
-        beta, tolerance = relaxed.split(",")
-        cfg.top_beta, cfg.tolerance = int(beta), float(tolerance)
+    cfg.draft_tree = nodes
+    cfg.acceptance = f"top-beta:{relaxed.replace(',', ':')}" if relaxed else "exact"
     return session.generator(decoding or str(cfg.decoding))
 
 

@@ -25,6 +25,8 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.options.variants import joined, read_variants
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu
 from fairseq_aggdec.records.results import write_table
@@ -52,7 +54,8 @@ class Model:
 
     def system(self, beam: int) -> System:
         """Ready to be timed with this beam."""
-        self.session.task.cfg.dedup = self.dedup
+        cfg = self.session.task.cfg
+        cfg.variant = joined(read_variants(cfg.variant or "") | {"dedup": self.dedup})
         generator, counters = self.session.generator(self.decoding, beam)
 
         def decode(sample: dict[str, Any]) -> list[list[int]]:
@@ -278,7 +281,7 @@ def load(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Model], lis
     geometry = common_geometry(session.models)
     if geometry != Geometry():
         raise SystemExit("error: --path: the Transformer of the comparison writes word by word")
-    dedup = int(session.task.cfg.dedup)
+    dedup = read_settings(session.task.cfg).dedup
     models = [
         Model(STOCK, session, "stock", geometry),
         Model(ENGINE, session, "interleaved", geometry),

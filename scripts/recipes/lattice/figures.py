@@ -38,6 +38,7 @@ from tqdm import tqdm
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.lattice.lattice import Lattice
+from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
 from fairseq_aggdec.report import redraw
@@ -266,11 +267,12 @@ def main(arguments: Sequence[str]) -> None:
         found = ranks(session, session.args)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+    settings = read_settings(session.task.cfg)
     about = {
         "command": machine.command("scripts.recipes.lattice.figures", arguments),
-        "candidates": session.task.cfg.lattice_candidates,
-        "least_probability": session.task.cfg.lattice_least_probability,
-        "length_window": session.task.cfg.lattice_length_window,
+        "candidates": settings.lattice_candidates,
+        "least_probability": settings.lattice_least_probability,
+        "length_window": settings.lattice_length_window,
         "sentences": sum(span.sentences for span in times),
         "repeats": session.args.repeats,
         "precision": session.precision,

@@ -1,0 +1,1 @@
+"""The decoding options, read once: old names, variants of papers and texts become settings that methods use."""

@@ -1,0 +1,238 @@
+"""The decoding options: one reading for every kind of configuration, old names that work, no option without a word."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from fairseq_aggdec.methods import gad
+from fairseq_aggdec.methods.config import DecodingConfig, OldNames
+from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.old_names import OLD_NAMES
+from fairseq_aggdec.methods.options.settings import Settings, read_settings
+from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.table import METHODS, unused
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from tests.random_models import make_model, make_task
+
+# An old spelling -> (the method it was for, the new spelling).
+OLD: dict[str, tuple[str, str]] = {
+    "--block-size 3": ("gad", "--draft-tokens 3"),
+    "--block-size all": ("blockwise", "--draft-tokens all"),
+    "--block-size auto": ("nar", "--draft-tokens auto"),
+    "--iad-draft-length 3": ("iad", "--draft-tokens 3"),
+    "--iad-draft-length all --draft-from source": (
+        "gad",
+        "--variant copy-tokens=all --draft-from source",
+    ),
+    "--draft-nodes auto": ("iad", "--draft-tree auto"),
+    "--acceptance top-beta --top-beta 4": ("iad", "--acceptance top-beta:4"),
+    "--acceptance top-beta --tolerance 2.5": ("gad", "--acceptance top-beta:3:2.5"),
+    "--acceptance top-k --top-k 5": ("blockwise", "--acceptance top-k:5"),
+    "--acceptance distance --epsilon 7": ("blockwise", "--acceptance distance:7"),
+    "--min-block-size 2": ("gad", "--acceptance min:2"),
+    "--acceptance top-k --min-block-size 2": ("iad", "--acceptance top-k,min:2"),
+    "--draft-int8": ("gad", "--int8 drafts"),
+    "--draft-int8 --int8": ("gad", "--int8 all"),
+    "--int8": ("beam", "--int8 all"),
+    "--no-weight-packing": ("beam", "--low-memory"),
+    "--iad-match unique": ("iad", "--variant iad-match=unique"),
+    "--draft-vocabulary 9": ("gad", "--variant draft-vocabulary=9"),
+    "--end-condition all": ("interleaved", "--variant end-condition=all"),
+    "--stop-rule any": ("interleaved", "--variant stop-rule=any"),
+    "--length-penalty gnmt": ("interleaved", "--variant length-penalty=gnmt"),
+    "--dedup 2 --stop-rule any": ("interleaved", "--variant dedup=2 --variant stop-rule=any"),
+    "--lattice-candidates 9": ("lattice", "--variant lattice-candidates=9"),
+    "--lattice-least-probability 0.5": ("lattice", "--variant lattice-least-probability=0.5"),
+    "--lattice-length-window 2": ("lattice", "--variant lattice-length-window=2"),
+    "--lattice-smoothing none": ("lattice", "--variant lattice-smoothing=none"),
+    "--lattice-normalise vocabulary": ("lattice", "--variant lattice-normalise=vocabulary"),
+    "--lattice-search scan": ("lattice", "--variant lattice-search=scan"),
+}
+
+
+def parsed(words: str) -> Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    TranslationAggdecTask.add_args(parser)
+    return parser.parse_args(["data", *words.split()])
+
+
+def meant(cfg: Any) -> dict[str, Any]:
+    return vars(replace(read_settings(cfg), said={}))
+
+
+def test_every_old_name_is_tried_here() -> None:
+    tried = " ".join(OLD)
+    assert {old.name for old in OLD_NAMES} == {field.name for field in fields(OldNames)} - {"_name"}
+    assert all(f"--{old.name.replace('_', '-')}" in tried for old in OLD_NAMES)
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_name_means_what_the_new_one_means(old: str) -> None:
+    """On the command line, in a configuration of hydra, in a dictionary as checkpoints and callers have it."""
+    decoding, new = OLD[old]
+    expected = meant(parsed(f"--decoding {decoding} {new}"))
+    assert expected != meant(parsed(f"--decoding {decoding}"))
+    found = parsed(f"--decoding {decoding} {old}")
+    said = {name: value for name, value in vars(found).items() if name != "data"}
+    structured = OmegaConf.structured(DecodingConfig)
+    for name in DecodingConfig.__dataclass_fields__.keys() & said.keys():
+        structured[name] = said[name]
+    ours = {name: said[name] for name in DecodingConfig.__dataclass_fields__.keys() & said.keys()}
+    for form in (found, said, structured, DecodingConfig(**ours)):
+        assert meant(form) == expected
+    only = {name: value for name, value in said.items() if value not in (None, False)}
+    assert meant(only) == expected
+
+
+def test_old_names_are_not_shown() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    TranslationAggdecTask.add_args(parser)
+    shown = parser.format_help()
+    assert not [old for old in OLD_NAMES if f"--{old.name.replace('_', '-')} " in shown]
+    assert "--draft-tokens auto|N|all" in shown and "--int8 [none|drafts|all]" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--block-size 3 --draft-tokens 4", "--block-size 3 contradicts --draft-tokens 4"),
+        ("--draft-nodes 3 --draft-tree 4", "--draft-nodes 3 contradicts --draft-tree 4"),
+        ("--draft-int8 --int8 none", "--draft-int8 True contradicts --int8 none"),
+        ("--acceptance top-k:5 --top-k 4", "--top-k 4 contradicts --acceptance top-k:5"),
+        ("--variant dedup=3 --dedup 4", "--dedup 4 contradicts --variant dedup 3"),
+    ],
+)
+def test_two_names_that_contradict_each_other(given: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}: give [^\n]* only$"):
+        read_settings(parsed(f"--decoding gad {given}"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--variant dedub=2", "--variant dedub=2: give key=value with a key of iad-match, copy-"),
+        ("--variant dedup", "--variant dedup: give key=value with a key of iad-match, copy-"),
+        ("--variant dedup=x", "--variant dedup=x: give a whole number"),
+        ("--variant lattice-least-probability=x", "--variant lattice-.*=x: give a number"),
+        ("--variant stop-rule=all", "--variant stop-rule=all: choose stock or any"),
+        ("--variant dedup=2,dedup=3", "--variant: dedup is given twice, as 2 and as 3"),
+        ("--stop-rule all", "--stop-rule all: choose stock or any"),
+        ("--acceptance top-kk", "--acceptance top-kk: give exact, top-beta:RANK:NATS, top-k:RANK"),
+        ("--acceptance top-k:a", "--acceptance top-k:a: give exact, "),
+        ("--acceptance top-k:2:3", "--acceptance top-k:2:3: give exact, "),
+        ("--acceptance top-k,top-beta", "--acceptance top-k,top-beta: give exact, "),
+        ("--acceptance min", "--acceptance min: give exact, "),
+        ("--acceptance top-k:0", "--acceptance top-k:0: the rank must be at least 1"),
+        ("--acceptance min:0", "--acceptance min:0: the number .* must be at least 1"),
+        ("--top-k 0", "--top-k 0: it must be at least 1"),
+    ],
+)
+def test_a_wrong_value_is_answered_by_the_right_ones(given: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}[^\n]*$"):
+        read_settings(parsed(given))
+
+
+def test_int8_alone_means_all(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    TranslationAggdecTask.add_args(parser)
+    for words in ("data --int8", "--int8 data", "--int8 --decoding iad data", "data --int8 all"):
+        found = parser.parse_args(words.split())
+        assert (found.data, found.int8) == ("data", "all"), words
+    assert parser.parse_args(["--int8", "drafts", "data"]).int8 == "drafts"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["data", "--int8", "sums"])
+    assert "--int8 sums: choose none, drafts, all" in capsys.readouterr().err
+    modes = {
+        True: "all",
+        False: None,
+        "true": "all",
+        "drafts": "drafts",
+        None: None,
+        "none": "none",
+    }
+    assert {value: read_settings({"int8": value}).int8 for value in modes} == modes
+
+
+def test_missing_options_have_their_defaults() -> None:
+    assert meant({}) == meant(Namespace()) == meant(DecodingConfig()) == vars(Settings())
+
+
+# Every option with a value that is not its default.
+GIVEN: dict[str, Any] = {
+    "draft_file": "drafts",
+    "drafter_path": "drafter.pt",
+    "draft_tokens": "2",
+    "draft_tree": "4",
+    "acceptance": "top-k:3",
+    "int8": "all",
+    "strict": 4,
+    "shortlist": 3,
+    "lattice": "tables",
+    "no_graphs": True,
+    "low_memory": True,
+    "draft_from": "source",
+} | {
+    f"variant {key}": f"{key}={one.choices[-1] if one.choices else 2}"
+    for key, one in VARIANTS.items()
+    if key != "iad-match"
+}
+GIVEN["variant iad-match"] = "iad-match=unique"
+
+
+WRITTEN = ("interleaved", "lattice", "heads")  # by models that are not here
+
+
+class Watched(Settings):
+    """Settings that remember which of them were looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Settings.__dataclass_fields__:
+            vars(self).setdefault("seen", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+def test_every_option_is_given_here() -> None:
+    names = {field.name for field in fields(DecodingConfig)} - {"_name", "bf16", "decoding"}
+    old = {field.name for field in fields(OldNames)}
+    assert {name.split()[0] for name in GIVEN} == names - old
+    assert {name.split()[1] for name in GIVEN if " " in name} == VARIANTS.keys()
+
+
+@pytest.mark.parametrize(
+    "source", ["auto", "source", "file", "interleaved", "lattice", "heads", "none"]
+)
+@pytest.mark.parametrize("decoding", METHODS)
+def test_every_option_is_read_or_announced(
+    decoding: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option that is not announced is refused, or looked at when the generator is built."""
+    model = make_model(make_task(), 1, "blockwise_transformer", block_size=3)
+    if decoding == "interleaved":
+        model = make_model(make_task(), 1, "interleaved_transformer")
+    drafter = make_model(make_task(), 1, "nar_drafter", block_size=3)
+    monkeypatch.setattr(gad, "load_drafter", lambda *_: drafter)
+    read = 0
+    for option, value in GIVEN.items():
+        said = {"drafter_path": "x", "draft_file": __file__ if source == "file" else None}
+        said |= {"decoding": decoding, "draft_from": source, option.split()[0]: value}
+        settings, name = read_settings(said, every=True), option.split()[-1].replace("-", "_")
+        if settings.spelt(name) in unused(settings, METHODS[decoding]) or name not in settings.said:
+            continue
+        watched = Watched(**vars(settings))
+        request = Request(
+            watched, make_task(decoding), [model], Namespace(beam=5), lambda: None, lambda *_: None
+        )
+        vars(watched)["seen"].clear()
+        try:
+            METHODS[decoding].build(request)
+        except (ValueError, FileNotFoundError):
+            continue  # refused, in one sentence
+        assert name in vars(watched)["seen"], f"{option} is neither read nor announced"
+        read += 1
+    assert read or decoding in ("stock", "lattice") or source in WRITTEN
