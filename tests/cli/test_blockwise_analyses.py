@@ -1,4 +1,4 @@
-"""``blockwise_multi30k.sh``: which models it trains, and its analyses; the scripts that it calls are only written down."""
+"""``blockwise_multi30k.sh``: which models it trains, and its analyses; what it calls is only written down."""
 
 from __future__ import annotations
 
