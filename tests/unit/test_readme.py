@@ -118,7 +118,7 @@ def sentences() -> list[str]:
         f"with `--int8` {ratio(base, ('beam5',), 'search5-int8', 1)} times",
         f"[{ratio('gad-base-trees', ('beam1',), 'gad', 1)} times `--beam 1`](docs/results/gad-base-trees.md)",
         f"[{ratio('gpu-base-fp32', ('fairseq beam 5',), 'GAD', 1)} times](docs/gpu.md)",
-        f"[{lists:,} n-best lists](docs/results/equality-beam-multi30k-de-en-test.md)",
+        f"[{lists:,} n-best lists](docs/results/equality.md)",
         f"[{changed}](docs/results/int8-quality-ua_gec-test.md)",
         f"F0.5 moved by {abs(moved):.1f} points",
         f"{count} test\nsentences",
