@@ -16,9 +16,8 @@ EOS = 2  # of every fairseq dictionary
 FIRST_POSITION = (
     2  # of a learned table: fairseq counts from behind the index of padding, which is 1
 )
-NEVER = (
-    -1e4
-)  # logit of a symbol that the model does not have: its probability is 0 in every precision
+# Logit of a symbol that the model does not have: its probability is 0 in every precision.
+NEVER = -1e4
 SAME_NAME = re.compile(r"(en|de)coder\.(layers\.\d+|layer_norm|layernorm_embedding)\..*")
 
 
@@ -33,10 +32,10 @@ def parameters(
         source, target: where their rows go.
 
     Raises:
-        ValueError: a parameter is missing.
+        ValueError: a parameter is missing or has another shape.
     """
     given = {name.removeprefix("model."): value for name, value in weights.items()}
-    found = {name: value for name, value in given.items() if SAME_NAME.fullmatch(name)}
+    found = _layers(folder, given)
     for part in ("encoder", "decoder"):
         found[f"{part}.version"] = torch.tensor([3.0])
         if folder.kind != "m2m_100":  # it has fairseq's own sinusoids
@@ -52,19 +51,28 @@ def parameters(
     return found | _embeddings(folder, tables, bias, source, target, found)
 
 
+def _layers(folder: Folder, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Layers and norms, which have fairseq's names."""
+    import transformers
+
+    with torch.device("meta"):  # shapes only
+        made = transformers.AutoModelForSeq2SeqLM.from_config(folder.config).model
+    shapes = {n: value.shape for n, value in made.state_dict().items() if SAME_NAME.fullmatch(n)}
+    wrong = [
+        name for name, shape in shapes.items() if name not in given or given[name].shape != shape
+    ]
+    if wrong:
+        raise ValueError(f"the weights in {folder.path} lack {wrong[0]}, or its shape is another")
+    return {name: given[name] for name in shapes}
+
+
 def _tables(folder: Folder, given: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings of source and target and the output's weights (V, C); shared ones are stored under any name."""
-    ends, shared = ("encoder.embed_tokens", "decoder.embed_tokens"), ["shared"]
     one = getattr(folder.config, "share_encoder_decoder_embeddings", True)
     tied = folder.config.tie_word_embeddings
-    output = ["lm_head"] if not tied else ["lm_head", ends[1]]
-    names = [[end, *(shared if one else ())] for end in ends]
-    if one:
-        names = [[*shared, *ends, *(output if tied else ())]] * 2
-    elif tied:
-        names[1] += ["lm_head"]
-    target = _first(folder, given, names[1])
-    source = target if one else _first(folder, given, names[0])
+    names = ["decoder.embed_tokens", *(["lm_head"] if tied else [])]
+    target = _first(folder, given, ["shared", "encoder.embed_tokens", *names] if one else names)
+    source = target if one else _first(folder, given, ["encoder.embed_tokens"])
     return source, target, target if tied else _first(folder, given, ["lm_head"])
 
 

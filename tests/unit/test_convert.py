@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from fairseq.data import Dictionary
 from torch.nn.functional import layer_norm
 
+from fairseq_aggdec.cli.convert import TO_PIECES
 from fairseq_aggdec.compat import CheckpointError, check_checkpoint
 from fairseq_aggdec.convert import folder as reading
 from fairseq_aggdec.convert.checkpoint import convert
@@ -67,6 +70,34 @@ def test_the_checkpoint_holds_data_only_and_shared_tables_once(tmp_path: Path) -
         assert (len(tables), len(different)) == (3, 1 if kind == "m2m_100" else 3)
         assert state["cfg"]["model"]["share_all_embeddings"] == (kind == "m2m_100")
         assert not other.training
+
+
+@pytest.mark.parametrize("suffix", ["", "</s>"])
+def test_text_becomes_pieces_with_its_code_whole(suffix: str, tmp_path: Path) -> None:
+    """The Python command that is printed where ``--bpe`` does not do."""
+    made = folders.tokenizer("marian", tmp_path)
+    arguments = [str(tmp_path / "source.spm"), *suffix.split()]
+    found = subprocess.run(
+        [sys.executable, "-c", TO_PIECES, *arguments],
+        input=f">>fra<< {folders.LINES[0]}\n{folders.LINES[1]}\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    expected = [made.tokenize(f">>fra<< {folders.LINES[0]}"), made.tokenize(folders.LINES[1])]
+    assert [line.split() for line in found.stdout.splitlines()] == [
+        [*row, *suffix.split()] for row in expected
+    ]
+
+
+def test_a_model_of_several_targets_is_told_how_to_name_one(tmp_path: Path) -> None:
+    _, made = folders.make("marian", tmp_path / "hf")
+    tokens = made.encoder | {">>fra<<": made.encoder.pop([*made.encoder][5])}
+    (tmp_path / "hf" / "vocab.json").write_text(json.dumps(tokens))
+    found = convert(tmp_path / "hf", tmp_path / "out", None, "mul")
+    assert found.suffix == "" and any(">>fra<< Hello" in note for note in found.notes)
+    assert Dictionary.load(str(tmp_path / "out" / "dict.mul.txt")).index(">>fra<<") > 3
 
 
 def as_bin(folder: Path) -> None:
@@ -153,6 +184,14 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no pieces": (
         lambda f: (f / "sentencepiece.bpe.model").unlink(),
         "tokenizer .* cannot be read",
+    ),
+    "no layer": (
+        lambda f: drop(f, "model.encoder.layers.1.fc1.bias"),
+        "lack encoder.layers.1.fc1.bias",
+    ),
+    "other layer": (
+        lambda f: save(f, **{"model.decoder.layers.0.fc2.bias": torch.ones(3)}),
+        "decoder.layers.0.fc2.bias, or its shape",
     ),
     "no table": (lambda f: drop(f, "model.shared.weight"), "lack shared"),
     "other size": (lambda f: save(f, **{"model.shared.weight": torch.ones(9, 32)}), "have 9 types"),
