@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import uvicorn
+from starlette.routing import BaseRoute
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import Codec
@@ -57,9 +58,13 @@ class Gate:
 
 
 @contextmanager
-def live(translator: Translator, **settings: Any) -> Iterator[httpx.Client]:
-    """A client of a service that listens."""
-    config = uvicorn.Config(Service(translator, Settings(**settings)).app, log_level="critical")
+def live(
+    translator: Translator, routes: Sequence[BaseRoute] = (), **settings: Any
+) -> Iterator[httpx.Client]:
+    """A client of a service that listens; ``routes`` are added to its own."""
+    service = Service(translator, Settings(**settings))
+    service.app.router.routes.extend(routes)
+    config = uvicorn.Config(service.app, log_level="critical")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

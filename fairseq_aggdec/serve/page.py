@@ -67,7 +67,7 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
             traces = [shown]
         else:
             best = _decode(translator, source)
-    drawn = [_drawn(one) for one in traces]
+    drawn = [_drawn(*one) for one in zip(traces, ("Call by call", "Tree"), strict=False)]
     return {
         "text": best.text,
         "calls": best.steps,
@@ -103,8 +103,8 @@ def _indices(translator: Translator, tokens: Sequence[str]) -> list[int]:
     return [*map(words.index, tokens), words.eos()]
 
 
-def _drawn(shown: trace.Trace) -> str:
+def _drawn(shown: trace.Trace, label: str) -> str:
     """A trace as a part of a page, what its colours mean first."""
     parts: Any = templates().get_template("trace.html").module
-    drawn = parts.section(shown, 1, trace.block)
+    drawn = parts.section(shown, label, trace.block)
     return f"{parts.legend(trace.legend([shown]))}{drawn}"
