@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.ahead import DeviceLoop, Emitted
@@ -38,7 +38,7 @@ class DraftOnlyLoop(DeviceLoop):
     def _proposed_from(self) -> tuple[int, Tensor]:
         return 0, next(self.drafter.model.parameters())
 
-    def _rooms(self, end: int) -> list[Memory]:
+    def _rooms(self, end: int) -> list[GraphMemory]:
         return []  # the drafter's alone
 
     def _keep_rows(self, rows: Sequence[int]) -> None:

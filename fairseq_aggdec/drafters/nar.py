@@ -21,7 +21,7 @@ from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
-from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
@@ -180,7 +180,7 @@ class NarDrafter(Warmed):
             and slots.reader.graphs.sources is not None
         )
 
-    def reserve(self, shape: Shape) -> Sequence[Memory]:
+    def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
         slots = self.slots
         assert isinstance(slots, CachedSlots)
         slots.reader.reserve(keys_beside(shape), self.longest)

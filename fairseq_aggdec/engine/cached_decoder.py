@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_aggdec.engine.attention import with_kernels
 from fairseq_aggdec.engine.compiled import needs_mask
 from fairseq_aggdec.engine.encoder import EncoderOut
-from fairseq_aggdec.engine.graphs.window_graphs import Kept, WindowGraphs
+from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.kv_cache import KVCache
@@ -128,7 +128,7 @@ class CachedDecoder:
         x = self.embedding(window)
         return self.packed.run(x, window, cache.entries, self.views[1], cache.memory_mask)
 
-    def run_on_grid(self, given: Tensor, window: GridWindow, kept: Kept) -> Tensor:
+    def run_on_grid(self, given: Tensor, window: GridWindow, kept: KeysValues) -> Tensor:
         """A window over other keys and values: tokens (N,) or what is read in their place (N, C) -> (N, C)."""
         x = given if given.is_floating_point() else self.embedding(window)
         memory = self.packed.split(kept.memory)

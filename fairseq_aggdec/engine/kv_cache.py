@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import CompiledLayers
-from fairseq_aggdec.engine.graphs.window_graphs import Kept, WindowGraphs
+from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.windows.masks import mask_of_rows
 from fairseq_aggdec.windows.transfer import to_device
 
@@ -52,7 +52,7 @@ class KVCache:
             self.entries = self._emptied(shape, like)
             self.memory, self.memory_mask = memory, mask
 
-    def _take(self, kept: Kept) -> None:
+    def _take(self, kept: KeysValues) -> None:
         self.entries, self.memory, self.memory_mask = kept
 
     def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:

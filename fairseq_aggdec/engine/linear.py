@@ -29,9 +29,14 @@ SMALL_PRODUCT = 2**19
 # Fewer rows than this are not filled up.
 FEW_ROWS = 4
 
-# oneDNN keeps 1024 prepared products with their scratch memory, one per shape; preparing one takes as long as ten rows.
-# So few rows are filled up to a round number, and fewer products are kept. Read before oneDNN's first product.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+
+def keep_fewer_products() -> None:
+    """Has oneDNN keep 256 prepared products instead of 1024, unless the environment says how many.
+
+    Each takes scratch memory, one for every shape; rows are filled up to a round number, so that 256 suffice. oneDNN
+    reads the number before its first product of the process.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
 def fast_kernels() -> bool:

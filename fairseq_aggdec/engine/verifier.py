@@ -63,9 +63,6 @@ class Verifier:
         precision: how the models compute.
         temperature: divides the logits before the softmax.
         leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
-
-    Attributes:
-        cached_only: without a cached decoder stock fairseq has to.
     """
 
     def __init__(
@@ -75,7 +72,7 @@ class Verifier:
         temperature: float = 1.0,
         leaves: bool = False,
     ):
-        self.strict, self.leaves, self.cached_only = precision.strict, leaves, False
+        self.strict, self.leaves = precision.strict, leaves
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
         precision = replace(precision, graphs=precision.graphs and not precision.strict)
@@ -89,10 +86,15 @@ class Verifier:
             if gap := member.decoder_gap or member.left:
                 raise ValueError(f"--strict needs the decoder of a stock Transformer, not {gap}")
 
-    def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
-        """Encodes ``src_tokens`` (B, S) and makes room for ``capacity`` target positions per row.
+    def start(
+        self, net_input: Mapping[str, Tensor], capacity: int, cached_only: bool = False
+    ) -> None:
+        """Encodes a batch.
 
-        With ``precision.strict`` there will never be room for more.
+        Args:
+            net_input: ``src_tokens`` (B, S).
+            capacity: target positions per row to make room for; with ``precision.strict`` the room never grows.
+            cached_only: needs cached decoders; where ``leaves`` is true, stock fairseq decodes with any other.
 
         Raises:
             LeftToStock: a model with which only stock fairseq decodes as it says, where ``leaves`` is true.
@@ -103,7 +105,7 @@ class Verifier:
         if self.strict:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
-        self._leave(self.cached_only)
+        self._leave(cached_only)
         unsure = self.leaves and any(member.unsure for member in self.members)
         device = net_input["src_tokens"].device
         with _same_random_numbers_where_left(device) if unsure else nullcontext():

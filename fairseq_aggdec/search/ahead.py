@@ -26,7 +26,7 @@ from fairseq_aggdec.engine.graphs.capture import Captured
 from fairseq_aggdec.engine.graphs.window_graphs import (
     CAPTURED_AT,
     ROWS,
-    Memory,
+    GraphMemory,
     grid_end,
     grid_rows,
 )
@@ -79,7 +79,7 @@ class DeviceLoop:
         """Gives up what was captured, and the pool of its memory with it: an empty one is not opened again."""
         self.captured: dict[tuple[object, ...], Captured] = {}
         # What was captured reads and writes: batches for which nothing is drafted do not have the drafter's memory.
-        self.over: dict[int, list[tuple[Memory, int]]] = {}
+        self.over: dict[int, list[tuple[GraphMemory, int]]] = {}
         self.pool: object = None
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
@@ -195,9 +195,9 @@ class DeviceLoop:
     def _proposed_from(self) -> tuple[int, Tensor]:
         return self.verifier.proposed_from
 
-    def _rooms(self, end: int) -> list[Memory]:
+    def _rooms(self, end: int) -> list[GraphMemory]:
         """The memory of the verifier's decoders, when all have room for ``end`` keys."""
-        found: list[Memory] = []
+        found: list[GraphMemory] = []
         for member in self.verifier.members:
             assert isinstance(member.decoder, CachedDecoder)
             member.decoder.reserve(end, self.longest)

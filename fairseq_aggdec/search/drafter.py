@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from fairseq_aggdec.engine.graphs.window_graphs import Memory
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.state import DecodeState
@@ -89,7 +89,7 @@ class DeviceDrafter(Drafter):
         """
         return None
 
-    def reserve(self, shape: Shape) -> Sequence[Memory]:
+    def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
         """Makes room for drafting beside windows of this shape; returns the memory that drafting reads and writes."""
         return []
 

@@ -265,9 +265,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
             types = None  # before the encoder: how many there are is asked of the device
             if self.shortlist is not None:
                 types = self.shortlist(batch.source)
-            self.verifier.cached_only = self.drafter.needs_cached_decoder
-            strict = self.verifier.strict
-            self.verifier.start(batch.net_input, limits.longest + 1 if strict else limits.capacity)
+            capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
+            self.verifier.start(batch.net_input, capacity, self.drafter.needs_cached_decoder)
             if types is not None:
                 self.verifier.restrict(types)
         start = beside.work if self.drafter.starts_beside else nullcontext

@@ -7,7 +7,6 @@ transfer, before any layer has been launched.
 
 from __future__ import annotations
 
-import weakref
 from array import array
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -88,8 +87,9 @@ class Watch(Protocol):
         """Says what came of the question."""
 
 
-# What was read of the batch that is decoded: tensors of the device, their versions, their copies on the host.
-_last: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
+HOST_COPY = (
+    "aggdec_host_copy"  # attribute of a tensor: its version, and its numbers then on the host
+)
 
 
 def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
@@ -108,17 +108,14 @@ def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
     found = read(wanted) if wanted else []
     for (watch, _), changed in zip(asked, found[len(tensors) :], strict=True):
         watch.answer(bool(changed))
-    # An inference tensor has no version.
-    _last[:] = [
-        (weakref.ref(tensor), tensor._version, host)
-        for tensor, host in zip(tensors, found, strict=False)
-        if not tensor.is_inference()
-    ]
+    for tensor, host in zip(tensors, found, strict=False):
+        if not tensor.is_inference():  # which has no version
+            setattr(tensor, HOST_COPY, (tensor._version, host))
 
 
 def on_host(tensor: Tensor) -> Tensor:
     """A tensor on the host; without a transfer where :func:`begin` has read it."""
-    for known, version, host in _last:
-        if known() is tensor and version == tensor._version:
-            return host
+    known: tuple[int, Tensor] | None = getattr(tensor, HOST_COPY, None)
+    if known is not None and known[0] == tensor._version:
+        return known[1]
     return tensor.cpu()

@@ -148,3 +148,11 @@ def test_a_batch_is_read_once(recorder: Recorder) -> None:
     assert on_host(source).tolist() == [[6, 6]]
     other = torch.tensor([[7, 8]]).to(DEVICE)
     assert on_host(other).tolist() == [[7, 8]]
+
+
+def test_a_batch_that_another_thread_reads_forgets_none(recorder: Recorder) -> None:
+    one, two = (torch.tensor([[5, token]]).to(DEVICE) for token in (6, 7))
+    begin([one], [])
+    begin([two], [])
+    assert asked(recorder, lambda: (on_host(one), on_host(two)))[BLOCKING] == 0
+    assert on_host(one).tolist() == [[5, 6]] and on_host(two).tolist() == [[5, 7]]

@@ -15,7 +15,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import StockEncoder
 from fairseq_aggdec.engine.graphs import window_graphs
 from fairseq_aggdec.engine.graphs.capture import Captured, made
-from fairseq_aggdec.engine.graphs.window_graphs import Kept, Size, Step
+from fairseq_aggdec.engine.graphs.window_graphs import CapturedStep, GridSize, KeysValues
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree
@@ -290,10 +290,10 @@ def test_a_step_has_no_break(tree: bool) -> None:
     net_input = make_batch(random_sources(3, 2))["net_input"]
     decoder.start(StockEncoder(model.encoder)(net_input), 2, 64)
     memory = list(decoder.cache.memory)
-    kept = Kept(decoder.cache.entries, memory, decoder.cache.memory_mask)
-    size = Size(2, 4, 64, memory[0].size(1), tree)
+    kept = KeysValues(decoder.cache.entries, memory, decoder.cache.memory_mask)
+    size = GridSize(2, 4, 64, memory[0].size(1), tree)
     tokens = torch.tensor([5, 6, 7, 8, 9])
-    step = Step(size, decoder.run_on_grid, kept, tokens, None)
+    step = CapturedStep(size, decoder.run_on_grid, kept, tokens, None)
     decoder.embedding.positions(8)
     step.given[:5] = tokens
     step.numbers[0, :5] = torch.arange(5)

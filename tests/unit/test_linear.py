@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,13 @@ def test_what_speaks_against_bfloat16(
     monkeypatch.setattr(linear, "kernels", lambda: library)
     found = linear.against_bfloat16()
     assert found is reason is None or (found and reason and reason in found)
+
+
+def test_a_users_number_of_prepared_products_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    for given, kept in ((None, "256"), ("7", "7")):
+        monkeypatch.delenv(name, raising=False)
+        if given:
+            monkeypatch.setenv(name, given)
+        linear.keep_fewer_products()
+        assert os.environ[name] == kept

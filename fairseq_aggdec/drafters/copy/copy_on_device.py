@@ -35,7 +35,7 @@ class CopyBoard:
         runs: (S + 1, L) int64.
         places: (S + 1, 4) int64: the cursor, L where the output stands nowhere; the last token that was copied;
             whether the cursor stands where a token was replaced; the tokens of the text.
-        generation, sources: see :class:`~fairseq_aggdec.engine.graphs.window_graphs.Memory`.
+        generation, sources: see :class:`~fairseq_aggdec.engine.graphs.window_graphs.GraphMemory`.
     """
 
     def __init__(self, match: str, device: torch.device):

@@ -12,7 +12,7 @@ from fairseq_aggdec.budget.copy_account import CopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
-from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, Memory
+from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -155,7 +155,7 @@ class CopyDrafter(DeviceDrafter):
         self.on_device.set([text.tokens for text in self.texts], starts)
         return min(limit, most)
 
-    def reserve(self, shape: Shape) -> Sequence[Memory]:
+    def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
         assert self.on_device is not None
         return [self.on_device]
 

@@ -1,6 +1,6 @@
 """CUDA graphs: what a function asks of a GPU is captured once, and asked again in one launch.
 
-A graph reads and writes the memory that it was captured with, so all that changes between two replays stands in tensors
+A graph reads and writes the memory that it was captured with. So all that changes between two replays is in tensors
 that stay where they are. Nothing in the function may look at a number of the device or depend on one of the host.
 """
 

@@ -23,12 +23,12 @@ from fairseq_aggdec.windows.window import Window
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)
-SHORTEST = WORD  # keys of a cache or of a source: so many, or twice, four times, ... so many
-# A size is captured when it comes for this time: one that comes once would cost more than it saves.
+SHORTEST = WORD  # keys of the smallest cache or source; sizes double from here
+# A size is captured when it is met for this time: a size that is met once would cost more than it saves.
 CAPTURED_AT = 2
 
 
-class Kept(NamedTuple):
+class KeysValues(NamedTuple):
     """Keys and values that a step works on.
 
     Attributes:
@@ -42,8 +42,15 @@ class Kept(NamedTuple):
     memory_mask: Tensor | None
 
 
-class Size(NamedTuple):
-    """Of a captured step: rows R, slots of each W, keys E that they see of the cache, keys of sources S; of trees."""
+class GridSize(NamedTuple):
+    """Of a captured step.
+
+    Attributes:
+        rows, width: R rows of W slots.
+        end: keys of the cache that a slot may see.
+        sources: keys of a source.
+        tree: the windows are trees.
+    """
 
     rows: int
     width: int
@@ -53,7 +60,7 @@ class Size(NamedTuple):
 
 
 # What is read at each position, tokens (N,) or vectors (N, C), the window and its keys -> features (N, C).
-Run = Callable[[Tensor, GridWindow, Kept], Tensor]
+Run = Callable[[Tensor, GridWindow, KeysValues], Tensor]
 
 
 class Room:
@@ -65,22 +72,22 @@ class Room:
         like: has the device and the precision.
     """
 
-    def __init__(self, layers: int, width: int, size: Size, like: Tensor):
+    def __init__(self, layers: int, width: int, size: GridSize, like: Tensor):
         self.size = size
         self.cache = like.new_zeros(layers, size.rows, size.end, width)
         self.memory = like.new_zeros(layers, size.rows, size.sources, width)
         self.mask = like.new_zeros(size.rows, 1, 1, size.sources)
 
-    def part(self, size: Size) -> Kept:
-        """That of a captured step, views."""
-        return Kept(
+    def part(self, size: GridSize) -> KeysValues:
+        """Views of the memory that a captured step of this size reads and writes."""
+        return KeysValues(
             self.cache[:, : size.rows, : size.end],
             self.memory[:, : size.rows, : size.sources].unbind(0),
             self.mask[: size.rows, :, :, : size.sources],
         )
 
 
-class Step:
+class CapturedStep:
     """The step for one size.
 
     Args:
@@ -91,7 +98,7 @@ class Step:
         pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
     """
 
-    def __init__(self, size: Size, run: Run, kept: Kept, given: Tensor, pool: object):
+    def __init__(self, size: GridSize, run: Run, kept: KeysValues, given: Tensor, pool: object):
         self.size, self.run, self.kept, self.pool = size, run, kept, pool
         slots = size.rows * size.width
         self.given = given.new_zeros(slots, *given.shape[1:])
@@ -134,7 +141,7 @@ class Step:
         return self.run(given, window, self.kept)
 
 
-class Memory(Protocol):
+class GraphMemory(Protocol):
     """What a captured function reads and writes.
 
     Attributes:
@@ -159,9 +166,11 @@ class WindowGraphs:
     def __init__(self, run: Run, device: torch.device):
         self.run, self.pool = run, torch.cuda.graph_pool_handle()
         self.room: Room | None = None
-        self.steps: dict[Size, Step] = {}
-        self.met: Counter[Size] = Counter()
-        self.batch: Size | None = None  # what the batch is given of the room; None: it does not fit
+        self.steps: dict[GridSize, CapturedStep] = {}
+        self.met: Counter[GridSize] = Counter()
+        self.batch: GridSize | None = (
+            None  # what the batch is given of the room; None: it does not fit
+        )
         self.longest = SHORTEST
         self.generation = 0
 
@@ -169,20 +178,22 @@ class WindowGraphs:
     def sources(self) -> int | None:
         return self.batch.sources if self.batch else None
 
-    def start(self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int) -> Kept:
+    def start(
+        self, kv: Sequence[Tensor], mask: Tensor | None, rows: int, capacity: int
+    ) -> KeysValues:
         """Takes up a batch: keys and values (B, S, 2C) of its sources by layer, their mask, rows, cache places.
 
         Returns:
-            where they stand now, and the cache.
+            the memory where they are now, with an empty cache.
         """
         layers, (_, length, width) = len(kv), kv[0].shape
         self.batch = None
         if rows > ROWS[-1]:
-            return Kept(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
+            return KeysValues(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
         self.longest = max(self.longest, capacity)
-        self.batch = Size(grid_rows(rows), 0, grid_end(self.longest), grid_end(length))
+        self.batch = GridSize(grid_rows(rows), 0, grid_end(self.longest), grid_end(length))
         room = self._room(layers, width, kv[0])
-        whole, part = room.part(self.batch), room.part(Size(rows, 0, self.batch.end, length))
+        whole, part = room.part(self.batch), room.part(GridSize(rows, 0, self.batch.end, length))
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
         whole.cache.zero_()
         assert whole.memory_mask is not None and part.memory_mask is not None
@@ -198,7 +209,7 @@ class WindowGraphs:
         assert self.batch is not None
         if self.room is not None:
             rows, _, end, sources, _ = map(max, self.room.size, self.batch)
-            wanted = Size(rows, 0, end, sources)
+            wanted = GridSize(rows, 0, end, sources)
             if wanted == self.room.size:
                 return self.room
         else:
@@ -213,8 +224,8 @@ class WindowGraphs:
         self.pool = torch.cuda.graph_pool_handle()  # an empty one is not opened again
         self.generation += 1
 
-    def part(self, rows: int, end: int) -> Kept | None:
-        """Where a grid of so many rows finds its first ``end`` keys; None: the batch is not in the room."""
+    def part(self, rows: int, end: int) -> KeysValues | None:
+        """Memory of the first ``rows`` rows and ``end`` keys of the batch; None: the batch is not in the room."""
         if self.batch is None or self.room is None:
             return None
         return self.room.part(self.batch._replace(rows=rows, end=end))
@@ -232,24 +243,24 @@ class WindowGraphs:
             return None
         width = WIDTHS[bisect_left(WIDTHS, window.width)]
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
-        size = Size(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
+        size = GridSize(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
         self.met[size] += 1
         if self.met[size] < CAPTURED_AT:
             return None
         assert self.room is not None
         read = given()
         if size not in self.steps:
-            self.steps[size] = Step(size, self.run, self.room.part(size), read, self.pool)
+            self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read, self.pool)
         return self.steps[size](window, read)
 
 
 def grid_rows(rows: int) -> int:
-    """The step that has room for so many rows."""
+    """Rows of the smallest step with room for ``rows``."""
     return ROWS[bisect_left(ROWS, rows)]
 
 
 def grid_end(keys: int) -> int:
-    """The step that has room for so many keys."""
+    """Keys of the smallest step with room for ``keys``."""
     size = SHORTEST
     while size < keys:
         size *= 2

@@ -62,7 +62,6 @@ class BeamGenerator(CachedGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
-        self.verifier.cached_only = True  # trees of prefixes
         self.budget: Budget | None = None
         self.searches: list[SentenceSearch] = []
 
@@ -77,7 +76,8 @@ class BeamGenerator(CachedGenerator):
         limits = self._limits(batch)
         self.searches = searches = self._searches(batch, limits)
         with self.counters.clock("encoder"):
-            self.verifier.start(batch.net_input, self.beam_size * limits.capacity)
+            capacity = self.beam_size * limits.capacity
+            self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
         search_of_all = self.search_type(
             list(searches),
             self.options,
