@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
 from fairseq_aggdec.search.beam.search import SentenceSearch
-from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.drafter import Drafter, DrafterAround
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
 
@@ -42,19 +41,17 @@ class Watcher:
         return Watched(drafter, self)
 
 
-class Watched:
-    """Another drafter, whose iterations a watcher sees. The loop then runs on the host, also on a GPU."""
+class Watched(DrafterAround):
+    """Another drafter, whose iterations a watcher sees."""
 
     def __init__(self, drafter: Drafter, watcher: Watcher):
-        self.drafter, self.watcher = drafter, watcher
+        super().__init__(drafter)
+        self.watcher = watcher
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         for row in state.rows:
             self.watcher.upto(row.index, row.tokens[1:])
-        self.drafter.observe(verdict, state)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.drafter, name)
+        super().observe(verdict, state)
 
 
 def certain(search: SentenceSearch) -> list[int]:

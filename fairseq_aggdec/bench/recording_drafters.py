@@ -10,13 +10,13 @@ from torch import Tensor
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.drafter import Drafter, DrafterAround, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
-class RecordingDrafter(Drafter):
+class RecordingDrafter(DrafterAround):
     """Lets ``drafter`` propose and keeps what was proposed and what became of it.
 
     The loop must accept with :meth:`watched`, from which the verifier's choices are known.
@@ -26,11 +26,12 @@ class RecordingDrafter(Drafter):
     """
 
     def __init__(self, drafter: Drafter, pad: int):
-        self.drafter, self.pad = drafter, pad
+        super().__init__(drafter)
+        self.pad = pad
         self.records: list[Record] = []
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        self.drafter.start(sample, verifier, state)
+        super().start(sample, verifier, state)
         sources = sample["net_input"]["src_tokens"].tolist()
         self.open = [
             Record(sentence, [token for token in source if token != self.pad])
@@ -48,9 +49,6 @@ class RecordingDrafter(Drafter):
             return accept(logits, choices, drafted, tree)
 
         return watching
-
-    def draft(self, state: DecodeState) -> Draft:
-        return self.drafter.draft(state)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         window = verdict.window
@@ -75,10 +73,7 @@ class RecordingDrafter(Drafter):
                 )
             )
             first += width
-        self.drafter.observe(verdict, state)
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        self.drafter.keep_rows(rows)
+        super().observe(verdict, state)
 
 
 class ReplayDrafter(Drafter):

@@ -1,7 +1,7 @@
 """What a drafter is: the base class, what the loop on a GPU asks for more, and the drafter that proposes nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -51,10 +51,9 @@ class Drafter:
     def forget(self) -> None:
         """Forgets what was learned from earlier batches, except measured times."""
 
-    @contextmanager
-    def always(self) -> Iterator[None]:
+    def always(self) -> AbstractContextManager[None]:
         """Drafts in every iteration meanwhile, and learns nothing but times; used while it warms up."""
-        yield
+        return nullcontext()
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""
@@ -68,6 +67,48 @@ class Drafter:
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Some sentences have ended: keeps what it knows of the given rows, in this order."""
+
+
+class DrafterAround(Drafter):
+    """Hands everything on to another drafter, so that a class that inherits can look on. The loop then runs on the
+    host, also on a GPU."""
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+        self.needs_cached_decoder = drafter.needs_cached_decoder
+        self.starts_beside = drafter.starts_beside
+
+    @property
+    def warms_up(self) -> bool:
+        return self.drafter.warms_up
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return self.drafter.watches
+
+    def reads(self, sample: Mapping) -> Sequence[Tensor]:
+        return self.drafter.reads(sample)
+
+    def prepare(self, verifier: Verifier) -> None:
+        self.drafter.prepare(verifier)
+
+    def forget(self) -> None:
+        self.drafter.forget()
+
+    def always(self) -> AbstractContextManager[None]:
+        return self.drafter.always()
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        self.drafter.start(sample, verifier, state)
+
+    def draft(self, state: DecodeState) -> Draft:
+        return self.drafter.draft(state)
+
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        self.drafter.observe(verdict, state)
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        self.drafter.keep_rows(rows)
 
 
 class DeviceDrafter(Drafter):

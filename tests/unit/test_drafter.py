@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch
 from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.drafters.trees import Grown, TreeGrower
-from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, DrafterAround, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
 from tests.support import generate, make_batch, make_model, make_task
@@ -39,6 +41,24 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
     assert not (drafter.warms_up or drafter.starts_beside or drafter.needs_cached_decoder)
     assert not (drafter.watches or drafter.reads({}))
     assert drafter.wait is None and drafter.encoder_seconds == 0.0
+
+
+def test_a_drafter_around_another_hands_everything_on() -> None:
+    """Every method and trait of the base class, those that will be added too."""
+    inner = mock.MagicMock(spec=Drafter)
+    inner.needs_cached_decoder, inner.starts_beside = True, True
+    around = DrafterAround(inner)
+    assert around.needs_cached_decoder and around.starts_beside
+    told_apart = {"encoder_seconds", "wait", "needs_cached_decoder", "starts_beside"}
+    for name, value in vars(Drafter).items():
+        if name.startswith("_") or name in told_apart:
+            continue
+        if isinstance(value, property):
+            assert getattr(around, name) is getattr(inner, name)
+            continue
+        arguments = [mock.sentinel.told] * (len(inspect.signature(value).parameters) - 1)
+        getattr(around, name)(*arguments)
+        getattr(inner, name).assert_called_once_with(*arguments)
 
 
 def test_a_drafter_must_draft() -> None:
