@@ -12,53 +12,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account, NodeBudget
-from fairseq_aggdec.budget.call_cost import IterationClock
-from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
-from fairseq_aggdec.drafters.trees import TreeGrower, Warmed
+from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
+from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.errors import broken_weight
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import AS_VERIFIED, BlockDraft, Draft, Proposing, Verdict
+from fairseq_aggdec.windows.draft import BlockDraft, Draft, Verdict
 from fairseq_aggdec.windows.transfer import rows_at, to_device
 
 logger = logging.getLogger(__name__)
 
 
-class BlockwiseHeadsDrafter(Warmed):
-    """Drafts the proposals of heads 2 to k; nothing in the first iteration, which has no features yet, but where heads
-    with layers have learned some for it.
+class BlockwiseHeadsDrafter(ModelDrafter):
+    """Drafts the proposals of heads 2 to k, at most as many as there are trained heads.
 
-    Args:
-        account: says how many tokens to draft, fewer than there are trained heads.
-        proposing: how proposals are computed.
-        nodes: how large the tree is that is drafted for each row; None: one path is drafted.
-
-    Heads with weights that are not finite numbers propose nothing.
+    In the first iteration, which has no features yet, it drafts nothing, unless heads with layers have learned some for
+    it. Heads with weights that are not finite numbers propose nothing.
     """
 
     reads_features = True
     needs_cached_decoder = True  # whose heads it reads
     layered = False  # heads have layers, which the device alone does not run
-
-    def __init__(
-        self,
-        account: Account,
-        proposing: Proposing = AS_VERIFIED,
-        nodes: NodeBudget | None = None,
-    ):
-        self.account, self.proposing = account, proposing
-        self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
-        self.checked: Any = None
-        self.clock = IterationClock()
-        self.broken = False
+    broken = False
+    checked: Any = None
 
     def prepare(self, verifier: Verifier) -> None:
         """Looks at the weights now instead of with the first batch."""
@@ -66,9 +46,7 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.account.start([row.tokens for row in state.rows])
-        self.timed = self.account.learned and state.device.type == "cuda"
-        self.clock.start(state.device.type, anew=self.timed)
+        self.start_account(state)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -86,18 +64,12 @@ class BlockwiseHeadsDrafter(Warmed):
         if member.watch is self.checked:
             return
         self.checked, decoder = member.watch, member.model.decoder
-        self.chain: FastChain | None = None
         self.layered = decoder.head_layers is not None
-        weight = broken_weight(decoder.heads)
-        if decoder.head_layers is not None:
-            weight = weight or broken_weight(decoder.head_layers)
-        if decoder.chain is not None:
-            weight = weight or broken_weight(decoder.chain)
-            self.chain = FastChain(decoder, replace(member.precision, int8=self.proposing.int8))
-        self.proposer: Proposer | None = None
-        if isinstance(member.decoder, CachedDecoder):
-            vocabulary = member.decoder.packed.draft_projection(self.proposing)
-            self.proposer = proposer(decoder, vocabulary, self.chain)
+        parts = (decoder.heads, decoder.head_layers, decoder.chain)
+        broken = (broken_weight(part) for part in parts if part is not None)
+        weight = next((name for name in broken if name is not None), None)
+        fast = member.decoder.packed if isinstance(member.decoder, CachedDecoder) else None
+        self.lay_out(decoder, replace(member.precision, int8=self.proposing.int8), fast)
         self.broken = weight is not None
         if weight is not None:
             logger.warning(
@@ -106,32 +78,25 @@ class BlockwiseHeadsDrafter(Warmed):
             )
 
     def draft(self, state: DecodeState) -> Draft:
-        if self.timed:
-            torch.cuda.synchronize()
-        nothing = Draft([()] * len(state.rows))
-        idle = self.features is None or self.broken
-        size = 0 if idle else self.account.plan(len(state.rows))
-        if self.account.timing:
-            self.clock.begin()
+        size = self.plan(state, idle=self.features is None or self.broken)
         if self.features is None or size == 0:
-            return nothing
+            return Draft([()] * len(state.rows))
         self._place()
         read = rows_at(self.features, self.places)  # (B, C)
         room = [min(size, row.end - row.position) for row in state.rows]
-        before = [row.tokens[-1] for row in state.rows]
-        last = to_device(before, state.device)
-        if self.proposer is not None:
-            slots = size if self.trees is None else self.trees.slots(size)
-            features = self.verifier.heads.proposed_features(read, slots + 1, self.proposing, last)
-            grow = functools.partial(self.proposer.grow, features)
-            draft = paths if self.trees is None else self.trees.compiled
-            return draft(grow, slots, before, room, state.eos)
+        last = to_device(last_tokens(state), state.device)
+        if (proposer := self.proposer) is not None:
+
+            def propose(slots: int) -> Grow:
+                heads, how = self.verifier.heads, self.proposing
+                features = heads.proposed_features(read, slots + 1, how, last)
+                return functools.partial(proposer.grow, features)
+
+            return self.compiled(propose, size, state, room)
         if self.trees is None:
             return BlockDraft(self._proposed(read, last, size), room)
         features, logits = self.verifier.propose(read, size + 1, self.proposing, last)
-        if self.chain is None:
-            return self.trees.alone(logits, room, state.eos)
-        return self.trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
+        return self.grown(self.trees, features, logits, last, room, state.eos)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
@@ -147,11 +112,8 @@ class BlockwiseHeadsDrafter(Warmed):
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
-        # (B, size, C) and (B, size, M)
         features, logits = self.verifier.propose(features, size + 1, self.proposing, last)
-        if self.chain is not None:
-            return self.chain.choose(features, logits, last)
-        return first_largest(logits.flatten(0, 1)).view(-1, size)
+        return self.chosen(features, logits, last)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         assert verdict.said is not None
@@ -162,13 +124,6 @@ class BlockwiseHeadsDrafter(Warmed):
         """Finds the places that the heads read, which is not done where nothing is drafted."""
         if self.last is not None:
             self.places, self.last = self.last.last_places(), None
-
-    def forget(self) -> None:
-        """Forgets what was learned from the batches before."""
-        if self.trees is not None:
-            self.trees.forget()
-        if (proposer := getattr(self, "proposer", None)) is not None:  # made with the fast forms
-            proposer.forget()
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self._place()

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.account import Account, NodeBudget
-from fairseq_aggdec.budget.call_cost import IterationClock
-from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower, Warmed
+from fairseq_aggdec.drafters.model_drafter import ModelDrafter
+from fairseq_aggdec.drafters.trees import CANDIDATES, TreeGrower
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.lattice.generator import LatticeGenerator
@@ -34,7 +34,7 @@ NONE = -30.0
 LONGEST = 16
 
 
-class Table:
+class LatticeTable:
     """The likeliest M candidates of each of T positions of B lattices, and what follows what.
 
     Args:
@@ -115,7 +115,7 @@ class Table:
         return tokens, scores
 
 
-class LatticeTreeDrafter(Warmed):
+class LatticeTreeDrafter(ModelDrafter):
     """Drafts the likeliest paths of a lattice; nothing more once its scores were not finite numbers.
 
     Args:
@@ -128,9 +128,9 @@ class LatticeTreeDrafter(Warmed):
     def __init__(
         self, generator: LatticeGenerator, model: Any, account: Account, budget: NodeBudget
     ):
-        self.generator, self.model, self.account = generator, model, account
+        super().__init__(account)
+        self.generator, self.model = generator, model
         self.trees: TreeGrower = TreeGrower(budget, account.cost)
-        self.clock = IterationClock()
         self.broken, self.once = False, 0.0
 
     @property
@@ -141,14 +141,10 @@ class LatticeTreeDrafter(Warmed):
         """Packs the weights of the scorer now instead of before the first draft."""
         self.generator.prepare()
 
-    def forget(self) -> None:
-        """Forgets what was learned from the batches before."""
-        self.trees.forget()
-
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         follow(self.model, verifier)
         self.net_input: Mapping[str, Tensor] | None = sample["net_input"]  # until a table is made
-        self.table: Table | None = None
+        self.table: LatticeTable | None = None
         rows = len(state.rows)
         self.kept = list(range(rows))
         self.places = [0] * rows
@@ -157,9 +153,7 @@ class LatticeTreeDrafter(Warmed):
         self.clock.start(state.device.type, anew=state.device.type == "cuda")
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.account.plan(len(state.rows))
-        if self.account.timing:
-            self.clock.begin()
+        size = self.plan(state)
         self.once = 0.0
         nothing = Draft([()] * len(state.rows))
         if size == 0 or self.broken:
@@ -196,7 +190,7 @@ class LatticeTreeDrafter(Warmed):
                 "on, decoding is one by one"
             )
             return
-        self.table = Table(lattice, first, edges)
+        self.table = LatticeTable(lattice, first, edges)
         if len(self.kept) < len(net_input["src_tokens"]):
             self.table.keep_rows(self.kept)  # some ended before anything was drafted
 

@@ -15,18 +15,16 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.account import Account, NodeBudget
-from fairseq_aggdec.budget.call_cost import IterationClock
-from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
+from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
+from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
-from fairseq_aggdec.drafters.trees import Grow, TreeGrower, Warmed
+from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
-from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -45,7 +43,7 @@ from fairseq_aggdec.windows.transfer import Told, Watch, to_device
 logger = logging.getLogger(__name__)
 
 
-class NarDrafter(Warmed):
+class NarDrafter(ModelDrafter):
     """Proposes what the slots of a drafter say, up to ``</s>`` and to the row's end.
 
     Args:
@@ -67,17 +65,15 @@ class NarDrafter(Warmed):
         proposing: Proposing = AS_VERIFIED,
         nodes: NodeBudget | None = None,
     ):
-        self.account = account or Account(model.decoder.block_size)
-        self.trees = None if nodes is None else TreeGrower(nodes, self.account.cost)
+        super().__init__(account or Account(model.decoder.block_size), proposing, nodes)
         self.encoded_before = 0.0
-        self.model, self.proposing = model, proposing
+        self.model = model
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
         self.watch: ModelWatch | None = None
         self.verifier_model: Any = None
         self.broken, self.doubt = False, Doubt()
         self.finite: Told | None = None
-        self.clock = IterationClock()
         # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
         self.starts_beside = not model.shares_encoder and not self.account.learned
 
@@ -89,13 +85,9 @@ class NarDrafter(Warmed):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
-        self.account.start([row.tokens for row in state.rows])
+        self.start_account(state)
         self.verifier = verifier
         follow(self.model, verifier)
-        # Not when it is made: training moves the models after that.
-        timed = self.account.learned and state.device.type == "cuda"
-        self.wait = torch.cuda.synchronize if timed else None
-        self.clock.start(state.device.type, anew=timed)
         length = sample["net_input"]["src_tokens"].size(1)
         self.readable = self.model.shares_encoder or can_read(self.model.encoder, length)
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
@@ -107,11 +99,7 @@ class NarDrafter(Warmed):
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
-        if self.wait is not None:
-            self.wait()
-        block_size = self.account.plan(len(state.rows))
-        if self.account.timing:
-            self.clock.begin()
+        block_size = self.plan(state)
         self.encoded_before = self.encoder_seconds
         if block_size == 0:
             return Draft([()] * len(state.rows))
@@ -127,11 +115,14 @@ class NarDrafter(Warmed):
     def _drafted(self, state: DecodeState, block_size: int, room: Sequence[int]) -> Draft:
         """What the slots say, no more than there is ``room`` for."""
         if self.proposer is not None:
-            return self._proposed(self.proposer, state, block_size, room)
+            propose = functools.partial(self._growing, self.proposer, state)
+            return self.compiled(propose, block_size, state, room)
+        last = self._last(state)
         if self.trees is not None:
-            return self._tree(self.trees, state, block_size, room)
-        features = self._features(state, block_size)
-        block = self._chosen(features, self._last(state))
+            features = self._features(state, self.trees.slots(block_size))
+            logits = self.slots.slot_logits(features, self.proposing)
+            return self.grown(self.trees, features, logits, last, room, state.eos)
+        block = self._chosen(self._features(state, block_size), last)
         if block.is_cuda:
             # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
             return BlockDraft(block, room)
@@ -142,18 +133,12 @@ class NarDrafter(Warmed):
             drafts.append(tokens[:most])
         return Draft(drafts)
 
-    def _proposed(
-        self, proposer: Proposer, state: DecodeState, block_size: int, room: Sequence[int]
-    ) -> Draft:
-        """The same in the compiled library, if need be with a look at the features."""
-        size = block_size if self.trees is None else self.trees.slots(block_size)
+    def _growing(self, proposer: Proposer, state: DecodeState, size: int) -> Grow:
+        """Grows trees of ``size`` slots, in one call with the decoder unless the features are looked at."""
         slots = self.slots
         if isinstance(slots, CachedSlots) and slots.grows and not self.doubt.due:
-            grow: Grow = functools.partial(slots.grow, proposer, self._prefixes(state), size)
-        else:
-            grow = functools.partial(proposer.grow, self._features(state, size))
-        draft = paths if self.trees is None else self.trees.compiled
-        return draft(grow, size, [row.tokens[-1] for row in state.rows], room, state.eos)
+            return functools.partial(slots.grow, proposer, self._prefixes(state), size)
+        return functools.partial(proposer.grow, self._features(state, size))
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
@@ -204,18 +189,6 @@ class NarDrafter(Warmed):
         super().observe_batch(verdict)
         self.doubt.observe(verdict.drafted, verdict.accepted)
 
-    def _tree(
-        self, trees: TreeGrower, state: DecodeState, block_size: int, room: Sequence[int]
-    ) -> Draft:
-        """The likeliest paths of every row, no longer than there is room for."""
-        features = self._features(state, trees.slots(block_size))
-        logits = self.slots.slot_logits(features, self.proposing)
-        if self.chain is None:
-            return trees.alone(logits, room, state.eos)
-        last = self._last(state)
-        assert last is not None
-        return trees.draft(*self.chain.pairs(features, logits, last), room, state.eos)
-
     def logits(self, state: DecodeState, block_size: int) -> Tensor:
         """(B, k, M) logits of the ``block_size`` tokens that follow what each row has committed.
 
@@ -226,22 +199,15 @@ class NarDrafter(Warmed):
 
     def _last(self, state: DecodeState) -> Tensor | None:
         """(B,) the last token of each row, which only a chain hears."""
-        if self.chain is None:
-            return None
-        return to_device([row.tokens[-1] for row in state.rows], state.device)
+        return None if self.chain is None else to_device(last_tokens(state), state.device)
 
     def _chosen(self, features: Tensor, last: Tensor | None) -> Tensor:
         """(B, k) int64, the block made of the slots' features (B, k, C) behind the last tokens (B,)."""
-        logits = self.slots.slot_logits(features, self.proposing)
-        if self.chain is None:
-            return first_largest(logits.flatten(0, 1)).view(logits.shape[:2])
-        assert last is not None
-        return self.chain.choose(features, logits, last)
+        return self.chosen(features, self.slots.slot_logits(features, self.proposing), last)
 
     def _logits(self, features: Tensor, last: Tensor | None) -> Tensor:
-        """The same, but (B, k, M) what the slots say of their tokens."""
-        if self.chain is not None:
-            assert last is not None
+        """(B, k, M) what the slots say of the tokens of :meth:`_chosen`."""
+        if self.chain is not None and last is not None:
             before = tokens_before(last, self._chosen(features, last))
             features = self.chain.told(features, before.unsqueeze(2)).squeeze(2)
         return self.slots.slot_logits(features, self.proposing)
@@ -276,13 +242,6 @@ class NarDrafter(Warmed):
             own = verdict.of_own()
             self.doubt.observe(own.drafted, own.accepted)
 
-    def forget(self) -> None:
-        """Forgets what was learned from the batches before."""
-        if self.trees is not None:
-            self.trees.forget()
-        if (proposer := getattr(self, "proposer", None)) is not None:  # made with the fast forms
-            proposer.forget()
-
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
         if self.sample is None:
@@ -312,17 +271,12 @@ class NarDrafter(Warmed):
         parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
         watch = ModelWatch(parts, [model])
         self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
-        fast_decoder = decoder_gap(model.decoder) is None
         self.slots: Slots = LayerSlots(model)
-        if fast_decoder:
+        packed = None
+        if decoder_gap(model.decoder) is None:
             self.slots = CachedSlots(model, self.precision)
-        self.chain: FastChain | None = None
-        if model.decoder.chain is not None:
-            self.chain = FastChain(model.decoder, self.precision)
-        self.proposer: Proposer | None = None
-        if isinstance(self.slots, CachedSlots):
-            vocabulary = self.slots.reader.packed.draft_projection(self.proposing)
-            self.proposer = proposer(model.decoder, vocabulary, self.chain)
+            packed = self.slots.reader.packed
+        self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
         if weight := broken_weight(model):
             self._stop(f"NaN or infinity in its weight {weight}")

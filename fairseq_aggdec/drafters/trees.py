@@ -10,8 +10,7 @@ likeliest next token and the next likely one in its own place become candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -19,17 +18,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.calibration import Calibration
-from fairseq_aggdec.budget.call_cost import CallCost, IterationClock
-from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.windows.draft import BatchVerdict, Draft, TreeDraft, Verdict
+from fairseq_aggdec.budget.call_cost import CallCost
+from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 8.0
-WARM_UP_NODES = 6
 # From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
 CPU = torch.device("cpu")
@@ -246,47 +243,3 @@ class TreeGrower:
                 for node, (slot, parent) in enumerate(zip(tree.slots, tree.parents, strict=True), 1)
                 if parent in standing
             )
-
-
-class Warmed(DeviceDrafter):
-    """A drafter that chooses how much to draft."""
-
-    account: Account
-    trees: TreeGrower | None
-    clock: IterationClock
-
-    def learn(self, verdict: Verdict, once: float = 0.0) -> None:
-        """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
-        trees, seconds = self.trees, self.account.ended(self.clock, verdict.own)
-        if seconds is None:
-            if trees is not None:
-                trees.trees = []
-            return
-        if self.learns_times:
-            self.account.learn(verdict, seconds, once)
-        if trees is not None:
-            trees.observe(verdict.of_own())
-
-    def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.account.batch_ended(verdict.clean, verdict.gain)
-
-    @property
-    def learns_times(self) -> bool:
-        """Whether it decides by measured times."""
-        return self.account.learned or (self.trees is not None and self.trees.budget.learned)
-
-    @property
-    def warms_up(self) -> bool:
-        return self.learns_times
-
-    @contextmanager
-    def always(self) -> Iterator[None]:
-        kept = self.account, self.trees
-        self.account = Account(self.account.size)
-        if self.trees is not None:
-            branches = self.trees.budget.branches
-            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches), self.account.cost)
-        try:
-            yield
-        finally:
-            self.account, self.trees = kept

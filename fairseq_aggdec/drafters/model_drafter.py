@@ -1,0 +1,167 @@
+"""What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.budget.account import Account, NodeBudget
+from fairseq_aggdec.budget.call_cost import IterationClock
+from fairseq_aggdec.drafters.chain import FastChain
+from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
+from fairseq_aggdec.drafters.trees import Grow, TreeGrower
+from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import AS_VERIFIED, BatchVerdict, Draft, Proposing, Verdict
+
+# Nodes of the trees that are drafted while a drafter warms up: as deep as most are later.
+WARM_UP_NODES = 6
+
+
+class ModelDrafter(DeviceDrafter):
+    """A drafter that chooses how much to draft.
+
+    Args:
+        account: says how many tokens to draft.
+        proposing: how drafts are computed.
+        nodes: how large the tree of each row is; None: one path is drafted.
+
+    Attributes:
+        chain: of the slots or heads; None where there is none.
+        proposer: drafts in the compiled library; None where that does not represent the model.
+    """
+
+    chain: FastChain | None = None
+    proposer: Proposer | None = None
+
+    def __init__(
+        self,
+        account: Account,
+        proposing: Proposing = AS_VERIFIED,
+        nodes: NodeBudget | None = None,
+    ):
+        self.account, self.proposing = account, proposing
+        self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
+        self.clock = IterationClock()
+
+    def start_account(self, state: DecodeState) -> None:
+        """Takes up a batch."""
+        self.account.start([row.tokens for row in state.rows])
+        # Not when the drafter is made: training moves the models after that.
+        timed = self.account.learned and state.device.type == "cuda"
+        if timed:
+            self.wait = torch.cuda.synchronize
+        self.clock.start(state.device.type, anew=timed)
+
+    def plan(self, state: DecodeState, idle: bool = False) -> int:
+        """How many tokens to draft for each row; none where the drafter is ``idle``."""
+        if self.wait is not None:
+            self.wait()
+        size = 0 if idle else self.account.plan(len(state.rows))
+        if self.account.timing:
+            self.clock.begin()
+        return size
+
+    def lay_out(self, decoder: Any, precision: Precision, packed: Any) -> None:
+        """Makes the fast forms of the chain, if there is one, and of what proposes.
+
+        Args:
+            decoder: of the drafter, or the one with heads.
+            precision: how the chain computes.
+            packed: the decoder's weights, None where they cannot be packed.
+        """
+        self.chain = None if decoder.chain is None else FastChain(decoder, precision)
+        self.proposer = None
+        if packed is not None:
+            vocabulary = packed.draft_projection(self.proposing)
+            self.proposer = proposer(decoder, vocabulary, self.chain)
+
+    def compiled(
+        self,
+        propose: Callable[[int], Grow],
+        size: int,
+        state: DecodeState,
+        room: Sequence[int],
+    ) -> Draft:
+        """A draft made in the compiled library.
+
+        Args:
+            propose: a number of slots -> what grows trees of them.
+            size: slots that may be filled.
+            room: of each row's slots those that there is room for.
+        """
+        slots = size if self.trees is None else self.trees.slots(size)
+        draft = paths if self.trees is None else self.trees.compiled
+        return draft(propose(slots), slots, last_tokens(state), room, state.eos)
+
+    def grown(
+        self,
+        trees: TreeGrower,
+        features: Tensor,
+        logits: Tensor,
+        last: Tensor | None,
+        room: Sequence[int],
+        eos: int,
+    ) -> Draft:
+        """Trees from features (B, k, C) and logits (B, k, M) of slots behind the last tokens (B,), which only a chain
+        hears."""
+        if self.chain is None or last is None:
+            return trees.alone(logits, room, eos)
+        return trees.draft(*self.chain.pairs(features, logits, last), room, eos)
+
+    def chosen(self, features: Tensor, logits: Tensor, last: Tensor | None) -> Tensor:
+        """(B, k) int64, the likeliest block; arguments as for :meth:`grown`."""
+        if self.chain is None or last is None:
+            return first_largest(logits.flatten(0, 1)).view(logits.shape[:2])
+        return self.chain.choose(features, logits, last)
+
+    def learn(self, verdict: Verdict, once: float = 0.0) -> None:
+        """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
+        trees, seconds = self.trees, self.account.ended(self.clock, verdict.own)
+        if seconds is None:
+            if trees is not None:
+                trees.trees = []
+            return
+        if self.learns_times:
+            self.account.learn(verdict, seconds, once)
+        if trees is not None:
+            trees.observe(verdict.of_own())
+
+    def observe_batch(self, verdict: BatchVerdict) -> None:
+        self.account.batch_ended(verdict.clean, verdict.gain)
+
+    @property
+    def learns_times(self) -> bool:
+        """Whether it decides by measured times."""
+        return self.account.learned or (self.trees is not None and self.trees.budget.learned)
+
+    @property
+    def warms_up(self) -> bool:
+        return self.learns_times
+
+    @contextmanager
+    def always(self) -> Iterator[None]:
+        kept = self.account, self.trees
+        self.account = Account(self.account.size)
+        if self.trees is not None:
+            branches = self.trees.budget.branches
+            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches), self.account.cost)
+        try:
+            yield
+        finally:
+            self.account, self.trees = kept
+
+    def forget(self) -> None:
+        if self.trees is not None:
+            self.trees.forget()
+        if self.proposer is not None:
+            self.proposer.forget()
+
+
+def last_tokens(state: DecodeState) -> list[int]:
+    """The last committed token of each row."""
+    return [row.tokens[-1] for row in state.rows]
