@@ -16,12 +16,13 @@ from fairseq import checkpoint_utils
 from fairseq.data.encoders import build_bpe
 from torch import Tensor
 
+import fairseq_aggdec
 from fairseq_aggdec.convert.checkpoint import convert
 from fairseq_aggdec.convert.folder import read
 from fairseq_aggdec.convert.vocabulary import ABSENT, sides
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from tests import hugging_face_folders as folders
-from tests.support import assert_same, generate, make_task
+from tests.support import assert_same
 
 pytest.importorskip("transformers")
 LIMIT = 20
@@ -36,7 +37,6 @@ class Pair:
     Attributes:
         rows: of the model's tables, by index of fairseq's target dictionary.
         source_rows: the same of the source.
-        prefix: forced tokens of a target in fairseq's dictionary, None without.
     """
 
     kind: str
@@ -65,12 +65,6 @@ class Pair:
         language = folders.PAIRS[self.kind][1]
         token = f"__{language}__" if self.kind == "m2m_100" else language
         return int(self.tokenizer.convert_tokens_to_ids(token))
-
-    def prefix(self, count: int) -> Tensor | None:
-        forced = self.forced()
-        if forced is None:
-            return None
-        return torch.full((count, 1), self.rows.tolist().index(forced))
 
 
 def prepared(kind: str, pieces: str) -> str:
@@ -181,14 +175,14 @@ def test_stock_fairseq_writes_what_transformers_writes(pair: Pair, beam: int) ->
 
 @pytest.mark.parametrize(("decoding", "beam"), [("iad", 1), ("beam", 4)])
 def test_our_decoding_writes_what_stock_writes(pair: Pair, decoding: str, beam: int) -> None:
-    if pair.kind == "mbart":
-        pytest.skip("its start is another token, which only its own task gives")
     assert decoder_gap(pair.model.decoder) is None and encoder_gap(pair.model.encoder) is None
-    sample, dictionaries = pair.sample(), (pair.task.source_dictionary, pair.task.target_dictionary)
-    prefix = pair.prefix(len(sample["id"]))
+    sample, options = pair.sample(), Namespace(beam=beam, max_len_b=LIMIT)
+    stock = pair.task.build_generator([pair.model], options)
+    ours = fairseq_aggdec.adopt(stock, decoding=decoding)
+    assert type(ours).__module__.startswith("fairseq_aggdec.")
     found, expected = (
-        generate(make_task(name, *dictionaries), [pair.model], sample, prefix, beam=beam)
-        for name in (decoding, "stock")
+        [rows[0] for rows in pair.task.inference_step(generator, [pair.model], sample)]
+        for generator in (ours, stock)
     )
     assert_same(found, expected)
 
