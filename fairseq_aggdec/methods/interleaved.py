@@ -51,6 +51,7 @@ def build_interleaved_generator(
         ValueError: an option or a model that the search cannot honour, in one sentence.
     """
     cfg, extra = read_settings(cfg), dict(extra or {})
+    refuse("interleaved", REFUSED, args, extra)
     common_geometry(models, option)
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.spelt('dedup')} {cfg.dedup}: it must be at least 0")
@@ -97,7 +98,6 @@ def _is_stock_search(cfg: Settings, models: Sequence[nn.Module], args: Any) -> b
 
 
 def _refuses(request: Request) -> None:
-    refuse("interleaved", REFUSED, request.args, request.extra)
     refuse_prefix_function(request.prefix_allowed_tokens_fn, "interleaved")
 
 

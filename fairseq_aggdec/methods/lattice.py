@@ -62,6 +62,7 @@ def build_lattice_generator(
     Raises:
         ValueError: an option or a model that does not fit, in one sentence.
     """
+    refuse("lattice", REFUSED, args, extra)
     check_sizes(cfg)
     for model in models:
         decoder: Any = model.decoder
@@ -86,7 +87,6 @@ def build_lattice_generator(
 
 
 def _refuses(request: Request) -> None:
-    refuse("lattice", REFUSED, request.args, request.extra)
     refuse_prefix_function(request.prefix_allowed_tokens_fn, "lattice")
 
 
