@@ -86,7 +86,7 @@ def from_pretrained(
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None: a GPU where there is one.
         dtype: ``fp32`` (default), ``fp16``, ``bf16`` or a ``torch.dtype``.
         **options: the plugin's and fairseq's options of decoding with ``_`` for ``-``: ``max_len_b=200``,
-            ``acceptance="top-beta"``, ``block_size="auto"``, ``nbest=5``, ...; ``source_lang`` and ``target_lang``,
+            ``acceptance="top-k:2"``, ``draft_tokens="auto"``, ``nbest=5``, ...; ``source_lang`` and ``target_lang``,
             where neither the checkpoint nor the data tell; and for the text: ``spm`` (a sentencepiece model), ``bpe``
             (codes of subword-nmt), ``tokenizer`` (``moses``, ...), ``post_process`` (marks to remove from outputs, such
             as ``"@@ "``, where text comes in pieces already). Tokenisation that is not named is the checkpoint's; a

@@ -1,5 +1,5 @@
-"""How many tokens to draft at once: a fixed number, or as many as pay by measured times (``--block-size auto``,
-``--draft-nodes auto``)."""
+"""How many tokens to draft at once: a fixed number, or as many as pay by measured times (``--draft-tokens auto``,
+``--draft-tree auto``)."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whether to draft, decided for whole batches (``--block-size auto`` and ``--draft-nodes auto`` on a GPU).
+"""Whether to draft, decided for whole batches (``--draft-tokens auto`` and ``--draft-tree auto`` on a GPU).
 
 A GPU goes on without the host until a batch has ended (:mod:`~fairseq_aggdec.search.ahead`), and a wider window
 costs it next to nothing. So all of a block is drafted or nothing, and what is measured are batches.

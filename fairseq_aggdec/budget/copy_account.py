@@ -1,4 +1,4 @@
-"""How long copies are: as long as is worth their cost, by the chances of their tokens (``--iad-draft-length``)."""
+"""How long copies are: as long as is worth their cost, by the chances of their tokens (``--draft-tokens``)."""
 
 import sys
 from collections.abc import Sequence

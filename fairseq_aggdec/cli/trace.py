@@ -1,7 +1,7 @@
 """How single sentences were decoded, iteration by iteration: in the terminal and as a page.
 
     aggdec trace DATA --path verifier.pt --decoding gad --drafter-path drafter.pt --cpu
-    aggdec trace DATA --path model.pt --decoding blockwise --sentences 4 17 --acceptance top-k --top-k 2
+    aggdec trace DATA --path model.pt --decoding blockwise --sentences 4 17 --acceptance top-k:2
 
 takes every flag of fairseq-generate. With --decoding gad each iteration is a line D of the drafter and a line V of the
 verifier (Ge et al., Table 17); with iad it is one line; with blockwise it is a call of the decoder, token by token:

@@ -167,7 +167,9 @@ class LatticeGenerator(CachedGenerator):
         needed = pairs * max(positions * EDGE_BYTES, self.count * PATH_BYTES * (self.count > 1))
         if needed > LARGE and needed > (free := free_bytes(lattice.tokens.device)):
             option = (
-                "--lattice-candidates" if positions * EDGE_BYTES * pairs == needed else "--nbest"
+                "--variant lattice-candidates"
+                if positions * EDGE_BYTES * pairs == needed
+                else "--nbest"
             )
             raise ValueError(
                 f"{option}: the lattices of {rows} sentences with {count} candidates at {positions} positions take "

@@ -54,7 +54,7 @@ def build_interleaved_generator(
     refuse("interleaved", REFUSED, args, extra)
     common_geometry(models, option)
     if cfg.dedup < 0:
-        raise ValueError(f"{cfg.spelt('dedup')} {cfg.dedup}: it must be at least 0")
+        raise ValueError(f"{cfg.told('dedup')}: it must be at least 0")
     alignment = getattr(args, "print_alignment", None)
     extra |= {
         "counters": task.counters,

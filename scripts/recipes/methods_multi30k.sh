@@ -32,9 +32,9 @@ row "$VERIFIER" "fairseq beam 1, verifier" "--decoding stock --beam 1 --path $VE
 row "$VERIFIER" "ours, greedy, verifier" "--decoding greedy --path $VERIFIER"
 row "$DRAFTER" "GAD, verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER"
 row "$DRAFTER" "GAD++ (3, 1.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
-    --acceptance top-beta --top-beta 3 --tolerance 1.0"
+    --acceptance top-beta:3:1.0"
 row "$DRAFTER" "GAD++ (5, 3.0), verifier" "--decoding gad --path $VERIFIER --drafter-path $DRAFTER
-    --acceptance top-beta --top-beta 5 --tolerance 3.0"
+    --acceptance top-beta:5:3.0"
 row "$HEADS" "fairseq beam 1, blockwise" "--decoding stock --beam 1 --path $HEADS"
 row "$HEADS" "blockwise" "--decoding blockwise --path $HEADS"
 for geometry in 2x1 2x2; do

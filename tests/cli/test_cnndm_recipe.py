@@ -131,7 +131,7 @@ def test_from_bart_to_the_table(tmp_path: Path) -> None:
         for option in ("--no-repeat-ngram-size 3", "--min-len 55 --max-len-b 140", "--lenpen 2.0"):
             assert option in row["command"]
         assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} <= row.keys()
-    assert "--top-beta 5 --tolerance 3.0" in rows["GAD++ (5,3.0)"]["command"]
+    assert "--acceptance top-beta:5:3.0" in rows["GAD++ (5,3.0)"]["command"]
     assert rows["GAD"]["different"] == 0
     assert rows["GAD"]["ROUGE-1"] == rows["verifier, our greedy"]["ROUGE-1"]
     assert summaries_keep_their_limits((work / "decode-gad" / "generate.txt").read_text())

@@ -145,12 +145,12 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
         (["--path", "nowhere.pt"], "--path: there is no file nowhere.pt"),
         (["--nbest", "2"], "--nbest"),
         (
-            ["--decoding", "gad", "--block-size", "auto", "--fp16"],
+            ["--decoding", "gad", "--draft-tokens", "auto", "--fp16"],
             "--fp16 does not go with --block",
         ),
         (
-            ["--decoding", "blockwise", "--draft-nodes", "auto", "--min-block-size", "2"],
-            "--min-block-size does not go with --draft-nodes auto",
+            ["--decoding", "blockwise", "--draft-tree", "auto", "--acceptance", "min:2"],
+            "--acceptance does not go with --draft-tree auto",
         ),
         (["--max-tokens", "9"], "--max-tokens 9"),
         (["--subsets", "dev"], "dev"),

@@ -105,7 +105,7 @@ def test_the_drafter_alone(trained: Trained, drafter: Path) -> None:
     assert len(found.lines("H")) == 53
     with pytest.raises(ValueError, match="--draft-vocabulary needs a verifier"):
         trained.generate("nar", "--drafter-path", drafter, "--draft-vocabulary", "9")
-    with pytest.raises(ValueError, match="--draft-int8 needs a verifier"):
+    with pytest.raises(ValueError, match="--int8 drafts needs a verifier"):
         trained.generate("nar", "--drafter-path", drafter, "--draft-int8")
     steps = found.lines("I")
     for name, text in found.texts("H").items():

@@ -93,7 +93,7 @@ def test_a_sentence_is_dumped(
         (["--incoming", "-1"], "--incoming is -1"),
         (["--lattice-candidates", "0"], "--lattice-candidates 0"),
         (["--lattice-length-window", "-1"], "--lattice-length-window -1"),
-        (["--lattice-candidates", "2"], "--lattice-length-window 0"),
+        (["--lattice-candidates", "2"], "--variant lattice-length-window=0"),
         (["--lattice-least-probability", "1.5"], "--lattice-least-probability 1.5"),
     ],
 )

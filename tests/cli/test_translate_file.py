@@ -262,8 +262,8 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--prefix-size", "1"], "--prefix-size does not go with --input-file", None),
         (["--shard-size", "0"], "--shard-size", None),
         (
-            [*("--decoding", "gad", "--draft-nodes", "auto"), *("--acceptance", "top-beta")],
-            "--acceptance does not go with --draft-nodes auto",
+            [*("--decoding", "gad", "--draft-tree", "auto"), *("--acceptance", "top-beta")],
+            "--acceptance does not go with --draft-tree auto",
             None,
         ),
         (["--nope"], "unrecognized arguments: --nope", None),

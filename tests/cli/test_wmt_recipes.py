@@ -68,7 +68,7 @@ def test_gad_from_teacher_to_table(made: Path, tmp_path: Path) -> None:
             assert table[name][metric] == table["verifier, beam 1"][metric]
     assert table["verifier, beam 5"]["speed-up"] == 1
     assert "tokens per iteration" in table["GAD"]
-    assert "--top-beta 5 --tolerance 3.0" in table["GAD++ (5,3.0), high efficiency"]["command"]
+    assert "--acceptance top-beta:5:3.0" in table["GAD++ (5,3.0), high efficiency"]["command"]
     assert "sacreBLEU signature: nrefs:1|case:mixed" in (work / "results-de-en.md").read_text()
     assert (work / "distilled-de-en" / "distillation.json").exists()
 

@@ -326,7 +326,7 @@ def test_a_lattice_that_does_not_fit_into_memory_is_refused(
         monkeypatch.setattr(lattice_decoding, "LARGE", 0)
         monkeypatch.setattr(lattice_decoding, "free_bytes", lambda device: 1000)
         _, generator = build([lattice_model()], folder, {name: value}, **options)
-        option = "--nbest" if options else "--lattice-candidates"
+        option = "--nbest" if options else "--variant lattice-candidates"
         with pytest.raises(ValueError, match=rf"^{option}: the lattices of 2 sentences .* GiB"):
             generator.generate(None, sample)
 

@@ -75,31 +75,28 @@ SHARED: dict[str, tuple[Any, ...]] = {
 }
 # Options of the plugin.
 OWN: dict[str, tuple[Any, ...]] = {
-    "--block-size": ("auto", "all", 1, 3, 0, 99, "x"),
-    "--draft-nodes": ("auto", 9, 0, "x"),
-    "--draft-vocabulary": (0, 9, -1, 999),
-    "--draft-int8": ("",),
-    "--int8": ("",),
+    "--draft-tokens": ("auto", "all", 1, 3, 0, 99, "x"),
+    "--draft-tree": ("auto", 9, 0, "x"),
+    "--int8": ("none", "drafts", "all", "x"),
     "--strict": (0, 1, 4, -2),
-    "--acceptance": ("exact", "top-beta", "top-k", "distance"),
-    "--top-beta": (1, 0),
-    "--tolerance": (0, -1),
-    "--min-block-size": (1, 2, 0),
-    "--iad-match": ("unique", "longest", "recent"),
+    "--acceptance": ("exact", "top-beta:3:0", "top-beta:0", "top-k", "distance", "min:2", "min:0"),
+    "--variant": (
+        *("draft-vocabulary=0", "draft-vocabulary=9", "draft-vocabulary=-1", "iad-match=unique"),
+        *("iad-match=longest", "iad-match=recent", "end-condition=all", "dedup=2", "dedup"),
+    ),
+    "--block-size": ("auto", "all", 1, 3, 0, 99, "x"),
     "--iad-draft-length": ("all", 3, 0, "x"),
     "--draft-from": ("source", "file", "heads", "none", "interleaved", "lattice"),
     "--draft-file": ("drafts.txt", "missing.txt"),
-    "--end-condition": ("all",),
-    "--dedup": (2,),
     "--shortlist": (3,),
-    "--no-weight-packing": ("",),
+    "--low-memory": ("",),
     "--no-graphs": ("",),
 }
 METHODS = ("beam", "beam", "greedy", "iad", "gad", "blockwise", "nar", "interleaved", "lattice")
 EXACT = ("beam", "greedy", "iad", "gad", "blockwise")
 # With these the output may be another than stock's; stock blocks no n-grams on CPU.
 LOSSY = {
-    *("--int8", "--acceptance", "--min-block-size", "--shortlist", "--no-repeat-ngram-size"),
+    *("--int8", "--acceptance", "--shortlist", "--no-repeat-ngram-size"),
     *("--fp16", "--bf16", "--strict"),
 }
 

@@ -2,7 +2,7 @@
 
 The output is followed through the source. As long as its longest suffix that occurs in the source occurs there once,
 what follows that occurrence is the draft. The longest suffix decides: a shorter one occurs wherever the longer does,
-so if any suffix is unique the longest is. That is ``--iad-match unique``; the other matches find a place more
+so if any suffix is unique the longest is. That is ``--variant iad-match=unique``; the other matches find a place more
 often, and differ from it in speed only.
 """
 
@@ -19,7 +19,7 @@ class CopyText:
     Args:
         tokens: the text in target ids without its end symbol, ``NEVER_DRAFTED`` where a token must not be drafted.
         start: start symbol of the output; it stands before the text, so that the first draft is the whole text.
-        match: which occurrence counts when the suffix has several (``--iad-match``): none (``unique``), the first
+        match: which occurrence counts when the suffix has several (``iad-match``): none (``unique``), the first
             (``longest``), or the next after the last copied token (``recent``); ``aligned`` is ``recent``, and where no
             suffix occurs the rejected token is taken as replaced.
     """

@@ -73,9 +73,8 @@ def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
     if name in given and getattr(settings, name) != new:
         if old.name == "block_size" and settings.eval_bleu:
             return  # in training --block-size is an option of the architecture
-        now = settings.spelt(name)
         raise ValueError(
-            f"{said} {value} contradicts {now} {getattr(settings, name)}: give {now} only"
+            f"{said} {value} contradicts {settings.told(name)}: give {settings.spelt(name)} only"
         )
     setattr(settings, name, new)
     settings.said[name] = said

@@ -63,6 +63,12 @@ class Settings:
         """How an option was given, without its value: by its new name, or by an old one."""
         return self.said.get(name, spelling(name))
 
+    def told(self, name: str) -> str:
+        """How an option was given, with its value: ``--dedup -1``, ``--variant dedup=-1``."""
+        spelt = self.spelt(name)
+        between = "=" if spelt.startswith("--variant") else " "
+        return f"{spelt}{between}{getattr(self, name)}"
+
     def options(self) -> dict[str, Any]:
         """Every option with its value; the acceptance as a text."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in INNER}

@@ -87,10 +87,10 @@ VARIANTS: dict[str, Variant] = {
 
 
 def read_variants(text: str) -> dict[str, Any]:
-    """The values that a text such as ``dedup=2,stop-rule=any`` gives, by key.
+    """The values that a text such as ``dedup=2,stop-rule=any`` gives, by key; of several for one key the last.
 
     Raises:
-        ValueError: a key or a value that there is not, or one key with two values; the message lists the right ones.
+        ValueError: a key or a value that there is not; the message lists the right ones.
 
     >>> read_variants("dedup=2, stop-rule=any")
     {'dedup': 2, 'stop-rule': 'any'}
@@ -102,10 +102,7 @@ def read_variants(text: str) -> dict[str, Any]:
             raise ValueError(
                 f"--variant {item}: give key=value with a key of {', '.join(VARIANTS)}"
             )
-        typed = typed_value(key, value, f"--variant {item}")
-        if found.get(key, typed) != typed:
-            raise ValueError(f"--variant: {key} is given twice, as {found[key]} and as {typed}")
-        found[key] = typed
+        found[key] = typed_value(key, value, f"--variant {item}")
     return found
 
 

@@ -153,7 +153,7 @@ def proposing(cfg: Settings) -> Proposing:
     """
     types, int8 = cfg.draft_vocabulary, cfg.int8 == "drafts"
     if types < 0:
-        raise ValueError(f"{cfg.spelt('draft_vocabulary')} {types}: it must be at least 0")
+        raise ValueError(f"{cfg.told('draft_vocabulary')}: it must be at least 0")
     if (types or int8) and cfg.decoding == "nar":
         option = cfg.spelt("draft_vocabulary") if types else "--int8 drafts"
         raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
@@ -182,7 +182,7 @@ def drafted_nodes(cfg: Settings, gpu: bool = False) -> NodeBudget | None:
     if given == "auto":
         return None if gpu else NodeBudget(MOST_NODES, learned=True)
     if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"{cfg.spelt('draft_tree')} {given}: it must be at least 1, or auto")
+        raise ValueError(f"{cfg.told('draft_tree')}: it must be at least 1, or auto")
     return NodeBudget(int(given))
 
 
@@ -197,7 +197,7 @@ def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
     if given == "auto":
         return CopyAccount
     if given != "all" and (not given.isdecimal() or int(given) < 1):
-        raise ValueError(f"{cfg.spelt(name)} {given}: it must be at least 1, or all, or auto")
+        raise ValueError(f"{cfg.told(name)}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
     return lambda: FixedCopyAccount(limit)
 
@@ -208,6 +208,6 @@ def _size(cfg: Settings, trained: int, reason: str) -> int:
     given = cfg.draft_tokens
     if not given.isdecimal() or not 1 <= int(given) <= trained:
         raise ValueError(
-            f"{cfg.spelt('draft_tokens')} {given}: {reason.format(trained)}, choose 1 to {trained}"
+            f"{cfg.told('draft_tokens')}: {reason.format(trained)}, choose 1 to {trained}"
         )
     return int(given)

@@ -38,7 +38,7 @@ REFUSED = {
     "constraints": "words are not written in reading order",
     "prefix_allowed_tokens_fn": "words are not written in reading order",
     "prefix_size": "words are not written in reading order",
-    "no_repeat_ngram_size": "words are not written in reading order; --dedup removes repetitions afterwards",
+    "no_repeat_ngram_size": "words are not written in reading order; --variant dedup removes repetitions afterwards",
     "lm_path": "words are not written in reading order",
     "retain_dropout": "dropout is off in the cached decoder",
 }
@@ -177,7 +177,7 @@ class InterleavedGenerator(CachedGenerator):
 def step_history(tokens: Tensor, reading: Tensor, step: int, pad: int) -> list[Tensor]:
     """What a finished hypothesis was after every step that wrote it, in reading order: (T,) per step.
 
-    ``fairseq-generate --retain-iter-history`` prints a line for each. ``--dedup`` comes after the last one.
+    ``fairseq-generate --retain-iter-history`` prints a line for each. ``--variant dedup`` comes after the last one.
 
     Args:
         tokens: (T,) int64, in reading order.

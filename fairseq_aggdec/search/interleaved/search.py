@@ -3,7 +3,7 @@
 Every iteration writes one step of z = h * c slots for each of B hypotheses per sentence, in one window of the
 cached decoder. Sentences leave as soon as they have B finished hypotheses or no unfinished one.
 
-The algorithm takes up every ending among the B best continuations of a hypothesis (``--stop-rule any``). Most of
+The algorithm takes up every ending among the B best continuations of a hypothesis (``stop-rule=any``). Most of
 these are far behind the best continuations of the sentence, so B endings are soon found and outputs get short. Stock
 fairseq looks at 2B continuations and takes up an ending that is among the B best of the sentence: so does this search
 unless told otherwise, and with one word per step it is stock's. There a hypothesis ends in one way, so that B others

@@ -6,8 +6,8 @@ A call verifies a window of k tokens per row; the heads then propose the next bl
 two parts: the heads' own layer, which the layout and --head-hidden-dim decide, and one more pass of k - 1 rows
 through the vocabulary projection, which every layout pays. Models without --identity-first-head, such as those that are
 fine-tuned, also pass head 1 through the layer at all k positions of the window: that is the column 'head 1', which is
-not part of what is added. All are timed in turn, medians. The last columns are what is added with --draft-vocabulary at
-a quarter of the vocabulary, with --draft-int8, and with both.
+not part of what is added. All are timed in turn, medians. The last columns are what is added when drafts
+are chosen from a quarter of the vocabulary, with --int8 drafts, and with both.
 """
 
 import argparse

@@ -7,7 +7,7 @@
 #
 #   block-size   Table 6: tokens drafted at once; by a drafter trained for so many where there is one (BLOCK_SIZE=5
 #                RUN=drafter-k5 gad_multi30k.sh), else by DRAFTER, cut short
-#   tolerance    Table 7: --top-beta x --tolerance
+#   tolerance    Table 7: --acceptance top-beta:RANK:NATS
 #   batch        Figure 7: latency against batch size
 #   drafter      Table 9: all drafters that are trained
 #   modules      Table 15 and Figure 8: time by module, and speed-up of single sentences, of GAD++ over beam 5
@@ -40,7 +40,7 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 devices
 OUTPUT=${OUTPUT:-$ROOT/docs/results/gad-${SET:-multi30k}}
 GAD="--decoding gad --drafter-path $DRAFTER"
-RELAXED="--acceptance top-beta --top-beta 5 --tolerance 3.0" # high efficiency, section 4.2.3
+RELAXED="--acceptance top-beta:5:3.0" # high efficiency, section 4.2.3
 
 # shellcheck disable=SC2206
 DATA=("$BINARISED" --source-lang "${PAIR%-*}" --target-lang "${PAIR#*-}" --path "$VERIFIER" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
@@ -72,7 +72,7 @@ table() {
 block_size() {
     local systems=() size own options
     for size in $BLOCK_SIZES auto; do
-        options="$GAD --block-size $size" own=$(checkpoint_of "drafter-k$size")
+        options="$GAD --draft-tokens $size" own=$(checkpoint_of "drafter-k$size")
         [ ! -e "$own" ] || options="--decoding gad --drafter-path $own"
         systems+=(--system "k = $size=$options" --system "GAD++, k = $size=$options $RELAXED")
     done
@@ -83,7 +83,7 @@ tolerance() {
     local systems=()
     for beta in $BETAS; do
         for tau in $TAUS; do
-            systems+=(--system "beta $beta, tau $tau=$GAD --acceptance top-beta --top-beta $beta --tolerance $tau")
+            systems+=(--system "beta $beta, tau $tau=$GAD --acceptance top-beta:$beta:$tau")
         done
     done
     table tolerance "relaxed acceptance (Table 7)" "${systems[@]}"

@@ -168,7 +168,7 @@ system() {
 
 wanted() { case " $SYSTEMS " in *" $1 "*) ;; *) return 1 ;; esac; }
 
-relaxed() { printf '%s\n' --decoding gad --block-size all --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
+relaxed() { printf '%s\n' --decoding gad --draft-tokens all --acceptance "top-beta:${1%,*}:${1#*,}"; }
 
 # What cannot be had is said before any work.
 [ -z "$TEACHER" ] || [ -e "$TEACHER" ] || die "TEACHER '$TEACHER' does not exist"
@@ -190,7 +190,7 @@ fine_tune verifier "$BART" "$ARCH" "$DISTILLED"
 train_drafter
 
 VERIFIER=(--path "$WORK/verifier/checkpoint_best.pt")
-GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/drafter/checkpoint_best.pt" --block-size "$BLOCK_SIZE")
+GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/drafter/checkpoint_best.pt" --draft-tokens "$BLOCK_SIZE")
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
@@ -200,7 +200,7 @@ system baseline "no distillation, beam 5" --path "$WORK/baseline/checkpoint_best
 system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system nar "drafter alone" "${GAD[@]}" --decoding nar
-system gad "GAD" "${GAD[@]}" --decoding gad --block-size all
+system gad "GAD" "${GAD[@]}" --decoding gad --draft-tokens all
 system gad-quality "GAD++ ($HIGH_QUALITY)" "${GAD[@]}" "${QUALITY[@]}"
 system gad-efficiency "GAD++ ($HIGH_EFFICIENCY)" "${GAD[@]}" "${EFFICIENCY[@]}"
 

@@ -50,9 +50,9 @@ for folder in "$WORK"/drafter*-"$PAIR"/; do
     [[ " ${DRAFTERS:-$name} " == *" $name "* ]] || continue
     SYSTEMS+=(--system "$name alone=--decoding nar $options")
     SYSTEMS+=(--system "GAD, $name=--decoding gad $options")
-    SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta --top-beta 3 --tolerance 1.0 $options")
-    SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta --top-beta 5 --tolerance 3.0 $options")
-    SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --block-size auto $options")
+    SYSTEMS+=(--system "GAD++ (3, 1.0), $name=--decoding gad --acceptance top-beta:3:1.0 $options")
+    SYSTEMS+=(--system "GAD++ (5, 3.0), $name=--decoding gad --acceptance top-beta:5:3.0 $options")
+    SYSTEMS+=(--system "GAD, automatic block size, $name=--decoding gad --draft-tokens auto $options")
 done
 in_bf16 "ours, greedy"
 BASE=$VERIFIER compare --beam 1 --title "Generalized aggressive decoding on Multi30k $PAIR" --output "${OUTPUT:-$ROOT/docs/results/gad-multi30k}"

@@ -63,8 +63,8 @@ learn "$OF_SIZE${RUN:-drafter}-$DIRECTION" "$AVERAGE" "$DISTILLED" "${drafter[@]
 
 TEACHER=(--path "$WORK/teacher-$DIRECTION-model/model.pt")
 VERIFIER=(--path "$WORK/${OF_SIZE}verifier-$DIRECTION-model/model.pt")
-GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/$OF_SIZE${RUN:-drafter}-$DIRECTION-model/model.pt" --block-size "$BLOCK_SIZE")
-relaxed() { printf '%s\n' --decoding gad --block-size all --acceptance top-beta --top-beta "${1%,*}" --tolerance "${1#*,}"; }
+GAD=("${VERIFIER[@]}" --beam 1 --drafter-path "$WORK/$OF_SIZE${RUN:-drafter}-$DIRECTION-model/model.pt" --draft-tokens "$BLOCK_SIZE")
+relaxed() { printf '%s\n' --decoding gad --draft-tokens all --acceptance "top-beta:${1%,*}:${1#*,}"; }
 mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
@@ -73,7 +73,7 @@ system "${OF_SIZE}beam1" "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --
 system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
 system "${OF_SIZE}greedy" "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system "${OF_SIZE}nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
-system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad --block-size all
+system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad --draft-tokens all
 system "${OF_SIZE}gad-quality$OWN" "GAD++ ($HIGH_QUALITY), high quality" "${GAD[@]}" "${QUALITY[@]}"
 system "${OF_SIZE}gad-efficiency$OWN" "GAD++ ($HIGH_EFFICIENCY), high efficiency" "${GAD[@]}" "${EFFICIENCY[@]}"
 report "Generalized aggressive decoding, $SET, $DIRECTION, $SIZE size" --oracle "decode-$DIRECTION-${OF_SIZE}beam1"

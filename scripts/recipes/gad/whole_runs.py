@@ -2,7 +2,7 @@
 
     python -m scripts.recipes.gad.whole_runs DATA --path model.pt --gen-subset test --cpu \\
         --system "greedy=--decoding greedy" \\
-        --system "auto=--decoding blockwise --block-size auto" --batch-sizes 1 8 32 --passes 5 --output OUTPUT
+        --system "auto=--decoding blockwise --draft-tokens auto" --batch-sizes 1 8 32 --passes 5 --output OUTPUT
 
 takes every flag of fairseq-generate for all systems; a system adds its own, --path included. The first system is the
 baseline. In every pass each system begins with nothing learned and decodes all batches once, shortest sentences first,

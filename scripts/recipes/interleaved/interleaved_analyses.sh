@@ -60,8 +60,8 @@ choices() {
         path=$(model "$geometry")
         systems+=(
             --system "$geometry=--path $path"
-            --system "$geometry, end condition all=--path $path --end-condition all"
-            --system "$geometry, any ending counts=--path $path --stop-rule any"
+            --system "$geometry, end condition all=--path $path --variant end-condition=all"
+            --system "$geometry, any ending counts=--path $path --variant stop-rule=any"
             --system "$geometry, score not normalised=--path $path --unnormalized"
             --system "$geometry, length penalty 0.6=--path $path --lenpen 0.6"
             --system "$geometry, length penalty 1.4=--path $path --lenpen 1.4"
@@ -84,7 +84,7 @@ figures() {
     local systems=() geometry
     for geometry in $GEOMETRIES; do systems+=(--model "$geometry=$(model "$geometry")"); done
     # shellcheck disable=SC2086
-    "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${LENGTHS[@]}" "${systems[@]}" --dedup 2 --post-process sentencepiece \
+    "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${LENGTHS[@]}" "${systems[@]}" --variant dedup=2 --post-process sentencepiece \
         --batch-sizes $BATCH_SIZES --beams $BEAMS --output "$OUTPUT-figures"
 }
 

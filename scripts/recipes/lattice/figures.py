@@ -1,7 +1,7 @@
 """Where a lattice's time goes and what its search changes (Deng and Rush 2023, figures 4 and 2), from a trained model.
 
     python -m scripts.recipes.lattice.figures data-bin --path scorer.pt --gen-subset test \\
-        --lattice-least-probability 0 \\
+        --variant lattice-least-probability=0 \\
         --output docs/results/lattice-figures-multi30k
 
 takes every flag of fairseq-generate, and decodes with --decoding lattice, one sentence at a time. Written are

@@ -61,17 +61,17 @@ for folder in "$WORK"/scorer-*-"$PAIR"/; do
     name=$(basename "$folder" "-$PAIR") name=${name#scorer-}
     options="--decoding lattice --path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR"
     label="${name%-*} data, ${name##*-} layers"
-    SYSTEMS+=(--system "$label, N = 1=$options --lattice-candidates 1 --lattice-length-window 0")
+    SYSTEMS+=(--system "$label, N = 1=$options --variant lattice-candidates=1 --variant lattice-length-window=0")
     counts=$CANDIDATES
     [ "${name##*-}" = 1 ] || counts=64
     for count in $counts; do
-        SYSTEMS+=(--system "$label, N = $count=$options --lattice-candidates $count --lattice-least-probability 0")
-        SYSTEMS+=(--system "$label, N = $count, likely ones=$options --lattice-candidates $count")
+        SYSTEMS+=(--system "$label, N = $count=$options --variant lattice-candidates=$count --variant lattice-least-probability=0")
+        SYSTEMS+=(--system "$label, N = $count, likely ones=$options --variant lattice-candidates=$count")
     done
     for count in $PAPER; do
-        plain="$options --lattice-candidates $count --lattice-smoothing none"
+        plain="$options --variant lattice-candidates=$count --variant lattice-smoothing=none"
         SYSTEMS+=(--system "$label, N = $count, plain counts=$plain")
-        SYSTEMS+=(--system "$label, N = $count, over the vocabulary=$options --lattice-candidates $count --lattice-normalise vocabulary")
+        SYSTEMS+=(--system "$label, N = $count, over the vocabulary=$options --variant lattice-candidates=$count --variant lattice-normalise=vocabulary")
     done
     SYSTEMS+=(--system "IAD drafting from $label=--decoding iad --draft-from lattice
         --drafter-path ${folder}checkpoint_last.pt --lattice $WORK/lattice-${name%-*}-$PAIR")

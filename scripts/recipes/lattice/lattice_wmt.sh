@@ -77,8 +77,8 @@ scorer() {
         ${HIDDEN:+--encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN"} \
         --no-epoch-checkpoints --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
         --eval-bleu --eval-bleu-args '{"beam": 1}' --eval-bleu-remove-bpe sentencepiece --eval-tokenized-bleu \
-        --decoding lattice --lattice "$WORK/lattice-$1-$DIRECTION" --lattice-candidates 64 --lattice-length-window 3 \
-        --lattice-smoothing "$SMOOTHING" --lattice-least-probability "$LEAST" $SCORER_FLAGS
+        --decoding lattice --lattice "$WORK/lattice-$1-$DIRECTION" --variant lattice-candidates=64 --variant lattice-length-window=3 \
+        --variant lattice-smoothing="$SMOOTHING" --variant lattice-least-probability="$LEAST" $SCORER_FLAGS
 }
 
 for setting in $SETTINGS; do data_of "$setting" > /dev/null; done
@@ -97,14 +97,14 @@ for setting in $SETTINGS; do
         name=$setting-$layers label="$setting data, $layers layers"
         checkpoint=$WORK/scorer-$name-$DIRECTION/checkpoint_best.pt
         [ -e "$checkpoint" ] || die "$checkpoint is missing: the scorer was trained without validation"
-        lattice=(--lattice "$WORK/lattice-$setting-$DIRECTION" --lattice-smoothing "$SMOOTHING" --lattice-least-probability "$LEAST")
+        lattice=(--lattice "$WORK/lattice-$setting-$DIRECTION" --variant lattice-smoothing="$SMOOTHING" --variant lattice-least-probability="$LEAST")
         scored=(--path "$checkpoint" --decoding lattice "${lattice[@]}")
-        system "$name-1" "$label, N = 1" "${scored[@]}" --lattice-candidates 1 --lattice-length-window 0
+        system "$name-1" "$label, N = 1" "${scored[@]}" --variant lattice-candidates=1 --variant lattice-length-window=0
         for count in $CANDIDATES; do
-            system "$name-$count" "$label, N = $count" "${scored[@]}" --lattice-candidates "$count" --lattice-length-window "$LENGTH_WINDOW"
+            system "$name-$count" "$label, N = $count" "${scored[@]}" --variant lattice-candidates="$count" --variant lattice-length-window="$LENGTH_WINDOW"
         done
         system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice \
-            --drafter-path "$checkpoint" "${lattice[@]}" --lattice-length-window "$LENGTH_WINDOW"
+            --drafter-path "$checkpoint" "${lattice[@]}" --variant lattice-length-window="$LENGTH_WINDOW"
     done
 done
 report "Sequence-to-lattice, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"
