@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# PyTorch's own order but for cuDNN, which it prefers on Hopper in half precision: that prepares a plan for every shape,
-# and the keys of a window are one more in every step.
+# PyTorch's own order without cuDNN, which PyTorch prefers on Hopper in half precision. cuDNN prepares a plan for every
+# shape, and every step has one key more.
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -30,7 +30,7 @@ def with_kernels(
 
 
 def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention in which equal queries over equal keys give equal bits, wherever they stand in the window.
+    """Attention in which equal queries over equal keys give equal bits at any place of the window.
 
     ``scaled_dot_product_attention`` does not promise that on a CPU: MKL's sums depend on a query's place. Here every
     query is reduced by itself, in fp32, over all L keys; L has to be the same in all calls that are compared.
@@ -56,14 +56,14 @@ def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Ten
 
 
 def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention whose result for a query depends on that query and what it sees only: one after the other, slow.
+    """Attention in which the result of a query depends on that query and its visible keys only; slow.
 
-    PyTorch's own takes other products for other numbers of queries and keys, which round otherwise.
+    PyTorch's own attention chooses its products by the number of queries and keys, so it rounds by them.
 
     Args:
         q: (B, H, W, D) fp32.
         k, v: (B, H, L, D).
-        mask: additive, (B or 1, 1, W or 1, L); None: everything is seen.
+        mask: additive, (B or 1, 1, W or 1, L); None: every key is visible.
 
     Returns:
         (B, H, W, D)

@@ -44,10 +44,10 @@ class _Layer:
 
 
 class FastEncoder:
-    """``TransformerEncoderBase.forward`` in evaluation mode: the same dictionary, packed weights underneath.
+    """``TransformerEncoderBase.forward`` in evaluation mode, over packed weights; it returns fairseq's dictionary.
 
-    Where nothing is padded there is no padding mask: whoever asked it on a GPU would wait for all layers. What stands
-    at padding is not the same, but hidden.
+    Without padding there is no padding mask: whoever looked into it on a GPU would wait for all layers. The numbers at
+    padding differ from stock's, but they are hidden.
 
     Args:
         encoder: its weights are read, never changed.

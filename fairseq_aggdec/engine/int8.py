@@ -1,8 +1,8 @@
 """Linear layers in 8 bits on CPU that are exact to themselves: a row's result does not depend on the rows beside it.
 
-Weights have a scale per output, inputs a scale and a zero point per row, so what is added up are integers, in whatever
-order, and what is left is done number by number. The compiled kernels do it; :class:`PlainProduct` is the same, bit for
-bit, in PyTorch's operators.
+Weights have a scale per output, inputs a scale and a zero point per row. So the sums are of integers, exact in any
+order, and everything else is done number by number. The compiled kernels do it; :class:`PlainProduct` gives the same
+bits in PyTorch's operators.
 """
 
 import functools

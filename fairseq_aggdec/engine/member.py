@@ -42,7 +42,7 @@ class Member:
         return decoder_gap(self.model.decoder)
 
     def _look(self) -> None:
-        """Finds out which forms represent the model as it is now, and says what runs otherwise, once.
+        """Finds the forms that represent the model as it is now, and logs once which parts have no fast form.
 
         Raises:
             ValueError: ``--int8`` was asked for, which has a fast form only.

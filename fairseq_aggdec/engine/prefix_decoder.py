@@ -15,18 +15,18 @@ from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
-# Sentences and positions in which prefixes are compared, and how far numbers may be apart by their largest: half
-# precision rounds, and sums in another order do.
+# Prefixes are compared in that many sentences and positions. Numbers may differ by a share of the largest one: half
+# precision rounds, and so do sums in another order.
 COMPARED = (2, 6)
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 TOLERANCE_OF_OTHERS = 0.05
 
 
 class PrefixDecoder:
-    """Any fairseq decoder, by recomputing the whole prefix of every row: slow, general, the same interface.
+    """Any fairseq decoder, by recomputing the whole prefix of every row: slow and general.
 
-    It keeps tokens where :class:`CachedDecoder` keeps keys and values. The decoder must be causal: what stands right of
-    a position (rejected drafts of an earlier window) must not change it.
+    It keeps tokens where :class:`CachedDecoder` keeps keys and values. The decoder must be causal: a
+    token to the right of a position (a rejected draft of an earlier window) must not change it.
     """
 
     reads_trees = False

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import kernels, reads
 
-# On CPU the largest value is found eight numbers at a time, its index one by one. So with many numbers the largest of
-# each run of so many is found first; one run per row is then searched. With less it takes longer.
+# PyTorch finds the largest value on a CPU eight numbers at a time, its index one by one. So with many numbers the
+# largest of each run is found first, then one run per row is searched. With few numbers that takes longer.
 RUN = 128
 FEWEST_RUNS = 8
 MANY_BYTES = 2**17
@@ -17,7 +17,7 @@ MANY_BYTES = 2**17
 def first_largest(x: Tensor) -> Tensor:
     """(N, V) -> (N,) int64: where each row is largest, the first place of several; NaN counts as the largest.
 
-    The same as ``x.max(-1).indices``, which on CPU takes up to six times as long.
+    Equals ``x.max(-1).indices``, which takes up to six times as long on a CPU.
     """
     if reads(x) and (library := kernels()) is not None:
         places = x.new_empty(x.size(0), dtype=torch.int64)

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 INSTRUCTIONS = ("plain", "avx2", "avx512")
 FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
-PANEL = 64  # weights are padded to multiples of so many outputs
+PANEL = 64  # weights are padded to a multiple of that many outputs
 LEVELS = 127  # largest weight in 8 bits
 WORD = 8  # bytes of a whole number of the structures
 
@@ -146,7 +146,7 @@ def digest() -> str | None:
 
 
 def _stale(library: Any) -> bool:
-    """Whether a library was compiled from other sources than those that stand here, or reads other structures."""
+    """Whether a library was compiled from other sources than those in this folder, or reads other structures."""
     stamp = getattr(library, "aggdec_digest", None)
     if stamp is None:
         return True

@@ -16,13 +16,13 @@ ITSELF, NEXT = "itself", "next"  # --slot-predicts
 class NarDecoder(ChainedDecoder, TransformerDecoder):
     """Predicts a block: target prefix and mask slots in, logits of the slots out.
 
-    :meth:`slot_features` is its use; stock ``forward``, a causal pass over plain tokens, is none.
+    Call :meth:`slot_features`; stock ``forward``, a causal pass over plain tokens, has no use here.
 
     Attributes:
         block_size: k.
-        mask_index: what stands for a mask slot in the input, one past the dictionary.
+        mask_index: the token of a mask slot in the input, one past the dictionary.
         shift: 1 if a position predicts the token after it, 0 if the one in its own place.
-        causal_prefix: prefix positions see only what is left of them, so that they can be cached; slots see all.
+        causal_prefix: a prefix position sees only positions to its left, so it can be cached; slots see all.
         mask_embedding: (C,), what a mask slot reads instead of a token's embedding, scaled like one.
         copy_query: W of the source copy, None without it.
     """

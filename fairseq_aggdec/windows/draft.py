@@ -33,7 +33,7 @@ class Draft:
         ]
 
     def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
-        """The last committed token of each row, which stands at ``starts``, followed by its draft."""
+        """Each row's last committed token, at its place ``starts``, and its draft."""
         widths = [length + 1 for length in self.lengths]
         return Window(self.after(last, device), starts, widths, device=device)
 
@@ -42,7 +42,7 @@ class Draft:
         return self
 
     def first(self, most: int) -> "Draft":
-        """At most so many tokens of every row, where nothing branches."""
+        """At most ``most`` tokens of every row; the draft must not branch."""
         return self if max(self.lengths) <= most else Draft([row[:most] for row in self.tokens])
 
     def rows(self) -> Sequence[Sequence[int]]:
@@ -145,7 +145,7 @@ class Proposing:
     """How a model computes what it proposes, which need not be as exact as what verifies it.
 
     Attributes:
-        types: choose among so many first types of the dictionary; 0: among all.
+        types: choose among the first ``types`` of the dictionary; 0: among all.
         int8: compute in 8 bits, on CPU in fp32, where that is faster.
     """
 

@@ -7,7 +7,7 @@ keys as every other: a token then gets the same products with and without drafts
 Captured steps on a GPU (:mod:`fairseq_aggdec.engine.graphs.window_graphs`) are on a grid of a few sizes for the same
 reason: nothing about a graph but the numbers in its memory can change.
 
-Slots that a row does not use repeat its last token, at the same position: what they write is what stands there. Rows
+Slots that a row does not use repeat its last token at the same position, so they write the same keys and values. Rows
 that have ended, or were never there, read some token at position 0.
 """
 
@@ -80,10 +80,10 @@ class GridWindow(Window):
 
 
 class GridTree(GridWindow):
-    """The same of trees of prefixes (:class:`~fairseq_aggdec.windows.tree_window.TreeWindow`).
+    """Trees of prefixes (:class:`~fairseq_aggdec.windows.tree_window.TreeWindow`) on a grid.
 
     Args:
-        tokens, places, shape: as above; ``capacity`` is a multiple of 64.
+        tokens, places, shape: as of a :class:`GridWindow`; ``capacity`` is a multiple of 64.
         depths: (R W,) int64, positions in the sentence.
         seen: (R W, ``capacity`` / 64) int64, the places that each slot sees, as bits.
     """
@@ -121,7 +121,7 @@ class Grid:
         self.shape = rows, width, capacity
 
     def lay_out(self, window: Window) -> tuple[GridWindow, Tensor]:
-        """A window on the grid, and where its N positions stand there, (N,) int64."""
+        """A window on the grid, and the slots (N,) int64 of its N positions."""
         rows, width, _ = self.shape
         sources, positions, _, slots = laid_out(window, rows, width)
         # One transfer: what every slot reads and where, and behind that the slots that count.
@@ -162,7 +162,7 @@ def laid_out(
 
 
 def bits_seen(window: TreeWindow, rows: int, width: int, places: int) -> Tensor:
-    """What each slot of such a grid sees of so many places: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
+    """The places that each slot of a grid sees, as bits: (``rows`` ``width``, ``places`` / 64) int64 on the host."""
     size = places // 8  # bytes for each slot
     found, first = [], 0
     for used in window.widths:

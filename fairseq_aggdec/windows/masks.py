@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-# A fused kernel reads masks whose rows begin at multiples of so many numbers; others it is given a copy of, in every
-# layer.
+# A fused kernel reads masks whose rows begin at multiples of 8 numbers. It copies any other mask, in every layer.
 ALIGNMENT = 8
 
 
 def aligned(columns: int) -> int:
-    """So many numbers per row of a mask of that many columns."""
+    """Numbers per row of a mask with ``columns`` columns, padding included."""
     return -(-columns // ALIGNMENT) * ALIGNMENT
 
 

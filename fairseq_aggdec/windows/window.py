@@ -26,7 +26,7 @@ from torch import Tensor
 from fairseq_aggdec.windows.masks import additive_mask, aligned
 from fairseq_aggdec.windows.transfer import sent, to_device
 
-# Drafted tokens, each behind the one before, and as many slots as are told of: the last stands at the last token.
+# A path of drafted tokens, and the slots along it: the first slot is the last committed token's.
 Way = tuple[list[int], Sequence[int]]
 
 
@@ -39,7 +39,7 @@ class Window:
         widths: number of slots of each row (host numbers, B of them, each >= 1).
         block_starts: first slot of each row that sees the row's whole window (host numbers, B of them, 0 to width);
             None when every slot sees only the slots up to itself.
-        wanted: of how many last slots of each row features are asked for, 0: of all.
+        wanted: features are returned of that many last slots of each row; 0: of all.
         device: where the window is read, if its tokens are host numbers.
 
     Attributes:
@@ -101,17 +101,17 @@ class Window:
         ]
 
     def drafted_paths(self) -> list[list[int]]:
-        """What each row was shown behind its first token."""
+        """The tokens of each row after its first."""
         tokens, ends = self.host_tokens(), itertools.accumulate(self.widths)
         return [tokens[end - width + 1 : end] for end, width in zip(ends, self.widths, strict=True)]
 
     def ways(self) -> list[list[Way]]:
-        """What each row was shown behind its first token, path by path, all its slots in one of them."""
+        """The tokens of each row after its first, as paths: here one that holds all slots."""
         rows = self.drafted_paths()
         return [[(row, range(width))] for row, width in zip(rows, self.widths, strict=True)]
 
     def host_tokens(self) -> list[int]:
-        """The N tokens on the host; asks the device once where they came from it."""
+        """The N tokens on the host; tokens of a device are fetched once."""
         if self.host is None:
             self.host = self.tokens.tolist()
         return self.host
@@ -132,7 +132,7 @@ class Window:
         return self._placement[2]
 
     def row_ends(self, count: int) -> Tensor | slice:
-        """The last so many of the N places of every row, row after row."""
+        """The last ``count`` places of every row, row after row."""
         if self.rows == 1:
             return slice(self.widths[0] - count, self.widths[0])  # read without an index
         rows = [range(end - count, end) for end in itertools.accumulate(self.widths)]
