@@ -110,7 +110,7 @@ class Structure:
         self.owners = [owner for owner, _ in places]
         self.names = [name for _, name in places]
         self.growing = [
-            Table(module._buffers, name, table)
+            WatchedTable(module._buffers, name, table)
             for module in read
             for cls, name in GROWING
             if isinstance(module, cls) and (table := module._buffers.get(name)) is not None
@@ -161,7 +161,7 @@ class Structure:
         return any(table.changed() for table in self.growing)
 
 
-class Table:
+class WatchedTable:
     """A buffer that may be replaced by one that begins as it does."""
 
     def __init__(self, buffers: dict[str, Tensor | None], name: str, table: Tensor):
