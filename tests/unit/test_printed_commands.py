@@ -73,7 +73,7 @@ def known(words: list[str]) -> frozenset[str]:
     module = importlib.import_module(module_of(words[1]))
     if words[1] == "lattice-tables":  # the pages name its data only
         return frozenset()
-    if words[1] in ("average-checkpoints", "upgrade-checkpoint", "train-drafter"):
+    if words[1] in ("average-checkpoints", "serve", "train-drafter", "upgrade-checkpoint"):
         return frozenset(module.build_parser()._option_string_actions)
     return of_fairseq("generate") | set(module.build_parser()._option_string_actions)
 
