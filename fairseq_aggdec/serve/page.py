@@ -46,32 +46,32 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
     """How a sentence is decoded, for the page.
 
     Returns:
-        ``text`` of the output; ``calls`` of the decoder and ``tokens`` of the output with ``</s>``, None where the
-        method does not say; ``trace``: the calls as HTML, ``tree``: the tree of a beam search as HTML, ``""`` where
-        there is none.
+        ``text`` of the output; ``calls`` of the decoder, None where the method does not say; ``tokens``: the calls that
+        one token at a time would take; ``trace``: the calls as HTML; ``tree``: of a beam search, as HTML; ``""``
+        where there is none.
     """
     source = translator.tokens(sentence)
     with translator.alone():  # no other thread decodes between the search and the look at it
         generator, traces = translator.generator, list[trace.Trace]()
         if isinstance(generator, BeamGenerator):
+            generator.searches = []  # a model that is left to stock fairseq has none
             best = _decode(translator, source)
-            search = generator.searches[0]
             output = _indices(translator, best.tokens)
             words = translator.task.source_dictionary, translator.task.target_dictionary
-            given = source.tolist(), search, output, words
-            traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
+            for search in generator.searches:
+                given = source.tolist(), search, output, words
+                traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
         elif isinstance(generator, DraftAndVerifyGenerator) and not isinstance(
             generator, DraftOnlyGenerator
         ):
-            best, shown = _recorded(translator, source)
-            traces = [shown]
+            best, traces = _recorded(translator, source)
         else:
             best = _decode(translator, source)
     drawn = [_drawn(*one) for one in zip(traces, ("Call by call", "Tree"), strict=False)]
     return {
         "text": best.text,
         "calls": best.steps,
-        "tokens": len(best.tokens) + 1,
+        "tokens": traces[0].tokens if traces else len(best.tokens) + 1,
         "trace": drawn[0] if drawn else "",
         "tree": drawn[1] if len(drawn) > 1 else "",
     }
@@ -84,7 +84,7 @@ def _decode(translator: Translator, source: torch.Tensor) -> Any:
     return best
 
 
-def _recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, trace.Trace]:
+def _recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, list[trace.Trace]]:
     """The output of a greedy method, and what was drafted and accepted in each call."""
     generator, task = translator.generator, translator.task
     before = generator.drafter, generator.accept
@@ -95,7 +95,7 @@ def _recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, trace.
     finally:
         generator.drafter, generator.accept = before
     words = task.source_dictionary, task.target_dictionary
-    return best, trace.trace(recorder.records[0], *words)
+    return best, [trace.trace(record, *words) for record in recorder.records if record.iterations]
 
 
 def _indices(translator: Translator, tokens: Sequence[str]) -> list[int]:

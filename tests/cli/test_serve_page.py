@@ -125,8 +125,9 @@ def test_the_page(translator: Translator, visit: Any, width: int, scheme: int) -
     found, (expected,) = visit(width, scheme), translator.generate(SENTENCES[:1])
     assert found["failures"] == [] and found["violations"] == []
     assert found["output"] == expected[0].text
-    tokens = len(expected[0].tokens) + 1
-    assert found["tokens"] == f"{tokens} tokens, one at a time"
+    tokens = int(found["tokens"].split()[0])
+    assert found["tokens"] == f"{tokens} calls by one token at a time"
+    assert tokens >= len(expected[0].tokens) + 1
     calls = int(found["calls"].split()[0])
     assert found["calls"].startswith(f"{calls} call") and calls <= tokens
     assert found["bars"][1] > 0 and found["bars"][0] == pytest.approx(

