@@ -82,8 +82,8 @@ MUTANTS = [
     ),
     Mutant(
         *("an edit replaced one token of the text, whatever it was", "drafters/copy/copy_tree.py"),
-        "Step(edit.written, place + edit.passed, edit)",
-        "Step(edit.written, place + 1, edit)",
+        "CopyStep(edit.written, place + edit.passed, edit)",
+        "CopyStep(edit.written, place + 1, edit)",
         ("tests/unit/test_copy_tree.py",),
     ),
     Mutant(

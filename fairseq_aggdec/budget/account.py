@@ -23,7 +23,7 @@ LEAST_LOSS = 0.5
 # One sentence at a time, where nothing was drafted before: drafts by which it is known whether they pay. And tokens of
 # greedy decoding that these, and later ones that look faster and are not, may cost beyond what is allowed: a sentence.
 TRIAL, CREDIT = 48, 25.0
-# What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as so many of them,
+# What an iteration is believed to cost before one with a draft was timed: beside its tokens as much as STEP of them,
 # and the drafter a share of one without a draft; small models in the compiled library.
 STEP, DRAFTER = 5.0, 0.7
 # Of what became of drafts, the weight per new one: some 170 count. What fifty gain is off by a tenth, which is
@@ -209,7 +209,7 @@ class LearnedAccount(Account):
         return self.chosen
 
     def _count(self, rows: int) -> None:
-        """So many sentences are left; nothing is drafted for them yet."""
+        """``rows`` sentences are left; nothing is drafted for them yet."""
         self.bucket, self.now = rows.bit_length(), self.cost.line(rows)
         self.gained.setdefault(self.bucket, Fading(REMEMBER))
         self.chosen, self.resting = 0, False

@@ -30,7 +30,7 @@ class Batches:
     Attributes:
         count: of all.
         paces: seconds for each token of the longest output, of the last ones that were a measure.
-        lengths: tokens of the longest output of these.
+        lengths: tokens of the longest output of those batches.
     """
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ class Calibration:
         return F.logsigmoid(slope * logits + shift)
 
     def numbers(self, slots: int, device: torch.device) -> Tensor:
-        """Slopes and shifts of so many slots, maybe of more: (2, k or more) fp32."""
+        """Slopes and shifts of at least ``slots`` slots: (2, k or more) fp32."""
         while len(self.scales) < slots:
             near = self.scales[-1] if self.scales else Scale()
             self.scales.append(Scale(near.slope, near.shift))

@@ -30,7 +30,7 @@ FIRST_PATIENCE, PATIENCE = 16, 256
 LEAST_SPREAD = 1e-9
 
 
-class Line:
+class CostLine:
     """Seconds of an iteration without a draft, and of one with k drafted tokens as a line a + b k.
 
     Attributes:
@@ -103,11 +103,11 @@ class CallCost:
     """
 
     def __init__(self) -> None:
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, CostLine] = {}
         self.unmeasured = {False, True}
 
-    def line(self, rows: int) -> Line:
-        return self.lines.setdefault(rows.bit_length(), Line())
+    def line(self, rows: int) -> CostLine:
+        return self.lines.setdefault(rows.bit_length(), CostLine())
 
     def observe(self, rows: int, drafted: int, seconds: float) -> float | None:
         """An iteration with ``drafted`` tokens in all has ended.

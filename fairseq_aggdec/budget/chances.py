@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fairseq_aggdec.budget.fading import Fading
 
-# What is believed before anything was seen, as if so many tokens had been checked: most texts that are at hand are
+# What is believed before anything was seen, as if two tokens had been checked: most texts that are at hand are
 # mostly right, and two tokens are soon outweighed where they are not.
 PRIOR, PRIOR_WEIGHT = 0.975, 2.0
 # How strongly a sentence is believed to be like the others, in tokens: a short sentence.

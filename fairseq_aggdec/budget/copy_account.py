@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fairseq_aggdec.budget.call_cost import CallCost, IterationClock
 from fairseq_aggdec.budget.chances import Chances
 
-# Where drafts hardly ever stand, so many batches in a row are decoded without; then one is drafted for again, in case
+# Where drafts hardly ever stand, 31 batches in a row are decoded without; then one is drafted for again, in case
 # the text has changed.
 RESTING_BATCHES = 31
 # Tokens of that one's first drafts, and of the very first of all on CPU: a guess that costs next to nothing.
@@ -84,7 +84,7 @@ class CopyAccount:
 
 
 class FixedCopyAccount(CopyAccount):
-    """The same longest draft for every row and batch; Algorithm 1 of Ge et al. has no limit.
+    """One longest draft for every row and batch; Algorithm 1 of Ge et al. has no limit.
 
     Args:
         limit: tokens; None: whatever is left of the text.

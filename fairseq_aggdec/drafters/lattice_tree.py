@@ -95,7 +95,7 @@ class LatticeTable:
     def slots(
         self, places: Sequence[int], before: Sequence[int | None], count: int
     ) -> tuple[Tensor, Tensor]:
-        """Tokens (B, k, M) and scores (B, k, M, M) of so many positions of each row, from its place on.
+        """Tokens (B, k, M) and scores (B, k, M, M) of ``count`` positions of each row, from its place on.
 
         Args:
             places: the next position of each row.

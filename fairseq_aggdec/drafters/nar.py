@@ -2,7 +2,7 @@
 
 The drafter reads the committed tokens of a row and k mask slots. With bidirectional prefix attention its window is all
 of that, anew in every iteration; with causal prefix attention it is what was committed since the last one, and the
-slots (with slots that predict the token after them, the last committed token is one of these and read again).
+slots (slots that predict the token after them begin with the last committed token, which is then read again).
 """
 
 import functools

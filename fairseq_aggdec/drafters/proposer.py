@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grow, Grown
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grow, Grown, TreeRequest
 from fairseq_aggdec.kernels.library import (
     WORD,
     Product,
@@ -25,7 +25,7 @@ from fairseq_aggdec.kernels.library import (
 )
 from fairseq_aggdec.windows.draft import Draft
 
-# Of the dimensions of features those that are looked along, one of so many.
+# Directions that are looked along: a quarter of the dimensions of features.
 ONE_DIRECTION_OF = 4
 # Where there are fewer types, finding the likeliest takes little time anyway.
 FEWEST_TYPES = 2048
@@ -116,7 +116,7 @@ class Proposer:
             struct.heard = chain.heard.data_ptr()
         self.address = ctypes.addressof(struct)
 
-    def grow(self, features: Tensor, asked: Asked) -> list[Grown]:
+    def grow(self, features: Tensor, asked: TreeRequest) -> list[Grown]:
         """A tree for every row from features (B, k, C) fp32 of its slots; see
         :func:`~fairseq_aggdec.drafters.trees.grow`."""
         features = features.contiguous()
@@ -125,8 +125,8 @@ class Proposer:
         self.library.aggdec_grow(self.address, call)
         return self.told()
 
-    def ask(self, features: int, slots: int, asked: Asked) -> int:
-        """Where the library reads what is asked of so many slots, whose features stand at an address."""
+    def ask(self, features: int, slots: int, asked: TreeRequest) -> int:
+        """The address of what the library is asked: trees of ``slots`` slots, whose features are at ``features``."""
         last, room, scales, nodes, eos, fixed_cost, branches = asked
         rows = len(last)
         call = self.call
@@ -181,7 +181,7 @@ class Proposer:
 
 def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
     """One path for every row; arguments as for :meth:`~fairseq_aggdec.drafters.trees.TreeGrower.compiled`."""
-    found = grow(Asked(last, room, _as_given(slots), slots, eos, math.inf, branches=False))
+    found = grow(TreeRequest(last, room, _as_given(slots), slots, eos, math.inf, branches=False))
     return Draft([tree.tokens for tree in found])
 
 

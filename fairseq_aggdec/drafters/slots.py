@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.drafters.trees import Asked, Grown
+from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm
 from fairseq_aggdec.engine.encoder import EncoderOut
@@ -185,7 +185,7 @@ class CachedSlots:
         return embeds and reader.packed.project_out is None
 
     def grow(
-        self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: Asked
+        self, proposer: Proposer, prefixes: Sequence[Sequence[int]], size: int, asked: TreeRequest
     ) -> list[Grown]:
         """Features of ``size`` slots behind the prefixes and what :meth:`Proposer.grow` makes of them, in one call."""
         compiled, cache = self.reader.compiled, self.reader.cache
@@ -217,13 +217,13 @@ class CachedSlots:
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
     ) -> Tensor:
-        """:meth:`block_features`, (R, k, C), for what stands on the board, by numbers of the device only.
+        """:meth:`block_features`, (R, k, C), for the rows of the board, without the host.
 
         The window begins at column 0 of the grid; columns that a row does not use repeat its last mask slot.
         """
         decoder, shift = self.decoder, self.decoder.shift
         masks, causal = block_size - shift, decoder.causal_prefix
-        # What stands in the cache for good: what was committed before the last iteration.
+        # Keys and values that stay in the cache: what was committed before the last iteration.
         start = torch.minimum(rows.before, rows.base) if causal else torch.zeros_like(rows.base)
         width = shape.width + shift if causal else shape.end
         prefix = (rows.base + shift - start).unsqueeze(1)  # of each window, (R, 1)

@@ -27,7 +27,7 @@ from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 8.0
-# From so many drafts all is learned, then from one of so many: what is known changes little, and learning takes time.
+# The first drafts all teach, then one of four: what is known changes little, and learning takes time.
 LEARNED_FROM, ONE_OF = 200, 4
 CPU = torch.device("cpu")
 
@@ -38,8 +38,8 @@ class Candidates:
 
     Attributes:
         tokens: (B, k, M) ids.
-        order: (B, k, M, M) places among M: after each candidate of the slot before, the likeliest first. What stands
-            before the first slot is known: all its entries are the same.
+        order: (B, k, M, M) places among M: after each candidate of the slot before, the likeliest first. The token
+            before the first slot is known: all its entries are alike.
         chances: (B, k, M, M) logarithms of their chances, in nats.
     """
 
@@ -83,7 +83,7 @@ class Grown:
         return slots[1:]
 
 
-class Asked(NamedTuple):
+class TreeRequest(NamedTuple):
     """What trees the compiled library is asked for.
 
     Attributes:
@@ -104,7 +104,7 @@ class Asked(NamedTuple):
 
 
 # :meth:`~fairseq_aggdec.drafters.proposer.Proposer.grow` of some features.
-Grow = Callable[[Asked], list[Grown]]
+Grow = Callable[[TreeRequest], list[Grown]]
 
 
 def grow(
@@ -175,7 +175,7 @@ class TreeGrower:
         self.deepest = REMEMBERED  # slots that trees fill, the most of late
 
     def slots(self, most: int) -> int:
-        """How many of at most so many slots a drafter is to fill: no more than a tree has nodes, and where its size is
+        """How many slots, at most ``most``, a drafter is to fill: no more than a tree has nodes, and where its size is
         learned one more than trees reach, for what is drafted behind that is not looked at."""
         most = min(most, self.budget.most)
         return min(most, math.ceil(self.deepest) + 1) if self.budget.learned else most
@@ -193,7 +193,7 @@ class TreeGrower:
         )
 
     def alone(self, logits: Tensor, room: Sequence[int], eos: int) -> Draft:
-        """The same from logits (B, k, V) of slots that know nothing of each other."""
+        """Trees from logits (B, k, V) of slots that know nothing of each other."""
         best = logits.topk(min(CANDIDATES, logits.size(-1)))
         scores = best.values.unsqueeze(2).expand(-1, -1, best.values.size(2), -1)
         return self.draft(best.indices, scores, room, eos)
@@ -206,10 +206,10 @@ class TreeGrower:
         room: Sequence[int],
         eos: int,
     ) -> Draft:
-        """The same in the compiled library, of so many slots and the tokens before the first; see :data:`Grow`."""
+        """Trees grown in the compiled library from ``slots`` slots behind the tokens ``last``; see :data:`Grow`."""
         scales = self.calibration.numbers(slots, CPU)
         cost, budget = self._fixed_cost(len(room), "kernels"), self.budget
-        asked = Asked(last, room, scales, budget.most, eos, cost, budget.branches)
+        asked = TreeRequest(last, room, scales, budget.most, eos, cost, budget.branches)
         return self._drafted(grow(asked))
 
     def _fixed_cost(self, rows: int, by: str) -> float:

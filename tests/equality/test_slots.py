@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots
-from fairseq_aggdec.drafters.trees import Asked
+from fairseq_aggdec.drafters.trees import TreeRequest
 from fairseq_aggdec.engine import int8
 from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
@@ -91,7 +91,7 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
             prefixes: list[list[int]], size: int, last: list[int], room: list[int]
         ) -> None:
             scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
-            asked = Asked(last, room, scales, 6, 2, 4.0)
+            asked = TreeRequest(last, room, scales, 6, 2, 4.0)
             trees = one.grow(made, prefixes, size, asked)
             fresh = proposer(model.decoder, two.reader.packed.project_vocabulary, chain)
             assert trees == fresh.grow(two.block_features(prefixes, size), asked)

@@ -16,7 +16,7 @@ from fairseq_aggdec.budget.account import (
     Account,
     LearnedAccount,
 )
-from fairseq_aggdec.budget.call_cost import Line
+from fairseq_aggdec.budget.call_cost import CostLine
 
 LARGEST = 12
 Machine = Callable[[int, float], float]  # rows, tokens drafted for each -> seconds of an iteration
@@ -321,7 +321,7 @@ def test_greedy_takes_as_long_as_the_longest_sentence() -> None:
 
 def test_a_slow_draft_does_not_make_short_ones_seem_to_take_no_time() -> None:
     """A line through one slow draft and another would give a draft of one token a negative time."""
-    times = Line()
+    times = CostLine()
     for size, seconds in ((0, 1.0), (10, 30.0), (5, 1.6), *[(1, 1.35)] * 20):
         times.add(size, seconds)
         if size:

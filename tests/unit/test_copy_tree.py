@@ -18,9 +18,9 @@ from fairseq_aggdec.drafters.copy.copy_tree import (
     CopyTree,
     CopyTrees,
     Edit,
+    EditedText,
     Edits,
     Pending,
-    Text,
     grow,
 )
 
@@ -48,7 +48,7 @@ def paths(tree: CopyTree) -> list[tuple[int, ...]]:
 
 
 def every(
-    text: Text, place: int, longest: int, chance: float = 1.0, edited: bool = False
+    text: EditedText, place: int, longest: int, chance: float = 1.0, edited: bool = False
 ) -> list[tuple[float, tuple[int, ...]]]:
     """All paths from a place of a text, with their chances."""
     found: list[tuple[float, tuple[int, ...]]] = []
@@ -62,7 +62,7 @@ def every(
 def test_the_worked_example() -> None:
     she, knew, that, he, comma = range(10, 15)
     edits = knowing((that, Edit(comma, 0), 1), reached=1)
-    text = Text([EOS, she, knew, that, he], edits, 0.9, 0.9)
+    text = EditedText([EOS, she, knew, that, he], edits, 0.9, 0.9)
     tree = grow(text, [(0, 1.0)], 9, 7)
     longest = {path for path in paths(tree) if path[-1] == he}
     assert longest == {(she, knew, that, he), (she, knew, comma, that, he)}
@@ -85,7 +85,7 @@ def test_the_likeliest_nodes_are_taken(
         for token in (4, 5, 6)
         for number in range(2)
     ]
-    asked = Text([EOS, *text], knowing(*known, reached=9), 0.8, 0.9)
+    asked = EditedText([EOS, *text], knowing(*known, reached=9), 0.8, 0.9)
     tree, possible = grow(asked, [(0, 1.0)], longest, nodes), every(asked, 0, longest)
     taken, chances = paths(tree), {path: chance for chance, path in possible}
     assert all(parent < node for node, parent in enumerate(tree.parents, 1))
@@ -97,7 +97,7 @@ def test_the_likeliest_nodes_are_taken(
 @pytest.mark.parametrize("fixed_cost", [0.3, 2.0, 10.0])
 def test_nodes_are_taken_while_they_bring_more_than_they_cost(fixed_cost: float) -> None:
     edits = knowing((5, Edit(9, 1), 3), (7, Edit(9, 0), 2), reached=9)
-    asked = Text([EOS, 4, 5, 6, 7, 4, 5, 6, 7], edits, 0.9, 0.9)
+    asked = EditedText([EOS, 4, 5, 6, 7, 4, 5, 6, 7], edits, 0.9, 0.9)
     chances = sorted((chance for chance, _ in every(asked, 0, 99)), reverse=True)
     rates = [(1 + sum(chances[:size])) / (fixed_cost + size) for size in range(1, len(chances))]
     taken = len(grow(asked, [(0, 1.0)], 99, 99, fixed_cost).steps)
@@ -116,15 +116,15 @@ def test_chances_of_tokens_and_of_rows() -> None:
     ):  # nothing or all that was seen stood
         assert 0.0 < edits.copy(5, row, most) < 1.0
     assert 0.6 < edits.copy(5, 0.6, mean) < edits.copy(6, 0.6, mean) < edits.copy(6, mean, mean) < 1
-    steps = Text([EOS, 5], edits, mean, mean).steps(0)
+    steps = EditedText([EOS, 5], edits, mean, mean).steps(0)
     assert [chance for chance, _ in steps] == pytest.approx([edits.copy(5, mean, mean), 3 / 41])
-    assert Text([EOS, 5], edits, mean, mean).steps(0, copies_only=True) == steps[:1]
+    assert EditedText([EOS, 5], edits, mean, mean).steps(0, copies_only=True) == steps[:1]
 
 
 def test_no_token_stands_twice_behind_the_same_one() -> None:
     """The edit that writes the next token of the text is its copy."""
     edits = knowing((4, Edit(4, 0), 5), reached=5)
-    tree = grow(Text([EOS, 4, 5], edits, 0.9, 0.9), [(0, 1.0)], 9, 9)
+    tree = grow(EditedText([EOS, 4, 5], edits, 0.9, 0.9), [(0, 1.0)], 9, 9)
     assert len(set(zip(tree.parents, paths(tree), strict=True))) == len(tree.steps)
 
 

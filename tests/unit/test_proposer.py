@@ -14,7 +14,7 @@ from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, proposer
-from fairseq_aggdec.drafters.trees import CANDIDATES, Asked, Grown, candidates, grow
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, TreeRequest, candidates, grow
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import fast_kernels, some_outputs
 from fairseq_aggdec.engine.precision import Precision
@@ -55,7 +55,7 @@ def test_compiled_trees_are_the_same(
             scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
         found = candidates(tokens, scores, calibration)
         scales = calibration.numbers(9, features.device)
-        trees = compiled.grow(features, Asked(last, room, scales, nodes, EOS, fixed_cost))
+        trees = compiled.grow(features, TreeRequest(last, room, scales, nodes, EOS, fixed_cost))
         for row, tree in enumerate(trees):
             expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
             assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
@@ -98,7 +98,7 @@ def made(types: int, int8: bool = False) -> Proposer:
 def trees_of(proposer: Proposer, features: torch.Tensor) -> list[Grown]:
     rows, slots, _ = features.shape
     scales = torch.stack([torch.ones(slots), torch.zeros(slots)])
-    asked = Asked([5] * rows, [slots] * rows, scales, 12, EOS, math.inf)
+    asked = TreeRequest([5] * rows, [slots] * rows, scales, 12, EOS, math.inf)
     return proposer.grow(features, asked)
 
 

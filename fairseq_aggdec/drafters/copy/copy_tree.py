@@ -28,7 +28,8 @@ from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 
 # Tokens of a text that one written token may stand for; edits that are remembered of each token of a text.
 PASSED, REMEMBERED = range(4), 8
-# Copies of a token that are believed to have stood before any was seen; so many that it is believed to be like others.
+# Copies of a token that are believed to have been right before any was seen, and how strongly, in copies, a token is
+# believed to be like others.
 PRIOR, LIKE_OTHERS = 1.0, 4.0
 # Tokens behind an edit by which it is known where in the text the output goes on.
 AGREE = 2
@@ -49,7 +50,7 @@ class Edits:
         reached: of each token, how often its copy would have been the next token.
         copied: of each token, how often it was.
         known: of each token, how often each edit was.
-        passed: of all edits, how many passed over so many tokens.
+        passed: number of tokens -> how many edits passed over that many.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class Edits:
         return [(edit, count / times) for edit, count in self.known[token].items()]
 
     def places(self, copied: int) -> list[tuple[int, float]]:
-        """Where in the text an output may stand that has copied so many tokens and then written another; chances."""
+        """Places in the text where an output may be after ``copied`` copied tokens and another one; their chances."""
         times = self.passed.total() + PRIOR
         return [(copied + passed, self.passed[passed] / times) for passed in PASSED]
 
@@ -92,7 +93,7 @@ def odds_of(chance: float) -> float:
     return chance / (1.0 - chance)
 
 
-class Step(NamedTuple):
+class CopyStep(NamedTuple):
     """A token that may be written where an output stands in a text, the place where it stands then, and the edit that
     this would be; None: a copy."""
 
@@ -110,12 +111,12 @@ class CopyTree:
         parents: which each follows, counted from 1; 0 is the last committed token.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[CopyStep] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
 
 
 @dataclass
-class Text:
+class EditedText:
     """A text to copy from.
 
     Attributes:
@@ -129,20 +130,20 @@ class Text:
     stands: float
     mean: float
 
-    def steps(self, place: int, copies_only: bool = False) -> list[tuple[float, Step]]:
+    def steps(self, place: int, copies_only: bool = False) -> list[tuple[float, CopyStep]]:
         """What may be written next, and its chances."""
         if place + 1 >= len(self.tokens) or self.tokens[place + 1] == NEVER_DRAFTED:
             return []
         token = self.tokens[place + 1]
         copied = self.edits.copy(token, self.stands, self.mean)
-        found = [(copied, Step(token, place + 1, None))]
+        found = [(copied, CopyStep(token, place + 1, None))]
         for edit, share in () if copies_only else self.edits.of(token):
-            found.append((share, Step(edit.written, place + edit.passed, edit)))
+            found.append((share, CopyStep(edit.written, place + edit.passed, edit)))
         return found
 
 
 def grow(
-    text: Text,
+    text: EditedText,
     starts: Sequence[tuple[int, float]],
     longest: int,
     nodes: int,
@@ -159,7 +160,7 @@ def grow(
         fixed_cost: of an iteration, in nodes.
     """
     tree, taken, number = CopyTree(), set(), itertools.count()
-    heap: list[tuple[float, int, int, int, Step]] = []  # the first entry is minus the chance
+    heap: list[tuple[float, int, int, int, CopyStep]] = []  # the first entry is minus the chance
     # What a token has to bring for its cost grows with every one that is taken: a chance of less is never enough.
     least = 1.0 / fixed_cost
 
@@ -241,7 +242,7 @@ class CopyTrees:
             cost: of an iteration beside its tokens, in tokens.
         """
         starts = self._starts(text)
-        asked = Text(text.tokens, self.edits, *stands)
+        asked = EditedText(text.tokens, self.edits, *stands)
         most = self.budget.most
         cost = cost if self.budget.learned else math.inf
         self.trees[row] = grow(asked, starts, longest, most, cost) if starts else CopyTree()
@@ -289,7 +290,7 @@ class CopyTrees:
             self.pending[row] = Pending(place + 1, len(output) - 1)
         return len(path) - 1 + bool(children), len(path) - 1
 
-    def _stood(self, text: CopyText, step: Step) -> None:
+    def _stood(self, text: CopyText, step: CopyStep) -> None:
         if step.edit is None:
             self.edits.reached[step.token] += 1
             self.edits.copied[step.token] += 1

@@ -48,7 +48,7 @@ class CopyDrafter(DeviceDrafter):
         self.forget()
 
     def branch(self, budget: NodeBudget | None) -> None:
-        """Drafts trees of so many tokens from now on; None: copies only."""
+        """Drafts trees of this size from now on; None: copies only."""
         self.trees = None if budget is None else CopyTrees(budget, self.eos)
 
     def forget(self) -> None:
@@ -67,7 +67,7 @@ class CopyDrafter(DeviceDrafter):
         raise NotImplementedError
 
     def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
-        """The same for beam search: target tokens, up to the first that must not be drafted."""
+        """The text of each sentence for beam search: its tokens up to the first that must not be drafted."""
         return [
             tokens[: tokens.index(NEVER_DRAFTED)] if NEVER_DRAFTED in tokens else tokens
             for tokens in map(list, self.copied(sample))
