@@ -2,6 +2,7 @@
 
 import logging
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -73,6 +74,7 @@ class Verifier:
         leaves: bool = False,
     ):
         self.strict, self.leaves = precision.strict, leaves
+        self.precision = precision
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
         precision = replace(precision, graphs=precision.graphs and not precision.strict)
@@ -121,6 +123,12 @@ class Verifier:
             if reason is not None:
                 member.say(f"left to stock fairseq: {reason}")
                 raise LeftToStock(reason)
+
+    def fits(self, models: Sequence[nn.Module], precision: Precision) -> bool:
+        """Whether it is the verifier of these models in this precision."""
+        own = [member.model for member in self.members]
+        same = len(own) == len(models) and all(map(operator.is_, own, models))
+        return same and precision == self.precision
 
     def refuse_probabilities(self, decoding: str) -> None:
         """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""

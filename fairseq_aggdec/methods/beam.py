@@ -39,7 +39,7 @@ def becomes(request: Request) -> str | None:
     """
     beam, generator = request.option("beam", 5), request.stock()
     gap = generator_gap(generator, bool(request.option("print_alignment")))
-    gap = gap or beam_gap(request.args, request.extra, generator.model.models)
+    gap = gap or beam_gap(request.args, request.extra, generator.model.models, request.known)
     if beam == 1 and request.option("match_source_len") and request.option("unkpen", 0) < 0:
         gap = gap or "--unkpen below 0 with --match-source-len"
     if gap is not None:

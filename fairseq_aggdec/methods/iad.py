@@ -71,7 +71,9 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         sizes = {len(dataset) for dataset in task.datasets.values()}
         drafter = FileDrafter(cfg.draft_file, target, match, sizes)
     elif (source := source_dictionary(task)) is not None:
-        drafter = InputCopyDrafter(source, target, match)
+        eos, symbols = getattr(request.stock(), "eos", None), getattr(task, "symbols", None)
+        drafter = InputCopyDrafter(source, target, match, eos, symbols)
+        task.symbols = drafter.symbols  # for the next generator
     elif kind == "source" or request.asked == "iad":
         raise ValueError(
             f"--task {task.kind} has no text to copy drafts from: use --decoding beam or greedy"

@@ -26,6 +26,7 @@ class Request:
         extra: arguments for the generator that the caller hands over; the task's has them.
         prefix_allowed_tokens_fn: what else the caller of ``build_generator`` asked for.
         drafter: builds the drafter of a method by its name; None: the method's own.
+        known: the models decoded for the task before, as they are now or were then.
     """
 
     cfg: Settings
@@ -37,6 +38,7 @@ class Request:
     extra: dict[str, Any] = field(default_factory=dict)
     prefix_allowed_tokens_fn: Any = None
     drafter: Callable[[str], Drafter] | None = None
+    known: bool = False
 
     def __post_init__(self) -> None:
         self.asked = self.cfg.decoding

@@ -87,13 +87,16 @@ def refuse_missing_constraints(generator: Any, constraints: Any) -> None:
         )
 
 
-def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str | None:
+def beam_gap(
+    args: Any, extra: Mapping[str, Any], models: Sequence[Any], known: bool = False
+) -> str | None:
     """What keeps beam search over trees from giving what stock gives, None when nothing does.
 
     Args:
         args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
         extra: what the caller hands to the generator beside them.
         models: those of ``--path``.
+        known: their modules were looked at; they are again before every batch.
     """
     given = {
         "--sampling": getattr(args, "sampling", False),
@@ -109,7 +112,7 @@ def beam_gap(args: Any, extra: Mapping[str, Any], models: Sequence[Any]) -> str 
             return option
     for model in models:
         decoder = model.decoder
-        if gap := model_gap(model):
+        if not known and (gap := model_gap(model)):
             return gap
         if getattr(args, "beam", 5) >= len(decoder.dictionary) - 1:
             # Where </s> may come first, stock then goes on with the hypothesis that it ended.

@@ -4,7 +4,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores, refusal
 from fairseq_aggdec.search.greedy import GreedySearch
-from fairseq_aggdec.search.guards import exclusive, or_stock
+from fairseq_aggdec.search.guards import exclusive, one_thread, or_stock
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -70,6 +70,7 @@ class CachedGenerator(SequenceGenerator):
         precision: how the models compute.
         retain_history: keep in the hypotheses what every iteration saw.
         no_repeat_ngram_size: n-grams of this size occur at most once in an output; 0 for no limit.
+        verifier: of the same models and precision, shared with other generators; None: one is made.
 
     Attributes:
         decoding: the method, for messages.
@@ -91,13 +92,15 @@ class CachedGenerator(SequenceGenerator):
         precision: Precision = EXACT,
         retain_history: bool = False,
         no_repeat_ngram_size: int = 0,
+        verifier: Any = None,
         **options: Any,
     ):
         super().__init__(models, tgt_dict, **options)
         self.counters, self.retain_history = counters, retain_history
         self.no_repeat_ngram_size = no_repeat_ngram_size
         self.options = Options.of(self)
-        self.verifier = self._build_verifier(list(self.model.models), precision)
+        self.verifier = verifier or self._build_verifier(list(self.model.models), precision)
+        self.precision = precision
 
     def _build_verifier(self, models: list[Any], precision: Precision) -> Any:
         return Verifier(models, precision, self.temperature, leaves=self.leaves)
@@ -138,16 +141,31 @@ class CachedGenerator(SequenceGenerator):
                 name = "--" + option.replace("_", "-")
                 raise ValueError(refusal(name, self.decoding, self.refused[option]))
         source = sample["net_input"]["src_tokens"]
-        begin([source, *self._reads(sample)], list(self._watches()))
-        prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
-        start = self.eos if bos_token is None else bos_token
-        self.options = Options.of(self)
-        batch = Batch(sample, start, prefixes)
-        with torch.inference_mode():
-            done = self._decode(batch)
+        with self._verifier_taken():
+            begin([source, *self._reads(sample)], list(self._watches()))
+            prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
+            start = self.eos if bos_token is None else bos_token
+            self.options = Options.of(self)
+            batch = Batch(sample, start, prefixes)
+            with torch.inference_mode():
+                done = self._decode(batch)
         found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         send_hypotheses(found, source.device)
         return found
+
+    @contextmanager
+    def _verifier_taken(self) -> Iterator[None]:
+        """Nobody else uses the verifier; where somebody does, one of our own takes its place."""
+        lock = one_thread(self.verifier)
+        if not lock.take():
+            self.verifier = self._build_verifier(list(self.model.models), self.precision)
+            lock = one_thread(self.verifier)
+            lock.take()
+        try:
+            self.verifier.temperature = self.temperature
+            yield
+        finally:
+            lock.give_back()
 
     def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
         """What the host reads of a batch beside its source."""

@@ -89,9 +89,16 @@ class OneThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
+    def take(self) -> bool:
+        """Whether nobody was inside, and the caller is now."""
+        return self._lock.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        self._lock.release()
+
     def __enter__(self) -> None:
         """Raises ``RuntimeError`` while another call is inside."""
-        if not self._lock.acquire(blocking=False):
+        if not self.take():
             raise RuntimeError(
                 "this generator is decoding a batch already, and a hook of its model cannot use it: give every thread "
                 "a generator of its own, or use fairseq_aggdec.from_pretrained(), whose Translator lets threads take "
@@ -99,10 +106,17 @@ class OneThread:
             )
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self.give_back()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OneThread, ()
+
+
+def one_thread(thing: Any) -> OneThread:
+    """The guard of an object."""
+    # setdefault is atomic, and needs no constructor that subclasses would have to call first.
+    found: OneThread = vars(thing).setdefault("_one_thread", OneThread())
+    return found
 
 
 def exclusive(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
@@ -110,8 +124,7 @@ def exclusive(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        # setdefault is atomic, and needs no constructor that subclasses would have to call first.
-        with self.__dict__.setdefault("_one_thread", OneThread()):
+        with one_thread(self):
             return method(self, *args, **kwargs)
 
     return guarded

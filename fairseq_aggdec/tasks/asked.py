@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.methods.config import DecodingConfig
@@ -33,12 +34,13 @@ def asked_options(
     Raises:
         ValueError: a value that an option does not have.
     """
-    of_call = {**(given or {}), **_found(args, NAMES)}
-    of_task = _found(settings, [name for name in NAMES if name not in hidden])
-    if not of_call and len(of_task) == len(NAMES):
+    of_call = {**(given or {}), **_found(args, _known(args, NAMES))}
+    names = [name for name in _known(settings, NAMES) if name not in hidden]
+    if not of_call and len(names) == len(NAMES):
         return settings
+    of_task = _found(settings, names)
     found = {option.name: option.default for option in OPTIONS} | {"bf16": False}
-    found |= _found(settings, OF_THE_TASK) | of_task | of_call
+    found |= _found(settings, _known(settings, OF_THE_TASK)) | of_task | of_call
     for option in OPTIONS:
         kind: Any = option.type
         if isinstance(kind, enum.EnumMeta):
@@ -49,13 +51,19 @@ def asked_options(
     return Namespace(**found)
 
 
+def _known(holder: Any, names: Collection[str]) -> list[str]:
+    """Those of the names that something holds; a configuration takes long to say that it does not hold one."""
+    if isinstance(holder, DictConfig):
+        keys = holder.keys()
+        return [name for name in names if name in keys]
+    return [name for name in names if hasattr(holder, name)]
+
+
 def _found(holder: Any, names: Collection[str]) -> dict[str, Any]:
     found = {}
     for name in names:
         try:
             found[name] = getattr(holder, name)
-        except AttributeError:
-            continue
         except OmegaConfBaseException:  # it stands in a section that is not there
             found[name] = False
     return found

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -14,10 +14,12 @@ from fairseq.utils import split_paths
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.engine.linear import against_bfloat16
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.refusing import (
+    precision,
     refuse_missing_constraints,
     refuse_no_beam,
     refuse_wide_beam,
@@ -41,6 +43,10 @@ from fairseq_aggdec.tasks.hooks import Hooks
 logger = logging.getLogger(__name__)
 
 
+# Methods that decode at once with models that are packed.
+AT_ONCE = ("beam", "greedy", "iad")
+
+
 class DecodingTask(Hooks):
     """Mixed in before any task: its generator is taken over where ``--decoding`` can give what it gives.
 
@@ -51,6 +57,7 @@ class DecodingTask(Hooks):
         hidden: names of the plugin's options that mean something else in this task.
         given: options of the plugin that were given beside the task's configuration.
         every: a model that drafts does so in every iteration, unless an option says how much; else where that pays.
+        verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
     """
 
     first_number: int | None = None
@@ -60,6 +67,7 @@ class DecodingTask(Hooks):
 
     def begin(self) -> None:
         super().begin()
+        self.verifier: Verifier | None = None
         self.asked = asked_options(self.settings, None, self.hidden, self.given)
         read_settings(self.asked)  # a wrong option is told before anything is loaded
 
@@ -83,8 +91,11 @@ class DecodingTask(Hooks):
             model.eval()  # as all generators do, and as they are looked at here
         self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
-        self._warn_of_broken(models)
         request = self._request(models, args, extra_gen_cls_kwargs)
+        own = self.verifier
+        known = request.known = own is not None and own.fits(models, precision(request.cfg))
+        if not known:
+            self._warn_of_broken(models)
         request.prefix_allowed_tokens_fn = prefix_allowed_tokens_fn
         given = {
             "seq_gen_cls": seq_gen_cls,
@@ -92,10 +103,11 @@ class DecodingTask(Hooks):
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         }
         request.stock = cache(partial(self._build_stock, models, args, given))
-        request.drafter = partial(self.build_drafter, models=models, args=args)
+        request.drafter = partial(self.build_drafter, models=models, args=args, stock=request.stock)
         self._log_summary_at_exit()
         training = self.learning or getattr(self.settings, "eval_bleu", False)
-        return build_generator(request, prepare=not training)
+        ready = known and str(request.cfg.decoding) in AT_ONCE
+        return build_generator(request, prepare=not training and not ready)
 
     def _build_stock(
         self, models: Sequence[torch.nn.Module], args: Namespace, given: Mapping[str, Any]
@@ -107,11 +119,16 @@ class DecodingTask(Hooks):
         return build(models, args, **own)
 
     def build_drafter(
-        self, decoding: str, models: Sequence[torch.nn.Module], args: Namespace
+        self,
+        decoding: str,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        stock: Callable[[], Any] = lambda: None,
     ) -> Drafter:
-        """The drafter of a method; ``args`` are fairseq's generation options."""
+        """The drafter of a method; ``args`` are fairseq's generation options, ``stock`` gives the task's generator."""
         request = self._request(models, args)
         request.cfg.decoding = decoding
+        request.stock = stock
         return build_drafter(decoding, request)
 
     def _request(
@@ -187,4 +204,9 @@ def _in_place_of(request: Request, kind: Any, options: Mapping[str, Any]) -> Any
     values = Options.of(stock).arguments() | {"search_strategy": stock.search} | dict(options)
     if not issubclass(kind, BeamGenerator):
         values["beam_size"] = 1
-    return kind(list(stock.model.models), stock.tgt_dict, **values)
+    models, task = list(stock.model.models), request.task
+    if task.verifier is not None and not task.verifier.fits(models, values["precision"]):
+        task.verifier = None
+    generator = kind(models, stock.tgt_dict, verifier=task.verifier, **values)
+    task.verifier = generator.verifier
+    return generator

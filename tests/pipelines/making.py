@@ -22,6 +22,7 @@ from fairseq import options, tasks
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from fairseq.utils import import_user_module
 from fairseq_cli import generate
 from omegaconf import OmegaConf
@@ -109,12 +110,28 @@ def decode(
     return Run(nbest, result.log, len(taken), result)
 
 
+@contextmanager
+def stock_repaired() -> Iterator[None]:
+    """Lets the task of mBART-25 run, which in stock fairseq reads an attribute that it lacks."""
+    args = property(lambda self: self.cfg)
+    with mock.patch.object(TranslationFromPretrainedBARTTask, "args", args, create=True):
+        yield
+
+
 def stock(*arguments: str | Path, **kwargs: Any) -> Run:
     """The oracle: the same command where nobody has asked for the plugin."""
-    with forgotten():
+    with forgotten(), stock_repaired():
         found = decode(*arguments, **kwargs)
     assert found.batches == 0
     return found
+
+
+def of_stock(*arguments: str | Path, **kwargs: Any) -> tuple[Run, list[str]]:
+    """With ``--user-dir``, of what is left to stock fairseq; and the lines of the log that say so."""
+    with forgotten():
+        found = decode(*arguments, *USER_DIR, **kwargs)
+    assert found.batches == 0
+    return found, found.left()
 
 
 def ours(*arguments: str | Path, **kwargs: Any) -> Run:
@@ -144,17 +161,30 @@ def write_text(folder: Path, languages: Sequence[str], words: Sequence[str] = WO
     dictionary = Dictionary()
     for word in words:
         dictionary.add_symbol(word)
-    for language in languages:
-        dictionary.save(str(folder / f"dict.{language}.txt"))
-    lines = sentences()
-    for source, target in itertools.permutations(languages, 2):
+    for name in ("dict.txt", *(f"dict.{language}.txt" for language in languages)):
+        dictionary.save(str(folder / name))
+    _write_sets(folder, languages, dictionary, ["test"])
+    return folder
+
+
+def write_training(folder: Path, languages: Sequence[str]) -> Path:
+    """The same with sets for training and validation."""
+    write_text(folder, languages)
+    dictionary = Dictionary.load(str(folder / "dict.txt"))
+    _write_sets(folder, languages, dictionary, ["train", "valid"])
+    return folder
+
+
+def _write_sets(
+    folder: Path, languages: Sequence[str], dictionary: Dictionary, splits: Sequence[str]
+) -> None:
+    for split, (source, target) in itertools.product(splits, itertools.permutations(languages, 2)):
         for one in (source, target):
-            path = folder / f"test.{source}-{target}.{one}"
+            path = folder / f"{split}.{source}-{target}.{one}"
             builder = make_builder(f"{path}.bin", "mmap", len(dictionary))
-            for line in lines:
+            for line in sentences():
                 builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
             builder.finalize(f"{path}.idx")
-    return folder
 
 
 def sentences() -> list[str]:
@@ -188,7 +218,7 @@ def write_speech(folder: Path, prefix: bool = False) -> Path:
 
 def write_model(path: Path, data: Path, task: str, arch: str, *flags: str, seed: int = 1) -> Path:
     """A random model as ``fairseq-train`` of stock would write it, without the optimiser."""
-    with forgotten():
+    with forgotten(), stock_repaired():
         parser = options.get_training_parser(default_task=task)
         given = [str(data), "--task", task, "--arch", arch, *flags]
         config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, given))

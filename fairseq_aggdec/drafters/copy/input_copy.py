@@ -1,7 +1,11 @@
 """Input-guided drafting: copy the source (Ge et al., section 3.1)."""
 
+from __future__ import annotations
+
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from fairseq.data import Dictionary
@@ -178,17 +182,33 @@ class CopyDrafter(DeviceDrafter):
                 self.growing.keep_rows(rows)
 
 
+# How fairseq's tasks write the language of a sentence: __de__, [de_DE], <lang:de>, <2de>.
+TAG = re.compile(
+    r"__[a-z]{2,3}(_[A-Za-z]+)?__|\[[a-z]{2,3}(_[A-Za-z]+)?\]|<lang:[^>]+>|<2[a-z]{2,3}>"
+)
+
+
 class InputCopyDrafter(CopyDrafter):
     """Drafts from the source sentence, whatever the padding side and the dictionaries.
 
     Args:
         source, target: dictionaries; tokens are mapped by symbol, those that the target lacks are never drafted.
         match: see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+        eos: that outputs end with; None: the target's. Multilingual models may end them with a tag of a language.
+        symbols: of an earlier drafter.
     """
 
-    def __init__(self, source: Dictionary, target: Dictionary, match: str):
-        super().__init__(target.eos(), match)
-        self.to_target = symbol_map(source, target)
+    def __init__(
+        self,
+        source: Dictionary,
+        target: Dictionary,
+        match: str,
+        eos: int | None = None,
+        symbols: Symbols | None = None,
+    ):
+        super().__init__(target.eos() if eos is None else eos, match)
+        self.symbols = Symbols.of(source, target, symbols)
+        self.to_target, self.tags = self.symbols.to_target, self.symbols.tags
         self.source_pad, self.source_eos = source.pad(), source.eos()
 
     def copied(self, sample: Mapping) -> list[list[int]]:
@@ -199,17 +219,19 @@ class InputCopyDrafter(CopyDrafter):
         ]
 
     def _strip(self, ids: list[int], tokens: list[int]) -> list[int]:
-        """Cuts padding off both sides and the end symbol off the right; ``tokens`` are ``ids`` in target ids."""
+        """Cuts off padding, tags of languages and the end symbol; ``tokens`` are ``ids`` in target ids."""
         first, last = 0, len(ids)
         while last > first and ids[last - 1] == self.source_pad:
             last -= 1
         while first < last and ids[first] == self.source_pad:
             first += 1
-        return (
-            tokens[first : last - 1]
-            if last > first and ids[last - 1] == self.source_eos
-            else tokens[first:last]
-        )
+        if last > first and ids[last - 1] in self.tags:
+            last -= 1
+        if last > first and ids[last - 1] == self.source_eos:
+            last -= 1
+        if last > first and ids[first] in self.tags:
+            first += 1
+        return tokens[first:last]
 
 
 def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
@@ -225,3 +247,30 @@ def symbol_map(source: Dictionary, target: Dictionary) -> Tensor:
     for special in (source.bos(), source.pad(), source.eos()):
         mapped[special] = NEVER_DRAFTED
     return mapped
+
+
+@dataclass
+class Symbols:
+    """What copying needs to know of two dictionaries, which takes long to find out.
+
+    Attributes:
+        source, target: the dictionaries.
+        size: of both together; tasks add symbols to them.
+        to_target: :func:`symbol_map`.
+        tags: source ids of tags of languages, which stand before or behind the text.
+    """
+
+    source: Dictionary
+    target: Dictionary
+    size: int
+    to_target: Tensor
+    tags: set[int]
+
+    @classmethod
+    def of(cls, source: Dictionary, target: Dictionary, known: Symbols | None = None) -> Symbols:
+        """``known``, if it is of these dictionaries as they are now, else a new one."""
+        size = len(source) + len(target)
+        if known and known.source is source and known.target is target and known.size == size:
+            return known
+        tags = {index for symbol, index in source.indices.items() if TAG.fullmatch(symbol)}
+        return cls(source, target, size, symbol_map(source, target), tags)

@@ -15,7 +15,7 @@ from fairseq.sequence_generator import (
     SequenceGenerator,
     SequenceGeneratorWithAlignment,
 )
-from torch import nn
+from torch import Tensor, nn
 
 GENERATORS = SequenceGenerator, SequenceGeneratorWithAlignment
 ENSEMBLES = EnsembleModel, EnsembleModelWithAlignment
@@ -77,9 +77,9 @@ def _model_gaps(generator: Any) -> Iterator[str]:
         if not (hasattr(model, "encoder") and hasattr(model, "decoder")):
             yield f"a {name}, which has no encoder and decoder"
             continue
-        written = getattr(getattr(model.decoder, "output_projection", None), "out_features", types)
-        if written != types:
-            yield f"a {name} that writes {written} types, where the dictionary has {types}"
+        weight = getattr(getattr(model.decoder, "output_projection", None), "weight", None)
+        if isinstance(weight, Tensor) and len(weight) != types:
+            yield f"a {name} that writes {len(weight)} types, where the dictionary has {types}"
 
 
 def generator_gap(generator: Any, aligned: bool = False) -> str | None:

@@ -1,0 +1,243 @@
+"""fairseq's hubs: the n-best lists of stock, by our engine; what stock's hubs fail at; weights packed once."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.models.bart import BARTModel
+from fairseq.models.transformer import TransformerModel
+
+import fairseq_aggdec
+from fairseq_aggdec.engine.member import Member
+from tests.pipelines.making import (
+    BATCHES,
+    SEARCH,
+    SIZES,
+    WORDS,
+    assert_same,
+    counted,
+    forgotten,
+    ours,
+    sentences,
+    stock,
+    stock_repaired,
+    write_model,
+    write_text,
+)
+
+OURS = {"user_dir": fairseq_aggdec.__path__[0]}
+HOW = {"beam": 4, "max_len_b": 12}
+PAIR = ["-s", "de", "-t", "en"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("hubs"), ["de", "en"], [*WORDS, "<mask>"])
+
+
+def tokens_of(hub: Any, count: int = 4) -> list[torch.Tensor]:
+    return [hub.binarize(line) for line in sentences()[:count]]
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert len(found) == len(expected) > 0
+    for own, theirs in zip(found, expected, strict=True):
+        assert [h["tokens"].tolist() for h in own] == [h["tokens"].tolist() for h in theirs]
+        for one, other in zip(own, theirs, strict=True):
+            assert abs(float(one["score"]) - float(other["score"])) < 1e-4
+
+
+def load(model: Path, data: Path, kind: Any = TransformerModel, **options: Any) -> Any:
+    return kind.from_pretrained(str(model.parent), model.name, str(data), **options)
+
+
+MANY = [
+    "--langs",
+    "de,en",
+    "--lang-pairs",
+    "de-en,en-de",
+    "--encoder-langtok",
+    "src",
+    "--decoder-langtok",
+]
+
+
+def test_multi_simple_whose_own_hub_fails(data: Path, tmp_path: Path) -> None:
+    task = "translation_multi_simple_epoch"
+    model = write_model(tmp_path / "model.pt", data, task, "transformer", *MANY, *SIZES)
+    languages = {"source_lang": "de", "target_lang": "en"}
+    with forgotten():
+        theirs = load(model, data, **languages)
+        tokens = tokens_of(theirs)
+        with pytest.raises(TypeError, match="prefix_allowed_tokens_fn"):
+            theirs.generate(tokens, **HOW)
+        build = theirs.task.build_generator
+        theirs.task.build_generator = lambda *args, prefix_allowed_tokens_fn=None: build(*args)
+        expected = theirs.generate(tokens, **HOW)
+        hub = load(model, data, **languages, **OURS)
+        with counted() as taken:
+            assert_equal(hub.generate(tokens, **HOW), expected)
+        assert taken
+
+
+def test_mbart_which_stock_cannot_load(data: Path, tmp_path: Path) -> None:
+    task = "translation_from_pretrained_bart"
+    flags = [*PAIR, "--langs", "de,en", *SIZES]
+    model = write_model(tmp_path / "model.pt", data, task, "mbart_base", *flags)
+    with forgotten():
+        with stock_repaired():
+            theirs = load(model, data)
+            tokens = tokens_of(theirs)
+            build = theirs.task.build_generator
+            theirs.task.build_generator = lambda *args, **_: build(*args)
+            expected = theirs.generate(tokens, **HOW)
+        with counted() as taken:
+            assert_equal(load(model, data, **OURS).generate(tokens, **HOW), expected)
+        assert taken
+
+
+class Pieces:
+    """A subword tool that leaves words as they are."""
+
+    def encode(self, text: str) -> str:
+        return text
+
+    decode = encode
+
+
+def test_bart(data: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model.pt", data, "translation", "bart_base", *PAIR, *SIZES)
+    with forgotten():
+        theirs, hub = (load(model, data, BARTModel, bpe=None, **more) for more in ({}, OURS))
+        theirs.bpe = hub.bpe = Pieces()
+        tokens = [theirs.encode(line) for line in sentences()[:4]]
+        lines, masked = sentences()[:4], ["w1 w2 <mask> w4", "<mask> w3"]
+        settings = {"beam": 4, "lenpen": 2.0, "max_len_b": 14, "min_len": 5}
+        with counted() as taken:
+            assert_equal(hub.generate(tokens, **settings), theirs.generate(tokens, **settings))
+            assert hub.sample(lines, **settings) == theirs.sample(lines, **settings)
+            for found, expected in zip(
+                hub.fill_mask(masked), theirs.fill_mask(masked), strict=True
+            ):
+                assert [text for text, _ in found] == [text for text, _ in expected]
+        assert len(taken) >= 3
+
+
+def test_a_checkpoint_with_older_options(data: Path, tmp_path: Path) -> None:
+    new = write_model(tmp_path / "new.pt", data, "translation", "transformer", *PAIR, *SIZES)
+    state = torch.load(new, weights_only=True)
+    flat: dict[str, Any] = {}
+    for section in ("common", "dataset", "optimization", "checkpoint", "generation", "task"):
+        flat |= {k: v for k, v in state["cfg"][section].items() if v is not None and k != "_name"}
+    flat |= vars(state["cfg"]["model"]) | {"arch": "transformer", "task": "translation"}
+    old = tmp_path / "old.pt"
+    torch.save({**state, "args": Namespace(**flat), "cfg": None}, old)
+    with forgotten():
+        theirs = load(old, data)
+        tokens = tokens_of(theirs)
+        expected = theirs.generate(tokens, **HOW)
+        hub = load(old, data, **OURS)
+        with counted() as taken:
+            assert_equal(hub.generate(tokens, **HOW), expected)
+        assert taken
+
+
+@pytest.fixture
+def four(data: Path, tmp_path: Path) -> str:
+    """An ensemble."""
+    paths = [
+        write_model(
+            tmp_path / f"{seed}.pt", data, "translation", "transformer", *PAIR, *SIZES, seed=seed
+        )
+        for seed in range(1, 5)
+    ]
+    return ":".join(path.name for path in paths)
+
+
+@pytest.fixture
+def fast_bpe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the library of that name, which cuts nothing."""
+    module = types.ModuleType("fastBPE")
+    cutter = types.SimpleNamespace(apply=lambda lines: list(lines))
+    vars(module)["fastBPE"] = lambda codes: cutter
+    monkeypatch.setitem(sys.modules, "fastBPE", module)
+
+
+def test_an_ensemble_of_four_with_moses_and_fastbpe(
+    four: str, data: Path, tmp_path: Path, fast_bpe: None
+) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("")
+    text = {"tokenizer": "moses", "bpe": "fastbpe", "bpe_codes": str(codes)}
+    arguments = str(tmp_path), four, str(data)
+    lines = sentences()[:4]
+    with forgotten():
+        theirs = TransformerModel.from_pretrained(*arguments, **text)
+        expected = theirs.translate(lines, **HOW)
+        hub = TransformerModel.from_pretrained(*arguments, **text, **OURS)
+        with counted() as taken:
+            assert hub.translate(lines, **HOW) == expected
+        assert taken
+    path = ":".join(str(tmp_path / name) for name in four.split(":"))
+    command = [data, "--path", path, *PAIR, *BATCHES, *SEARCH, "--bpe", "fastbpe"]
+    command += ["--tokenizer", "moses", "--bpe-codes", codes, "-s", "de", "-t", "en"]
+    assert_same(ours(*command), stock(*command))
+
+
+@pytest.fixture
+def adopted(data: Path, tmp_path: Path) -> Any:
+    model = write_model(tmp_path / "model.pt", data, "translation", "transformer", *PAIR, *SIZES)
+    with forgotten():
+        return fairseq_aggdec.adopt(load(model, data))
+
+
+def test_weights_are_packed_once(adopted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    look = Member._look
+    monkeypatch.setattr(Member, "_look", lambda self: (made.append(self), look(self))[1])
+    tokens = tokens_of(adopted)
+    first = adopted.generate(tokens, **HOW)
+    packed = len(made)
+    assert packed
+    for more in ({}, {"lenpen": 2.0}, {"beam": 1}, {"temperature": 2.0}):
+        adopted.generate(tokens, **HOW | more)
+    assert len(made) == packed
+    assert_equal(adopted.generate(tokens, **HOW), first)
+    with torch.no_grad():
+        adopted.models[0].decoder.layers[0].fc1.weight.mul_(-1.5)
+    changed = adopted.generate(tokens, **HOW)
+    assert len(made) > packed
+    assert_equal(changed, adopted.generate(tokens, **HOW, decoding="stock"))
+
+
+def test_two_generators_decode_at_the_same_time(adopted: Any) -> None:
+    models, task = list(adopted.models), adopted.task
+    batch = next(iter(adopted._build_batches(tokens_of(adopted), False)))
+    one, other = (task.build_generator(models, Namespace(**HOW)) for _ in range(2))
+    assert one.verifier is other.verifier
+    expected = one.generate(models, batch)
+    found: list[Any] = []
+    begun, inside = threading.Event(), one._decode
+
+    def slowly(*args: Any) -> Any:
+        begun.set()
+        thread.join()  # the other one has decoded its batch meanwhile
+        return inside(*args)
+
+    def decode() -> None:
+        begun.wait()
+        found.append(other.generate(models, batch))
+
+    one._decode = slowly
+    thread = threading.Thread(target=decode)
+    thread.start()
+    assert_equal(one.generate(models, batch), expected)
+    assert_equal(found[0], expected)
+    assert one.verifier is not other.verifier
