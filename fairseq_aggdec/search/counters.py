@@ -33,12 +33,12 @@ class Counters:
         sentences: finished sentences.
         iterations: draft-and-verify rounds, counted once per sentence and round.
         calls: decoder calls (one round of a batch is one call).
-        drafted, accepted: draft tokens proposed, and those that stood.
+        drafted, accepted: draft tokens proposed, and those that were accepted.
         undrafted: sentences of batches for which a drafter drafted nothing, because it would not have paid.
         nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
         emitted: histogram, tokens gained in a round -> how many rounds; ``</s>`` counts as a token. In beam search
             the tokens by which all hypotheses of a sentence grew.
-        stood: histogram, drafted tokens that stood in a round -> how many rounds.
+        stood: histogram, drafted tokens accepted in a round -> how many rounds.
         seconds: by part.
         read: the clock, in seconds: that of the wall unless another is given.
         wait: called at the end of a part. What a GPU was given in a part is done in that part's time where this waits
@@ -105,8 +105,10 @@ class Counters:
         return self.accepted / max(1, self.drafted)
 
     def by_slot(self, most: int) -> list[float]:
-        """Share of the rounds in which the first, second, ... drafted token stood: of ``most`` slots at most, and of
-        none behind the last that ever was. Their sum is the mean number of accepted tokens."""
+        """Share of the rounds in which the first, second, ... drafted token was accepted, for at most ``most`` slots.
+
+        Slots behind the last that was ever accepted are left out. The sum is the mean number of accepted tokens.
+        """
         rounds = max(1, self.stood.total())
         slots = range(1, min(most, max(self.stood, default=0)) + 1)
         return [

@@ -193,7 +193,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
     Args:
         models, tgt_dict, **options: as :class:`CachedGenerator`.
         drafter: proposes tokens.
-        accept: which of them stand.
+        accept: which drafted tokens are accepted.
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
 
     Attributes:
@@ -233,7 +233,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
             self._warm_up(EmptyDrafter(), end=1)
         self.drafter.prepare(self.verifier)
         if net_input is not None and self.drafter.warms_up:
-            # Those of the first drafts are to be like those of the others.
+            # The times of the first drafts must be like those of later ones.
             with self.drafter.always():
                 end = min(WARM_UP_TOKENS, net_input["src_tokens"].size(1) - 1)
                 self._warm_up(self.drafter, end, {"net_input": net_input})
@@ -243,7 +243,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """Decodes ``end`` tokens of the sentence that the verifier has taken up."""
         device = next(self.model.parameters()).device
         state = DecodeState([Row(0, [self.eos], end=end, floor=end)], self.eos, device)
-        with suppress(NonFiniteError):  # said with the first sentence that needs what is broken
+        with suppress(NonFiniteError):  # the first sentence that needs a broken weight says so
             if sample is not None:
                 with torch.inference_mode():
                     drafter.start(sample, self.verifier, state)
@@ -280,7 +280,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
         beside = Beside(state.device)
         with self.counters.clock("encoder"):
-            types = None  # before the encoder: how many there are is asked of the device
+            types = None  # before the encoder: the host waits for their number
             if self.shortlist is not None:
                 types = self.shortlist(batch.source)
             capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
@@ -293,7 +293,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
-        """The loop on the device, where the host need not see every iteration; else the one on the host."""
+        """Decodes on the device where the host need not see every iteration, else on the host."""
         seen = (
             restricted
             or state.rows[0].history is not None
@@ -316,7 +316,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         decode(self.verifier, search, counters)
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
-        """The one of before, unless another drafter or another acceptance has been put in since."""
+        """The last loop, or a new one where the drafter or the acceptance is another since then."""
         loop = self.device_loop
         if loop is None or loop.drafter is not drafter or loop.accept is not self.accept:
             loop = self.on_device(self.verifier, drafter, self.accept, self.rules)

@@ -1,0 +1,78 @@
+"""The loop itself, and that every generator of ours goes through one ``_generate``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
+from fairseq_aggdec.lattice.generator import LatticeGenerator
+from fairseq_aggdec.search.aligned import AlignedGenerator, WithAttention
+from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
+from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
+from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.windows.window import Said
+
+
+@dataclass
+class CountingDown:
+    """A search and its model in one: each window is a number, and one row leaves with every call."""
+
+    rows: list[int]
+    log: list[Any] = field(default_factory=list)
+
+    def ask(self) -> int:
+        self.log.append(("ask", len(self.rows)))
+        return len(self.rows)
+
+    def read(self, window: int) -> Said:
+        self.log.append(("read", window))
+        return Said(torch.full((1,), float(window)), [])
+
+    def take(self, window: int, said: Said) -> str:
+        self.log.append(("take", window, said.logits.item()))
+        self.rows.pop()
+        return f"{len(self.rows)} rows"
+
+    def keep(self, kept: str) -> None:
+        self.log.append(("keep", kept))
+
+
+def test_a_search_asks_the_model_reads_the_search_takes_the_model_keeps() -> None:
+    search, counters = CountingDown([7, 8]), Counters()
+    decode(search, search, counters)
+    assert search.log == [
+        *[("ask", 2), ("read", 2), ("take", 2, 2.0), ("keep", "1 rows")],
+        *[("ask", 1), ("read", 1), ("take", 1, 1.0), ("keep", "0 rows")],
+    ]
+    assert counters.calls == 2
+
+
+def test_without_rows_nothing_is_read() -> None:
+    search, counters = CountingDown([]), Counters()
+    decode(search, search, counters)
+    assert search.log == [] and counters.calls == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        DraftAndVerifyGenerator,
+        DraftOnlyGenerator,
+        BeamGenerator,
+        InterleavedGenerator,
+        LatticeGenerator,
+        AlignedGenerator,
+        AlignedBeamGenerator,
+    ],
+)
+def test_every_generator_decodes_a_batch_in_the_same_course(kind: type) -> None:
+    defining = [base for base in kind.__mro__ if "_generate" in vars(base)]
+    assert CachedGenerator in defining
+    before = defining[: defining.index(CachedGenerator)]
+    assert before in ([], [WithAttention])  # which adds attention afterwards
