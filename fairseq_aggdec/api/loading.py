@@ -24,6 +24,7 @@ from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ DECODING = {field.name for field in fields(DecodingConfig)} - {
     "decoding",
     "drafter_path",
 }
+OLD = {old.name for old in OLD_NAMES}  # they work, and no message advises them
 # Those of fairseq's generation options that mean something without its command line.
 GENERATION = {
     "diverse_beam_groups",
@@ -161,8 +163,9 @@ def refuse_unknown(options: Mapping[str, Any]) -> None:
     known = sorted(DECODING | GENERATION | LANGUAGES | TEXT)
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, *ARGUMENTS], 3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
+            shown = [one for one in known if one not in OLD]
+            near = difflib.get_close_matches(name, [*shown, *ARGUMENTS], 3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(shown)}"
             raise TypeError(f"there is no option {name!r}: {hint}")
 
 

@@ -124,7 +124,7 @@ def test_pieces_in_pieces_out() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"blok_size": 3}, TypeError, "no option 'blok_size': did you mean block_size"),
+        ({"draft_token": 3}, TypeError, "no option 'draft_token': did you mean draft_tokens"),
         ({"bem": 5}, TypeError, "no option 'bem': did you mean beam"),
         ({"beam": 0}, ValueError, "--beam 0: it must be at least 1"),
         ({"beam": 0, "decoding": "stock"}, ValueError, "--beam 0: it must be at least 1"),
