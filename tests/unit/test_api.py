@@ -130,7 +130,7 @@ def test_pieces_in_pieces_out() -> None:
         ({"beam": 0, "decoding": "stock"}, ValueError, "--beam 0: it must be at least 1"),
         ({"device": "cuda:99"}, ValueError, r"device='cuda:99': PyTorch finds \d+ GPUs here"),
         ({"device": "gpu"}, ValueError, "device='gpu': Expected one of cpu, cuda"),
-        ({"qqqq": 3}, TypeError, "there are acceptance, block_size"),
+        ({"qqqq": 3}, TypeError, "there are acceptance, bpe"),
         ({"decoding": "iadd"}, ValueError, "decoding='iadd': Invalid value"),
         ({"max_len_b": "many"}, ValueError, "max_len_b='many'"),
         ({"dtype": "int8"}, ValueError, "dtype='int8': there are fp32, fp16, bf16"),
