@@ -23,6 +23,8 @@ from unittest import mock
 from fairseq import checkpoint_utils
 from fairseq_cli import generate, interactive, train
 
+from tests import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ["--user-dir", str(ROOT / "fairseq_aggdec"), "--task", "translation_aggdec"]
 WORDS = [f"{a}{b}" for a in "bdfg" for b in "aeiou"]
@@ -113,7 +115,7 @@ def run_process(
 ) -> subprocess.CompletedProcess[str]:
     """Runs an installed fairseq command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", f"fairseq_cli.{name}", *map(str, arguments)],
+        [warm.python(), "-m", f"fairseq_cli.{name}", *map(str, arguments)],
         input=stdin,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

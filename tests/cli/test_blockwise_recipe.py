@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fairseq_cli import preprocess
 
+from tests import warm
 from tests.cli.commands import run
 from tests.support import random_sources
 
@@ -60,7 +60,7 @@ def recipe(work: Path, **settings: str) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ,
             **TINY,
-            "PYTHON": sys.executable,
+            "PYTHON": warm.python(),
             "WORK": str(work),
             "OUTPUT": str(work / "results" / "table"),
             **settings,

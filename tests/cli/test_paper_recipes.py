@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ("bea2019", "nlpcc18", "wikilarge")
 
@@ -39,7 +41,7 @@ def run_recipe(
     """Run a recipe, with tiny settings by default, from another folder than the checkout."""
     return subprocess.run(
         ["bash", str(ROOT / "scripts" / "recipes" / "aggressive" / f"{name}.sh"), str(data)],
-        env={**os.environ, "PYTHON": sys.executable, **settings, "WORK": str(work), **env},
+        env={**os.environ, "PYTHON": warm.python(), **settings, "WORK": str(work), **env},
         cwd=work.parent,
         capture_output=True,
         text=True,

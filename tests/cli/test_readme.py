@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli.commands import ROOT, Result, Trained
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,8 +40,8 @@ def folder(trained: Trained, tmp_path: Path) -> Path:
 def run(language: str, code: str, folder: Path) -> str:
     """What a block prints; it must succeed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    program = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [sys.executable, "-c"]
+    environment["PATH"] = os.pathsep.join([str(Path(warm.python()).parent), os.environ["PATH"]])
+    program = ["bash", "-euo", "pipefail", "-c"] if language == "sh" else [warm.python(), "-c"]
     done = subprocess.run(
         [*program, code], cwd=folder, env=environment, capture_output=True, text=True, timeout=1200
     )

@@ -7,9 +7,9 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
+from tests import warm
 from tests.cli.commands import ROOT
 from tests.cli.test_super_resolution import MODEL_FLAGS, SIZES
 
@@ -17,7 +17,7 @@ from tests.cli.test_super_resolution import MODEL_FLAGS, SIZES
 def test_the_recipe_ends_in_a_sheet_and_keeps_what_is_done(tmp_path: Path) -> None:
     settings = {
         "WORK": str(tmp_path),
-        "PYTHON": sys.executable,
+        "PYTHON": warm.python(),
         "IMAGE_FLAGS": shlex.join([*SIZES, "--crops", "200", "10", "9"]),
         "MODEL_FLAGS": MODEL_FLAGS + " --dropout 0",
         "MAX_UPDATE": "40",

@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "scripts" / "recipes" / "aggressive" / "ua_gec.sh"
@@ -20,7 +21,6 @@ SHIPPED = {"checkpoint.pt", "spm.model", "dict.src.txt", "dict.tgt.txt"}
 SHIPPED |= {"sample.src", "sample.tgt", "sample.tgt2"}
 
 TINY = {
-    "PYTHON": sys.executable,
     "LIMIT": "24",
     "COPIES": "1",
     "VOCABULARY": "500",
@@ -42,7 +42,8 @@ def corpus() -> None:
 
 
 def environment(work: Path) -> dict[str, str]:
-    return {**os.environ, **TINY, "WORK": str(work), "SHIP": str(work / "shipped")}
+    own = {"PYTHON": warm.python(), "WORK": str(work), "SHIP": str(work / "shipped")}
+    return {**os.environ, **TINY, **own}
 
 
 def kill_in_training(work: Path, log: Path) -> None:

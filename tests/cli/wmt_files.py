@@ -6,9 +6,10 @@ import gzip
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = {
@@ -78,7 +79,7 @@ def recipe(name: str, *arguments: str | Path, **env: str) -> subprocess.Complete
     (path,) = (ROOT / "scripts" / "recipes").rglob(f"{name}.sh")
     return subprocess.run(
         ["bash", str(path), *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, **env},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": warm.python(), **env},
         capture_output=True,
         text=True,
         timeout=1200,
