@@ -119,7 +119,7 @@ class Service:
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
-        asked = libre.read(await fields(request), self.translator.languages)
+        asked = libre.read(await self.fields(request), self.translator.languages)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
         jobs = [Job(line, options) for line in asked.lines if line.strip()]
@@ -128,7 +128,7 @@ class Service:
 
     async def generate(self, request: Request) -> Response:
         """Everything that a translator offers, as JSON."""
-        body = await fields(request)
+        body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentences = texts(body, "sentences")
         unknown = [name for name in body if name not in (*OPTIONS, *BESIDE)]
@@ -168,13 +168,21 @@ class Service:
 
     async def trace(self, request: Request) -> Response:
         """How one sentence was decoded, as parts of a page."""
-        body = await fields(request)
+        body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentence = " ".join(texts(body, "sentences")).strip()
         self.check([sentence])
         job = Job(work=partial(page.traced, self.translator, sentence))
         (found,) = await self.answers(request, [job])
         return JSONResponse(found)
+
+    async def fields(self, request: Request) -> dict[str, Any]:
+        """The body of a request; ``Refused`` (408) if it does not come in time."""
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await fields(request)
+        except TimeoutError:
+            raise Refused(408, "the body of the request did not come in time") from None
 
     def checked(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of a call, if the translator can honour them; else ``Refused`` (400)."""
