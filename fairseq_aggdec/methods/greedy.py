@@ -75,7 +75,10 @@ def loop_reads(settings: Settings) -> set[str]:
 
 
 def loop_method(
-    name: str, help: str, draft: Draft, reads: Callable[[Settings], set[str]]
+    name: str,
+    help: str,
+    draft: Draft,
+    reads: Callable[[Settings], set[str]] = lambda settings: set(),
 ) -> Method:
     """A method that drafts and verifies, by how it drafts and the options that it reads for that."""
 
@@ -92,5 +95,4 @@ METHOD = loop_method(
     "greedy",
     "one token at a time on the cached decoder",
     lambda request: EmptyDrafter(),
-    lambda settings: set(),
 )

@@ -257,11 +257,10 @@ def test_nothing_is_learned_from_a_draft_that_was_not_read(decoding: str) -> Non
     if decoding == "gad":
         model = make_model(make_task(), 2, "nar_drafter", block_size=5)
         drafter = NarDrafter(model, chooser)
-    drafter.verifier = SimpleNamespace(features=[torch.zeros(2, 3)])
     state = DecodeState([Row(i, [EOS], end=9, floor=0) for i in (0, 1)], EOS, torch.device("cpu"))
     found = verdict([[7, 8, 5], [4]], [2, 0])
     found.window.widths = [1, 1]
-    found.paths = [[0], [1]]
+    found.paths, found.said = [[0], [1]], SimpleNamespace(features=[torch.zeros(2, 3)])
     for own, calls in ((False, 0), (True, 1)):
         drafter.clock.begin()
         drafter.observe(replace(found, own=own), state)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.drafters.lattice_tree import Table
+from fairseq_aggdec.drafters.lattice_tree import LatticeTable
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import random_tables
@@ -146,9 +146,9 @@ def test_trees_of_a_lattice_that_the_verifier_agrees_with(
     sample = make_batch(random_sources(6, 5))
     expected = stock([verifier], sample)
     outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
-    make, ends = Table.__init__, []
+    make, ends = LatticeTable.__init__, []
 
-    def made(table: Table, lattice: Any, first: Any, edges: Any) -> None:
+    def made(table: LatticeTable, lattice: Any, first: Any, edges: Any) -> None:
         make(table, lattice, first, edges)
         ends.extend(table.ends)
         told, likely = table.tokens.clone(), table.pairs.clone()
@@ -158,7 +158,7 @@ def test_trees_of_a_lattice_that_the_verifier_agrees_with(
             likely[row, :size, :, 0] = 99.0
         table.tokens, table.pairs, table.host_tokens = told, likely, told.tolist()
 
-    monkeypatch.setattr(Table, "__init__", made)
+    monkeypatch.setattr(LatticeTable, "__init__", made)
     found = generate(task, [verifier], sample)
     assert_same(found, expected)
     if nodes == "7":  # a path of seven and the verifier's own token, up to where the lattice ends
