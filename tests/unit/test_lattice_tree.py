@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.drafters.lattice_tree import DISTANCE, NEAR, NONE, Table
+from fairseq_aggdec.drafters.lattice_tree import DISTANCE, NEAR, NONE, LatticeTable
 from fairseq_aggdec.drafters.trees import CANDIDATES
 
 ROWS, POSITIONS, COUNT = 3, 5, 11
@@ -33,12 +33,12 @@ class Plain:
 
 
 @pytest.fixture
-def made() -> tuple[Any, Tensor, Tensor, Table]:
+def made() -> tuple[Any, Tensor, Tensor, LatticeTable]:
     torch.manual_seed(2)
     lattice: Any = Plain()
     first = (2 * torch.randn(ROWS, COUNT)).log_softmax(-1)
     edges = (2 * torch.randn(ROWS, POSITIONS - 1, COUNT, COUNT)).log_softmax(-1)
-    return lattice, first, edges, Table(lattice, first, edges)
+    return lattice, first, edges, LatticeTable(lattice, first, edges)
 
 
 def marginal(first: Tensor, edges: Tensor, row: int, position: int, last: int) -> float:
@@ -55,7 +55,7 @@ def marginal(first: Tensor, edges: Tensor, row: int, position: int, last: int) -
 
 
 def test_the_likeliest_candidates_and_what_follows_what(
-    made: tuple[Any, Tensor, Tensor, Table],
+    made: tuple[Any, Tensor, Tensor, LatticeTable],
 ) -> None:
     lattice, first, edges, table = made
     for row, position in ((0, 0), (1, 1), (2, 2)):
@@ -76,7 +76,7 @@ def test_the_likeliest_candidates_and_what_follows_what(
 
 
 def test_slots_are_the_positions_from_where_a_row_stands(
-    made: tuple[Any, Tensor, Tensor, Table],
+    made: tuple[Any, Tensor, Tensor, LatticeTable],
 ) -> None:
     table = made[-1]
     tokens, scores = table.slots([0, 2, 4], [None, 3, None], 2)
@@ -90,7 +90,7 @@ def test_slots_are_the_positions_from_where_a_row_stands(
     assert torch.equal(scores[1, 1], table.pairs[1, 3])
 
 
-def test_a_word_is_looked_for_near_by(made: tuple[Any, Tensor, Tensor, Table]) -> None:
+def test_a_word_is_looked_for_near_by(made: tuple[Any, Tensor, Tensor, LatticeTable]) -> None:
     table = made[-1]
     token = table.host_tokens[0][3][1]
     for position in range(POSITIONS):
@@ -111,12 +111,12 @@ def test_padding_is_no_candidate() -> None:
     first = torch.randn(ROWS, COUNT).log_softmax(-1)
     edges = torch.randn(ROWS, POSITIONS - 1, COUNT, COUNT)
     edges[..., 0] = 5.0  # where it may stand it is the likeliest
-    table = Table(lattice, first, edges.log_softmax(-1))
+    table = LatticeTable(lattice, first, edges.log_softmax(-1))
     assert lattice.pad not in {token for row in table.host_tokens for slot in row for token in slot}
     assert table.ends == [3, 4, 4]
 
 
-def test_rows_that_stay(made: tuple[Any, Tensor, Tensor, Table]) -> None:
+def test_rows_that_stay(made: tuple[Any, Tensor, Tensor, LatticeTable]) -> None:
     table = made[-1]
     tokens, pairs, own = table.tokens.clone(), table.pairs.clone(), table.host_own
     table.keep_rows([2, 0])
