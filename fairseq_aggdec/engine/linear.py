@@ -108,15 +108,11 @@ class FastLinear:
         self.carried = False
         self.packed: Tensor | None = None
         self.kernel: Product | None = None
-        if (
-            pack
-            and fast_kernels()
-            and weight.dtype is torch.float32
-            and weight.device.type == "cpu"
-        ):
+        on_cpu = weight.device.type == "cpu"
+        if pack and on_cpu and weight.dtype is torch.float32 and fast_kernels():
             self.kernel = Product(weight, self.bias, relu)
             return
-        if pack and weight.device.type == "cpu" and packing_available(weight.dtype):
+        if pack and on_cpu and packing_available(weight.dtype):
             self.packed = in_huge_pages(torch.ops.mkldnn._reorder_linear_weight(weight))
             small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
             self.fewest = -(-small // weight.numel())  # rows

@@ -7,8 +7,11 @@ import ctypes
 import functools
 import hashlib
 import importlib.machinery
+import itertools
 import logging
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,15 @@ VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 PANEL = 64  # weights are padded to a multiple of that many outputs
 LEVELS = 127  # largest weight in 8 bits
 WORD = 8  # bytes of a whole number of the structures
+
+REPAIR = (
+    "run `python setup.py build_ext --inplace` in a checkout, or install the package again with pip"
+)
+MISSING = (
+    "the compiled kernels are missing, so that decoding on a CPU is slower: where there is a C++ compiler, "
+    + REPAIR
+)
+STALE = f"{{}} was compiled from other sources than this version's and is not used, which is slower: {REPAIR}"
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -156,27 +168,47 @@ def _stale(library: Any) -> bool:
     return wanted not in (None, stamp().decode()) or library.aggdec_layout() != _LAYOUT
 
 
+def _places() -> Iterator[Path]:
+    """Folders with libraries of these sources: the package's own, then copies of the package that are installed.
+
+    Python started in a checkout imports the checkout's package, which hides an installed one with its libraries.
+    """
+    own = Path(__file__).parent
+    yield FOLDER
+    if own != FOLDER:
+        return
+    for entry in sys.path:
+        folder = Path(entry, *__name__.split(".")[:-1]).resolve()
+        if folder != own.resolve() and folder.is_dir():
+            yield folder
+
+
+def _current(path: Path) -> bool:
+    """Whether an installed library carries the digest of the sources beside this module; read without loading it."""
+    wanted = digest()
+    return wanted is not None and wanted.encode() in path.read_bytes()
+
+
 def _open(name: str) -> Any:
     """The library compiled for these instructions, None where there is none that fits."""
-    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = FOLDER / f"_{name}{suffix}"
-        if not path.is_file():
-            continue
+    problem = None if name != "plain" else MISSING
+    for folder, suffix in itertools.product(_places(), importlib.machinery.EXTENSION_SUFFIXES):
+        path = folder / f"_{name}{suffix}"
         try:
+            if not path.is_file() or (folder != FOLDER and not _current(path)):
+                continue
             library: Any = ctypes.CDLL(str(path))
             if _stale(library):
-                logger.warning(
-                    "%s was compiled from other sources than this version's and is not used, which is slower: "
-                    "run pip for this package again, or `python setup.py build_ext --inplace` in a checkout",
-                    path,
-                )
-                return None
+                problem = STALE.format(path)
+                continue
             library.aggdec_strip.restype = _int
             _declare(library)
         except (OSError, AttributeError) as error:
-            logger.warning("%s does not load: %s", path, error)
-            return None
+            problem = f"{path} does not load: {error}"
+            continue
         return library
+    if problem is not None:
+        logger.warning("%s", problem)
     return None
 
 
@@ -205,14 +237,15 @@ def _declare(library: Any) -> None:
 
 @functools.cache
 def kernels() -> Any:
-    """The compiled library for the best instructions of this processor, None where there is none or it errs."""
-    plain = _open("plain")
-    if plain is None:
-        logger.info("no compiled kernels: PyTorch's operators do their work")
-        return None
-    best = plain.aggdec_supported()
+    """The compiled library for the best instructions of this processor, None where there is none or it errs.
+
+    A missing library is said once, as a warning, unless the environment asks for none.
+    """
     limit = os.environ.get(VARIABLE, INSTRUCTIONS[-1])
-    best = min(best, INSTRUCTIONS.index(limit) if limit in INSTRUCTIONS else -1)
+    plain = _open("plain") if limit in INSTRUCTIONS else None
+    if plain is None:
+        return None
+    best = min(plain.aggdec_supported(), INSTRUCTIONS.index(limit))
     for name in reversed(INSTRUCTIONS[: best + 1]):
         library = plain if name == "plain" else _open(name)
         if library is not None and _right(library):

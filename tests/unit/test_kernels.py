@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -209,17 +210,56 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_fresh")
-def test_without_a_library_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_library_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning says so, and what to do."""
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    assert kernels() is None
+    assert kernels() is None and kernels() is None
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("the compiled kernels are missing") and "build_ext --inplace" in said
+
+
+@needs_kernels
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("installed", ["of these sources", "of other sources", "nowhere"])
+def test_a_checkout_uses_the_kernels_of_the_installed_package(
+    installed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python that is started in a checkout imports its package, which has no libraries after ``pip install .``."""
+    own, other = tmp_path / "checkout" / "kernels", tmp_path / "site-packages"
+    own.mkdir(parents=True)
+    for path in itertools.chain(*map(library.FOLDER.glob, ("*.cpp", "*.h"))):
+        shutil.copy(path, own)
+    folder = other / "fairseq_aggdec" / "kernels"
+    folder.mkdir(parents=True)
+    if installed != "nowhere":
+        for path in library.FOLDER.glob("_*.so"):
+            shutil.copy(path, folder)
+    if installed == "of other sources":
+        with (own / "vector.h").open("a") as file:
+            file.write("// other\n")
+    monkeypatch.setattr(library, "__file__", str(own / "library.py"))
+    monkeypatch.setattr(library, "FOLDER", own)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(other)])
+    assert (kernels() is not None) == (installed == "of these sources")
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [one[:32] for one in said] == ([] if kernels() is not None else [library.MISSING[:32]])
 
 
 @needs_kernels
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("name", ["none", "no such instructions"])
-def test_none_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_none_where_none_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv(VARIABLE, name)
     assert kernels() is None
+    assert not caplog.records
 
 
 @needs_kernels
