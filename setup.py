@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import site
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 FAIRSEQ = "fairseq-fixed==0.12.3.1"
+WHEEL = ((3, 12), "linux", "x86_64")  # Python and machine for which PyPI has a wheel of it
 OVERWRITE = "FAIRSEQ_AGGDEC_OVERWRITE"
 
 REQUIREMENTS = [
@@ -112,20 +114,52 @@ def site_folders() -> list[str]:
     return sorted(folders)
 
 
-def installed_fairseq() -> str:
-    """Version and place of a distribution named `fairseq`, "" if there is none."""
+def installed(name: str) -> str:
+    """Version and place of a distribution, "" if there is none of this name."""
     for folder in site_folders():
-        if Path(folder, "fairseq.egg-link").exists():  # written by older versions of pip
+        if Path(folder, f"{name}.egg-link").exists():  # written by older versions of pip
             return f"an editable checkout, linked from {folder}"
-        for found in importlib.metadata.distributions(name="fairseq", path=[folder]):
+        for found in importlib.metadata.distributions(name=name, path=[folder]):
             return f"{found.version} in {folder}"
     return ""
 
 
+def is_installation() -> bool:
+    """Whether the package is installed or a wheel is made of it, not only the kernels in a checkout."""
+    commands = {"bdist_wheel", "develop", "dist_info", "editable_wheel", "install"}
+    return bool(commands & set(sys.argv))
+
+
+def missing_for_fairseq() -> str:
+    """What the compilation of fairseq-fixed needs and this machine lacks, "" for nothing.
+
+    PyPI has a wheel of it for one version of Python only, see `scripts/setup.sh`.
+    """
+    here = (sys.version_info[:2], sys.platform, platform.machine())
+    if here == WHEEL or installed(FAIRSEQ.split("=")[0]):
+        return ""
+    compilers = (os.environ.get("CXX", "c++"), "g++")
+    if not any(shutil.which(compiler.split()[0]) for compiler in compilers if compiler):
+        return "a C++ compiler (on Debian: apt-get install g++)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python's headers (on Debian: apt-get install python3-dev)"
+    return ""
+
+
+def refuse_what_cannot_be_built() -> None:
+    """Stop an installation before minutes of compilation end in pages of errors."""
+    missing = missing_for_fairseq() if is_installation() else ""
+    if missing:
+        version = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(
+            f"\nfairseq_aggdec was NOT installed: {FAIRSEQ} has no wheel for Python {version} on this machine, and "
+            f"compiling it needs {missing}. Install that, or use Python 3.12 on Linux x86_64.\n"
+        )
+
+
 def refuse_to_overwrite_fairseq() -> None:
     """Stop an installation that would put fairseq-fixed over another fairseq, unseen."""
-    installs = {"bdist_wheel", "develop", "dist_info", "editable_wheel", "install"} & set(sys.argv)
-    found = installed_fairseq() if installs and not os.environ.get(OVERWRITE) else ""
+    found = installed("fairseq") if is_installation() and not os.environ.get(OVERWRITE) else ""
     if found:
         sys.exit(
             "\nfairseq_aggdec was NOT installed.\n"
@@ -200,6 +234,7 @@ class BuildKernels(build_ext):
 
 
 refuse_to_overwrite_fairseq()
+refuse_what_cannot_be_built()
 setup(
     name="fairseq_aggdec",
     version=version(),

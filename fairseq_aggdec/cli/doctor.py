@@ -37,7 +37,7 @@ from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, Tra
 Lines = Iterator[tuple[str, str]]
 
 GREEDY = ("greedy", "iad", "gad", "blockwise")
-SHARED = 0.6  # of the types of two dictionaries: source and target are one language, as it were
+SHARED = 0.6  # share of common types from which on outputs may copy inputs
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -208,12 +208,9 @@ def advice(model: nn.Module, task: Any, gap: str | None) -> str:
     if gap is not None:
         return "--decoding iad where outputs copy their inputs, else --decoding beam"
     source, target = (set(d.symbols) for d in (task.source_dictionary, task.target_dictionary))
-    if len(source & target) >= SHARED * min(len(source), len(target)):
-        return (
-            "--decoding iad with --beam 1, as source and target share their words (where nothing is copied it runs as "
-            "greedy); --decoding beam, the default, for more; with a drafter of its own (--arch nar_drafter) gad"
-        )
+    shared = len(source & target) >= SHARED * min(len(source), len(target))
+    copying = "iad if outputs mostly copy inputs (error correction, not translation), else "
     return (
-        "--decoding greedy with --beam 1, as outputs cannot copy inputs of other words; --decoding beam, the default, "
-        "for more; with a drafter of its own (--arch nar_drafter) gad"
+        f"--decoding beam, the default; where --beam 1 is good enough, --decoding {copying if shared else ''}greedy, "
+        "or gad with a drafter (aggdec train-drafter)"
     )

@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 import torch.nn.functional as F
+from fairseq.data import Dictionary
 from fairseq_cli import generate
 
 import fairseq_aggdec
@@ -236,7 +237,7 @@ def test_the_doctor_says_what_will_run(
         *(f"{part}     fast form, {form}" for part in ("encoder", "decoder")),
         "int8        possible",
         "beam        ours",
-        "advice      --decoding iad",
+        "advice      --decoding beam, the default; where --beam 1 is good enough, --decoding iad if outputs mostly",
         f"kernels     compiled for {instructions}" if library else "kernels     none",
     ):
         assert f"\n  {line}" in shown
@@ -272,6 +273,21 @@ def test_the_doctor_knows_every_kind_of_model() -> None:
         slots = advised != "blockwise"
         assert doctor.int8_of(model, (None, None)).startswith("refused") == slots
         assert (doctor.beam_gap(Namespace(), {}, [model]) is not None) == slots
+
+
+def test_the_doctor_advises_no_copies_for_translation() -> None:
+    """iad is greedy search, and copies only: a joint vocabulary alone is no reason for it."""
+    task = make_task()
+    model = make_model(task, 3)
+    shared = doctor.advice(model, task, None)
+    task.tgt_dict = Dictionary()
+    for number in range(50):
+        task.tgt_dict.add_symbol(f"other{number}")
+    apart = doctor.advice(model, task, None)
+    for advised in (shared, apart):
+        assert advised.startswith("--decoding beam, the default; where --beam 1 is good enough, ")
+    assert "iad if outputs mostly copy inputs (error correction, not translation)" in shared
+    assert "iad" not in apart and "--decoding greedy, or gad" in apart
 
 
 def test_fairseq_itself_takes_the_folder(trained: Trained, stock: Result) -> None:

@@ -1,13 +1,18 @@
-"""Which PyTorch scripts/setup.sh takes: the CPU build where an index has it, else what there is, and it says so."""
+"""What scripts/setup.sh takes, and what setup.py refuses before anything is compiled."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
+import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import setuptools
 
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.sh"
 TEXT = SETUP.read_text(encoding="utf-8")
@@ -94,6 +99,72 @@ def test_which_python(versions: list[str], asked: str, said: str, tmp_path: Path
     )
     assert (done.stdout + done.stderr).strip() == said
     assert done.returncode == ("error" in said)
+
+
+@pytest.fixture
+def installation(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """setup.py as pip runs it, up to the build; its names."""
+    monkeypatch.chdir(SETUP.parents[1])
+    monkeypatch.setattr(setuptools, "setup", lambda **given: None)
+    monkeypatch.setattr(sys, "argv", ["setup.py", "dist_info"])
+    return runpy.run_path("setup.py")
+
+
+@pytest.mark.parametrize(
+    ("python", "machine", "compiler", "fairseq", "said"),
+    [
+        ((3, 12), "x86_64", False, False, None),
+        (
+            (3, 12),
+            "aarch64",
+            False,
+            False,
+            "for Python 3.12 on this machine, .* a C\\+\\+ compiler",
+        ),
+        ((3, 11), "x86_64", False, False, "for Python 3.11 on this machine, .* a C\\+\\+ compiler"),
+        ((3, 13), "x86_64", True, False, "for Python 3.13 on this machine, .* Python's headers"),
+        ((3, 13), "x86_64", False, True, None),
+    ],
+)
+def test_without_a_compiler(
+    python: tuple[int, int],
+    machine: str,
+    compiler: bool,
+    fairseq: bool,
+    said: str | None,
+    installation: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """One sentence, before pip builds fairseq-fixed; nothing where there is a wheel or fairseq-fixed already."""
+    place = tmp_path if not fairseq else Path(pytest.__file__).parents[1]
+    monkeypatch.setitem(installation["installed"].__globals__, "site_folders", lambda: [str(place)])
+    monkeypatch.setattr(sys, "version_info", (*python, 0))
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/c++" if compiler else None)
+    if said is None:
+        installation["refuse_what_cannot_be_built"]()
+        return
+    with pytest.raises(SystemExit, match=said) as end:
+        installation["refuse_what_cannot_be_built"]()
+    assert str(end.value).strip().count("\n") == 0
+
+
+def test_another_fairseq_is_not_overwritten(
+    installation: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fairseq-0.12.2.dist-info").mkdir()
+    (tmp_path / "fairseq-0.12.2.dist-info" / "METADATA").write_text(
+        "Name: fairseq\nVersion: 0.12.2\n"
+    )
+    monkeypatch.setitem(
+        installation["installed"].__globals__, "site_folders", lambda: [str(tmp_path)]
+    )
+    with pytest.raises(SystemExit, match=r"NOT installed.\s.* \(0.12.2 in "):
+        installation["refuse_to_overwrite_fairseq"]()
+    monkeypatch.setenv(installation["OVERWRITE"], "1")
+    installation["refuse_to_overwrite_fairseq"]()
 
 
 def test_every_file_of_tests_has_one_level() -> None:
