@@ -90,6 +90,8 @@ def refuse_pointless(cfg: DictConfig, places: Places) -> None:
         if given:
             raise BulkError(f"{option} does not go with --input-file")
     refuse_clocked_drafts(cfg)
+    if generation.beam < 1:
+        raise BulkError(f"--beam {generation.beam}: it must be at least 1")
     if not 1 <= generation.nbest <= generation.beam:
         raise BulkError(f"--nbest {generation.nbest}: it must be 1 to --beam, {generation.beam}")
     if generation.nbest > 1 and not places.json_lines:

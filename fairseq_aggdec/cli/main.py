@@ -22,7 +22,7 @@ TOOLS = {
     "lattice-dump": "the lattice of sentences as text or drawing",
     "redraw": "plots and tables of result files drawn anew from their JSON",
     "convert": "a model of Hugging Face transformers as a fairseq checkpoint",
-    "upgrade-checkpoint": "a copy of an old checkpoint that holds data only, which loads everywhere",
+    "upgrade-checkpoint": "a copy of an old checkpoint that holds data only",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
 # Tools whose module is not cli/NAME.py.

@@ -65,3 +65,16 @@ def test_block(language: str, code: str, folder: Path, trained: Trained) -> None
     if "aggdec audit" in code:  # sentences, equal, ties, BUGs
         assert f"| beam 5, batch 32, fp32 | {number} | {number} | 0 | 0 |" in printed
     assert ("aggdec doctor" in code) == ("\n  advice " in printed)
+
+
+def test_the_printed_option_joins_pieces(folder: Path) -> None:
+    """Models of sentencepiece write pieces, in stock fairseq too; README prints the option that joins them."""
+    option = "--remove-bpe sentencepiece"
+    use = next(code for _, code in RUN if "--decoding iad" in code)
+    assert option in use and "--decoding stock" in use
+    shipped = ROOT / "checkpoints" / "ua_gec"
+    model = f"--path {shipped}/checkpoint.pt --source-lang src --target-lang tgt --cpu --beam 1"
+    command = f"echo '▁Це ▁добре ▁.' | aggdec-interactive {shipped} {model}"
+    for more, wanted in (("", "▁Це ▁добре ▁."), (option, "Це добре .")):
+        (text,) = Result(run("sh", f"{command} {more}", folder), []).texts().values()
+        assert text == wanted

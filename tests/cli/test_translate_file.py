@@ -259,6 +259,7 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--input-file", "{tmp}/x"], "line 1 has more than", put("x", b"w" * (1 << 20))),
         (["--nbest", "2"], "name the output *.jsonl", None),
         (["--nbest", "3"], "--nbest 3: it must be 1 to --beam, 2", None),
+        (["--beam", "0"], "--beam 0: it must be at least 1", None),
         (["--prefix-size", "1"], "--prefix-size does not go with --input-file", None),
         (["--shard-size", "0"], "--shard-size", None),
         (
