@@ -44,8 +44,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points links that leave docs/ to where the site has those files."""
+    """Points links that leave docs/ to where the site has those files; leaves result files out of the search."""
     here = page.file.src_uri
+    if here.startswith("results/"):
+        page.meta.setdefault("search", {})["exclude"] = True
 
     def target(found: re.Match[str]) -> str:
         path = outside(here, found[1])

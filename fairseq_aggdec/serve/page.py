@@ -64,7 +64,7 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
         elif isinstance(generator, DraftAndVerifyGenerator) and not isinstance(
             generator, DraftOnlyGenerator
         ):
-            best, traces = _recorded(translator, source)
+            best, traces = recorded(translator, source)
         else:
             best = _decode(translator, source)
     drawn = [_drawn(*one) for one in zip(traces, ("Call by call", "Tree"), strict=False)]
@@ -84,7 +84,7 @@ def _decode(translator: Translator, source: torch.Tensor) -> Any:
     return best
 
 
-def _recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, list[trace.Trace]]:
+def recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, list[trace.Trace]]:
     """The output of a greedy method, and what was drafted and accepted in each call."""
     generator, task = translator.generator, translator.task
     before = generator.drafter, generator.accept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -29,7 +30,12 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         (tmp_path / "site" / page).read_text(encoding="utf-8")
         for page in ("index.html", "api/index.html")
     )
-    assert "Which method is for me?" in first and 'src="speed.svg"' in first
+    assert "Which method" in first and 'src="assets/drafting.svg"' in first
     for name in ("from_pretrained", "Translator", "Hypothesis", "Drafter", "Verdict"):
         assert re.search(rf'id="fairseq_aggdec\.[\w.]*\.{name}"', api), name
     assert not re.search(r":(class|func|meth|mod):", api)
+    found = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text("utf-8"))
+    places = {entry["location"].partition("#")[0] for entry in found["docs"]}
+    assert "tour/" in places and not any(
+        place.startswith("results/") and place != "results/" for place in places
+    )

@@ -1,0 +1,346 @@
+"""The pictures of README and the pages: docs/assets/*.svg.
+
+python -m scripts.diagrams [NAME ...]
+
+``drafting`` is a real decoding of the shipped model, ``speed`` is drawn from the result files of ``aggdec bench``. The
+others explain a method with made-up sentences. Text stays text, and colours follow the reader's light or dark mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from pathlib import Path
+
+from fairseq_aggdec.records.results import write_text
+from fairseq_aggdec.report.colours import COLOURS
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+ASSETS = ROOT / "docs" / "assets"
+SHIPPED = ROOT / "checkpoints" / "ua_gec"
+SENTENCE = '" Я не є доктор " - сказав я : " Чому вам не піти до лікаря ? " .'
+MEANING = "“I am not a doctor,” I said. “Why do you not see a doctor?”"
+
+# Class of a mark -> role in COLOURS.
+FILLS = {
+    "ink": "ink",
+    "muted": "muted",
+    "good": "good",
+    "bad": "bad",
+    "own": "series-2",
+    "one": "series-1",
+    "two": "series-2",
+    "three": "series-3",
+    "four": "series-4",
+}
+TASKS = {"ua_gec": "Error correction", "multi30k": "Translation"}
+BATCHES = (1, 8, 32, 128)
+# System of the result file, its label, class, whether its line is dashed.
+SYSTEMS = (
+    ("search5", "ours, fp32", "one", False),
+    ("search5-int8", "ours, --int8", "one", True),
+    ("ct2-float32-beam5", "CTranslate2, fp32", "two", False),
+    ("ct2-int8-beam5", "CTranslate2, int8", "two", True),
+)
+STOCK = "beam5"
+
+
+def style() -> str:
+    """CSS of all pictures, light and dark."""
+
+    def rules(dark: bool) -> str:
+        def colour(role: str) -> str:
+            return COLOURS[role][dark]
+
+        return "\n".join(
+            [
+                f".paper {{ fill: {colour('paper')}; }} .panel {{ fill: {colour('panel')}; }}",
+                f".grid {{ stroke: {colour('line')}; fill: none; }}",
+                *(
+                    f".{name} {{ fill: {colour(role)}; }} .line-{name} {{ stroke: {colour(role)}; fill: none; }}"
+                    for name, role in FILLS.items()
+                ),
+            ]
+        )
+
+    fonts = (
+        "text { font: 14px system-ui, sans-serif; } .code { font-family: ui-monospace, monospace; }"
+    )
+    marks = (
+        ".bold { font-weight: 600; } .out { text-decoration: line-through; } .small { font-size: 12px; }"
+        " .dashed { stroke-dasharray: 5 4; } .thick { stroke-width: 2.5; }"
+    )
+    return f"{fonts}\n{marks}\n{rules(False)}\n@media (prefers-color-scheme: dark) {{\n{rules(True)}\n}}"
+
+
+def svg(name: str, title: str, width: int, height: int, parts: Iterable[str]) -> str:
+    """A whole picture."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+            f'aria-labelledby="{name}-title">',
+            f'<title id="{name}-title">{escape(title)}</title>',
+            f"<style>{style()}</style>",
+            f'<rect class="paper" width="{width}" height="{height}" rx="6"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "ink", anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>'
+
+
+def box(x: float, y: float, words: str, kind: str, width: float = 84, text_kind: str = "") -> str:
+    """A word in a rounded frame; (x, y) is its upper left corner."""
+    frame = f'<rect class="line-{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="26" rx="5"/>'
+    return frame + text(x + width / 2, y + 18, words, text_kind or kind, "middle")
+
+
+def bracketed(words: str, wanted: bool) -> str:
+    """`` word`` -> `` [word]``: seen without colours too."""
+    return f" [{words.strip()}]" if wanted else words
+
+
+def drafting() -> str:
+    """Calls of the decoder for ``SENTENCE``, decoded now by the shipped model with drafts from the source."""
+    import fairseq_aggdec
+    from fairseq_aggdec.report.trace import ACCEPTED, DISCARDED, OWN
+    from fairseq_aggdec.serve.page import recorded
+
+    model = fairseq_aggdec.from_pretrained(
+        SHIPPED / "checkpoint.pt",
+        SHIPPED,
+        decoding="iad",
+        draft_tokens="all",
+        spm=str(SHIPPED / "spm.model"),
+        source_lang="src",
+        target_lang="tgt",
+        device="cpu",
+    )
+    _, (shown,) = recorded(model, model.tokens(SENTENCE))
+    kinds = {ACCEPTED: "good", OWN: "own bold", DISCARDED: "muted out"}
+    parts = [text(16, 28, "input", "muted"), text(84, 28, shown.source, "ink code")]
+    parts.append(text(84, 48, MEANING, "muted small"))
+    for number, pieces in enumerate(shown.iterations):
+        y = 82 + 28 * number
+        spans = "".join(
+            f'<tspan class="{kinds[piece.kind]}">{escape(bracketed(piece.text, piece.kind == OWN))}</tspan>'
+            for piece in pieces
+        )
+        parts += [text(16, y, f"call {number + 1}", "muted")]
+        parts += [f'<text class="code" x="84" y="{y}" xml:space="preserve">{spans.lstrip()}</text>']
+    y = 82 + 28 * len(shown.iterations)
+    parts += [text(16, y, "output", "muted"), text(84, y, shown.output, "ink code")]
+    legend = (
+        ("good", "drafted and accepted", 84),
+        ("own bold", "[the model's own token]", 250),
+        ("muted out", "drafted and thrown away", 420),
+    )
+    parts += [text(x, y + 30, words, f"{kind} small") for kind, words, x in legend]
+    counted = f"{shown.steps} calls of the decoder instead of {shown.tokens}"
+    title = f"A corrector of Ukrainian copies its input as a draft: {counted}"
+    parts.append(text(84, y + 54, counted, "ink bold"))
+    return svg("drafting", title, 760, y + 70, parts)
+
+
+def beam_tree() -> str:
+    """Beam search, beam 2, as a tree of prefixes."""
+    # word, x, y, parent, class
+    nodes = (
+        ("<s>", 16, 86, None, "ink"),
+        ("A", 136, 46, 0, "good"),
+        ("The", 136, 126, 0, "good"),
+        ("dog", 256, 46, 1, "good"),
+        ("man", 256, 86, 1, "muted"),
+        ("dog", 256, 126, 2, "good"),
+        ("runs", 376, 26, 3, "good"),
+        ("ran", 376, 66, 3, "muted"),
+        ("runs", 376, 126, 5, "own"),
+        (".", 496, 26, 6, "good"),
+        (".", 496, 126, 8, "own"),
+    )
+    parts = []
+    for _, x, y, parent, kind in nodes:
+        if parent is not None:
+            _, px, py, *_ = nodes[parent]
+            parts.append(line(px + 84, py + 13, x, y + 13, f"line-{kind}"))
+    parts += [box(x, y, word, kind) for word, x, y, _, kind in nodes]
+    legend = (
+        ("good", "evaluated because the search asked for it"),
+        ("own", "evaluated ahead in the same call: below “A dog” the words “runs .” followed"),
+        ("muted", "not evaluated: two better prefixes exist (beam 2)"),
+    )
+    for number, (kind, words) in enumerate(legend):
+        parts.append(text(16, 190 + 22 * number, words, f"{kind} small"))
+    return svg("beam-tree", "Beam search as a tree of prefixes", 640, 252, parts)
+
+
+def heads() -> str:
+    """A call of a model with block heads: it checks the last block and proposes the next one."""
+    rows = (
+        ("call 1", ("A", "dog", "runs", "in"), 3, "the model writes “A”, heads propose"),
+        ("call 2", ("across", "the", "snow", "."), 4, "“in” is rejected: “across”"),
+        ("call 3", ("</s>",), 1, "the whole block is accepted"),
+    )
+    parts = [
+        text(140 + 100 * place, 28, f"head {place + 1}", "muted small", "middle")
+        for place in range(4)
+    ]
+    for number, (name, words, stand, remark) in enumerate(rows):
+        y = 42 + 44 * number
+        parts.append(text(16, y + 18, name, "muted"))
+        for place, word in enumerate(words):
+            kind = "own" if place == 0 else "good" if place < stand else "muted"
+            parts.append(
+                box(98 + 100 * place, y, word, kind, 84, "muted out" if kind == "muted" else kind)
+            )
+        parts.append(text(510, y + 18, remark, "muted small"))
+    legend = (
+        ("own", "the model's own token", 98),
+        ("good", "proposed and accepted", 270),
+        ("muted out", "proposed and rejected", 440),
+    )
+    parts += [text(x, 192, words, f"{kind} small") for kind, words, x in legend]
+    return svg(
+        "heads", "Block heads propose the tokens after the model's own token", 760, 208, parts
+    )
+
+
+def interleaving() -> str:
+    """An interleaved model with two directions writes a sentence of six words in three steps."""
+    words = ("A", "dog", "runs", "across", "the", "snow")
+    parts = []
+    for step in range(3):
+        y = 20 + 44 * step
+        parts.append(text(16, y + 18, f"step {step + 1}", "muted"))
+        for place, word in enumerate(words):
+            order = min(place, 5 - place)
+            if order <= step:
+                kind = "ink" if order < step else "one" if place < 3 else "two"
+                parts.append(box(90 + 94 * place, y, word, kind))
+    parts += [
+        text(90, 176, "left to right →", "one small"),
+        text(644, 176, "← right to left", "two small", "end"),
+        text(367, 176, "three steps instead of six", "ink small", "middle"),
+    ]
+    title = "Interleaved decoding writes one word from each end in a step"
+    return svg("interleaving", title, 670, 192, parts)
+
+
+def lattice() -> str:
+    """Candidates for four positions, all pairs of neighbours, the best path."""
+    columns = (
+        ("A", "The", "One"),
+        ("dog", "hound", "dogs"),
+        ("runs", "is", "walks"),
+        ("fast", "quickly", "."),
+    )
+    best = (0, 0, 0, 1)
+    parts = [line(100, 107, 136, 53 + 54 * row, "grid") for row in range(3)]
+    for place in range(3):
+        for first in range(3):
+            for second in range(3):
+                chosen = (first, second) == (best[place], best[place + 1])
+                kind = "line-good thick" if chosen else "grid"
+                x = 220 + 130 * place
+                parts.append(line(x, 53 + 54 * first, x + 46, 53 + 54 * second, kind))
+    for place, column in enumerate(columns):
+        for row, word in enumerate(column):
+            kind = "good" if best[place] == row else "muted"
+            parts.append(box(136 + 130 * place, 40 + 54 * row, word, kind))
+        parts.append(text(178 + 130 * place, 28, f"position {place + 1}", "muted small", "middle"))
+    parts.append(box(16, 94, "<s>", "ink"))
+    parts.append(
+        text(16, 216, "One call scores every edge; dynamic programming finds the best path.", "ink")
+    )
+    return svg("lattice", "A lattice of candidate words and its best path", 640, 234, parts)
+
+
+def speedup(task: str, system: str, batch: int) -> float:
+    """Stock fairseq's seconds per sentence divided by a system's, beam 5, one thread.
+
+    Raises:
+        ValueError: the result file has no such row, or several.
+    """
+    rows = json.loads((RESULTS / f"rivals-{task}.json").read_text(encoding="utf-8"))["results"]
+
+    def seconds(name: str) -> float:
+        (row,) = (
+            row
+            for row in rows
+            if (row["system"], row["batch_size"], row["threads"]) == (name, batch, 1)
+        )
+        return float(row["seconds"]) / int(row["sentences"])
+
+    return seconds(STOCK) / seconds(system)
+
+
+def speed_panel(task: str, left: float) -> Iterator[str]:
+    """Lines of all systems for one task over batch sizes; the y axis is in times as fast as stock."""
+    top, bottom, most, step = 56, 256, 15, 90
+
+    def place(number: int, value: float) -> tuple[float, float]:
+        return left + 30 + step * number, bottom - (bottom - top) * value / most
+
+    yield text(left, 28, TASKS[task], "ink bold")
+    for value in (1, 5, 10, 15):
+        _, y = place(0, value)
+        yield line(left + 24, y, left + 30 + step * 3 + 8, y, "grid")
+        yield text(left + 16, y + 4, str(value), "muted small", "end")
+    for number, batch in enumerate(BATCHES):
+        yield text(place(number, 0)[0], bottom + 18, f"{batch}", "muted small", "middle")
+    yield text(left + 165, bottom + 38, "sentences per batch", "muted small", "middle")
+    for system, _, kind, dashed in SYSTEMS:
+        points = [
+            place(number, speedup(task, system, batch)) for number, batch in enumerate(BATCHES)
+        ]
+        written = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        mark = " dashed" if dashed else ""
+        yield f'<polyline class="line-{kind} thick{mark}" points="{written}"/>'
+        yield from (
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in points
+        )
+
+
+def speed() -> str:
+    """Times as fast as stock fairseq with the same beam and batch size."""
+    parts = [
+        part for number, task in enumerate(TASKS) for part in speed_panel(task, 20 + 380 * number)
+    ]
+    for number, (_, label, kind, dashed) in enumerate(SYSTEMS):
+        x = 36 + 180 * number
+        parts.append(line(x, 322, x + 34, 322, f"line-{kind} thick{' dashed' if dashed else ''}"))
+        parts.append(text(x + 42, 326, label, "ink small"))
+    title = "Times as fast as stock fairseq (1), beam 5, one CPU thread, by batch size"
+    parts.append(text(20, 354, title, "muted small"))
+    return svg("speed", title, 760, 370, parts)
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "drafting": drafting,
+    "beam-tree": beam_tree,
+    "heads": heads,
+    "interleaving": interleaving,
+    "lattice": lattice,
+    "speed": speed,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="pictures (all)")
+    for name in parser.parse_args().names or PICTURES:
+        write_text(ASSETS / f"{name}.svg", PICTURES[name]())
+
+
+if __name__ == "__main__":
+    main()
