@@ -16,6 +16,7 @@ DISTRIBUTIONS = {
     "jinja2": "jinja2",
     "matplotlib": "matplotlib",
     "optimum": "optimum-onnx",
+    "ray": "ray",
     "rouge_score": "rouge-score",
     "sacremoses": "sacremoses",
     "safetensors": "safetensors",

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from fairseq_aggdec.jobs import ending
+from fairseq_aggdec.jobs import ending, ray_tasks
 from fairseq_aggdec.jobs.claims import LEASE
 from fairseq_aggdec.jobs.job import BulkError
 
-HERE = "here"
+HERE, RAY = "here", "ray"
 RANKS = ("LOCAL_RANK", "SLURM_LOCALID")  # of torchrun and of srun
 GPUS = "CUDA_VISIBLE_DEVICES"
 NO_TIMEOUT = 60 * 24 * 365  # minutes; submitit's local jobs would end after two
@@ -54,19 +54,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--launcher",
-        choices=(HERE, "local", "slurm"),
+        choices=(HERE, "local", "slurm", RAY),
         default=HERE,
-        help="work in this process (default), or start --workers with submitit, on this machine or on Slurm, and wait",
+        help="work in this process (default), or start --workers and wait: with submitit on this machine or on Slurm, "
+        "or as tasks of a Ray cluster",
     )
     group.add_argument(
         "--workers", type=positive, default=1, metavar="N", help="processes that --launcher starts"
     )
     group.add_argument(
+        "--resources",
         "--slurm",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="with --launcher: parameters of submitit, such as slurm_partition=gpu gpus_per_node=1 timeout_min=600",
+        help="what each worker asks for with --launcher: parameters of submitit, such as slurm_partition=gpu "
+        "gpus_per_node=1 timeout_min=600, or of ray.remote, such as num_cpus=4",
     )
 
 
@@ -128,7 +131,7 @@ class Worker:
 
 
 def launch(args: argparse.Namespace, command: str, logs: Path) -> None:
-    """Starts ``--workers`` of a command with this process's arguments by submitit, and waits for them.
+    """Starts ``--workers`` of a command with this process's arguments, and waits for them.
 
     Args:
         args: with the options of :func:`add_options`.
@@ -137,40 +140,49 @@ def launch(args: argparse.Namespace, command: str, logs: Path) -> None:
 
     Raises:
         BulkError: a worker has failed; the others have done its work, or failed as well.
-        ModuleNotFoundError: submitit is not installed.
+        ModuleNotFoundError: submitit or Ray is not installed.
     """
-    import submitit
-
     arguments = [*sys.argv[1:], "--launcher", HERE]  # the last one counts
-    settings: dict[str, Any] = {"name": command.replace(" ", "-")}
-    settings |= dict(map(setting, args.slurm))
-    if args.launcher == "local":
-        settings["timeout_min"] = NO_TIMEOUT
-        cores = len(os.sched_getaffinity(0))
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // args.workers)))
-    executor = submitit.AutoExecutor(
-        folder=logs, cluster=args.launcher, slurm_max_num_timeout=TIMEOUTS
-    )
-    executor.update_parameters(**settings)
     workers = [
         Worker(command, arguments, environment(args.launcher, n)) for n in range(args.workers)
     ]
+    resources = dict(map(setting, args.resources))
+    if args.launcher == RAY:
+        print(f"{command}: {len(workers)} workers in Ray", file=sys.stderr)
+        failed = ray_tasks.run(workers, bool(getattr(args, "cpu", False)), resources)
+    else:
+        failed = _run_with_submitit(workers, args.launcher, command, logs, resources)
+    if failed:
+        raise BulkError(
+            f"{len(failed)} of {len(workers)} workers failed: {failed[0]}; once that is mended, the same command "
+            "goes on"
+        )
+
+
+def _run_with_submitit(
+    workers: Sequence[Worker], launcher: str, command: str, logs: Path, resources: dict[str, Any]
+) -> list[str]:
+    """Runs workers as jobs of submitit; where to read about those that failed."""
+    import submitit
+
+    settings = {"name": command.replace(" ", "-"), **resources}
+    if launcher == "local":
+        settings["timeout_min"] = NO_TIMEOUT
+        cores = len(os.sched_getaffinity(0))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(workers))))
+    executor = submitit.AutoExecutor(folder=logs, cluster=launcher, slurm_max_num_timeout=TIMEOUTS)
+    executor.update_parameters(**settings)
     with executor.batch():
         jobs = [executor.submit(worker) for worker in workers]
     print(f"{command}: {len(jobs)} workers; logs in {logs}", file=sys.stderr)
-    failed = [job for job in jobs if job.exception() is not None]
-    if failed:
-        raise BulkError(
-            f"{len(failed)} of {len(jobs)} workers failed, see {failed[0].paths.stderr}; once that is mended, the same "
-            "command goes on"
-        )
+    return [f"see {job.paths.stderr}" for job in jobs if job.exception() is not None]
 
 
 def setting(text: str) -> tuple[str, Any]:
     """``KEY=VALUE`` -> both; whole numbers are such."""
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise BulkError(f"--slurm {text}: give KEY=VALUE")
+        raise BulkError(f"--resources {text}: give KEY=VALUE")
     return key, int(value) if value.isdigit() else value
 
 

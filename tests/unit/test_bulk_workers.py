@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ import pytest
 import submitit
 
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
-from fairseq_aggdec.jobs import workers
+from fairseq_aggdec.jobs import ray_tasks, workers
 from fairseq_aggdec.jobs.job import BulkError
 from fairseq_aggdec.jobs.workers import Worker
+from fairseq_aggdec.ray import Translate
 from tests.support import make_dictionary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,12 +110,61 @@ def test_drafters_forget() -> None:
     workers.forget(object())  # stock fairseq's generator has nothing to forget
 
 
-def test_the_example_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/bulk.md: ten lines for another engine."""
-    monkeypatch.chdir(ROOT)
-    page = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
-    batch = {"text": ["Я знаю що ти тут .", "Це добре ."], "id": [1, 2]}
-    output = ["Я знаю , що ти тут .", "Це добре ."]
-    assert names["Translate"]()(batch) == {**batch, "output": output}
+@pytest.fixture(scope="module")
+def translate() -> Translate:
+    folder = ROOT / "checkpoints" / "ua_gec"
+    options: dict[str, Any] = {"decoding": "iad", "spm": folder / "spm.model"}
+    return Translate(folder / "checkpoint.pt", folder, column="said", **options)
+
+
+def test_a_function_from_batch_to_batch(translate: Translate) -> None:
+    """Columns by name, or a data frame of pandas; the other columns stay."""
+    batch = {"said": ["Я знаю що ти тут .", "Це добре ."], "id": [1, 2]}
+    found = translate(batch)
+    assert found.pop("output").tolist() == ["Я знаю , що ти тут .", "Це добре ."]
+    assert found == batch
+
+    class Frame(dict[str, Any]):
+        def assign(self, **columns: Any) -> Frame:
+            return Frame({**self, **columns})
+
+    framed = translate(Frame(batch))
+    assert isinstance(framed, Frame) and framed["output"][1] == "Це добре ."
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "said"),
+    [
+        ({"text": ["a"]}, ValueError, "there is no column 'said' in the batch: it has text"),
+        ({"said": ["a", None]}, TypeError, "sentence 1"),
+        (["a"], TypeError, "a batch is a dictionary of columns or a pandas frame, no list"),
+    ],
+)
+def test_batches_that_are_refused(
+    batch: Any, error: type[Exception], said: str, translate: Translate
+) -> None:
+    with pytest.raises(error, match=said):
+        translate(batch)
+
+
+def test_what_ray_is_asked_for() -> None:
+    """Without Ray here: a GPU for each where there are any, what the user names, and new starts after kills."""
+    ray: Any = mock.MagicMock()
+    ray.exceptions.RayTaskError = type("RayTaskError", (Exception,), {"cause": OSError("no\nfile")})
+    ray.exceptions.RayError = type("RayError", (Exception,), {})
+    ray.is_initialized.return_value = False
+    ray.cluster_resources.return_value = {"CPU": 8, "GPU": 4}
+    args = parsed("--launcher", "ray", "--workers", "3", "--resources", "num_cpus=2")
+    argv = ["aggdec-generate", "DATA", "--launcher", "ray"]
+    with mock.patch.dict(sys.modules, ray=ray), mock.patch.object(sys, "argv", argv):
+        workers.launch(args, "aggdec-generate", "logs")
+        ray.remote.assert_called_once_with(
+            num_gpus=1, max_retries=ray_tasks.RETRIES, max_calls=1, num_cpus=2
+        )
+        (worker, folder), _ = ray.remote.return_value.return_value.remote.call_args
+        assert worker.arguments == ["DATA", "--launcher", "ray", "--launcher", "here"]
+        assert folder == os.getcwd() and pickle.loads(pickle.dumps(worker)) == worker
+        ray.get.side_effect = [None, ray.exceptions.RayTaskError(), ray.exceptions.RayError("gone")]
+        with pytest.raises(BulkError, match="2 of 3 workers failed: no file; once"):
+            workers.launch(args, "aggdec-generate", "logs")
+        assert ray.shutdown.call_count == 2
