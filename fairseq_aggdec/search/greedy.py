@@ -41,7 +41,7 @@ class GreedySearch:
 
     def ask(self) -> Window:
         proposed = self.drafter.draft(self.state)
-        draft = self.verifier.readable(proposed)
+        draft = self.verifier.readable(self.rules.possible(proposed, self.state))
         self.whole = draft is proposed
         self.asked = Question(draft, self.state.window(draft), self.state)
         return self.asked.window

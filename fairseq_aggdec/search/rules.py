@@ -17,6 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.search.board import Rows
 from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
@@ -216,16 +217,28 @@ class Rules:
             banned = sorted(banned + self._repeated(window, state))
         return banned
 
+    def possible(self, draft: Draft, state: DecodeState) -> Draft:
+        """The draft up to the first token that would repeat an n-gram: no rule of acceptance takes that one."""
+        size = self.no_repeat_ngram_size
+        if (
+            not size or type(draft) is not Draft
+        ):  # not trees, nor tokens that the host does not have
+            return draft
+        rows = zip(draft.tokens, state.rows, strict=True)
+        most = [row.ngrams(size).possible(tokens) if tokens else 0 for tokens, row in rows]
+        if most == draft.lengths:
+            return draft
+        return Draft([tokens[:end] for tokens, end in zip(draft.tokens, most, strict=True)])
+
     def _repeated(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """The pairs that would repeat an n-gram; tokens are needed on the host only for that."""
         found, first, size = [], 0, self.no_repeat_ngram_size
         for row, ways, width in zip(state.rows, window.ways(), window.widths, strict=True):
-            committed = row.tokens[1:]
+            ngrams = row.ngrams(size)
             for drafted, slots in ways:
-                output = committed + drafted
-                start = len(output) + 1 - len(slots)
-                for index, token in repeats(output, start, size, row.tokens[0]):
-                    found.append((first + slots[index - start], token))
+                start = len(drafted) + 1 - len(slots)
+                for place, token in ngrams.repeats(drafted, start):
+                    found.append((first + slots[place - start], token))
             first += width
         return found
 

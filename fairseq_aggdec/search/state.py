@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.window import Window
 
@@ -34,6 +35,14 @@ class Row:
     prefix: Sequence[int] = ()
     iterations: int = 0
     history: list[list[int]] | None = None
+    _ngrams: Ngrams | None = field(default=None, repr=False, compare=False)
+
+    def ngrams(self, size: int) -> Ngrams:
+        """The n-grams of the committed prefix, always of the same size."""
+        if self._ngrams is None:
+            self._ngrams = Ngrams(size)
+        self._ngrams.take_up(self.tokens)
+        return self._ngrams
 
     @property
     def position(self) -> int:

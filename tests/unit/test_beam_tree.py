@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD
 from fairseq_aggdec.search.beam.rules import Table
 from fairseq_aggdec.search.beam.tree import NEAR, NOTHING, ROOT, Tree
+from tests.support import lines_run
 
 START = 2
 
@@ -169,3 +170,18 @@ def test_whatever_is_predicted_was_evaluated(seed: int) -> None:
             same_word = tree.tokens[owner] == tree.tokens[node]
             assert same_word or tree.parents[owner] == tree.parents[node]
             assert tree.tables[node] is None or owner == node
+
+
+def work_of_a_likeness(length: int) -> int:
+    """Lines run to find a likeness of a node whose token is everywhere in the tree."""
+    tree, node = Tree(START), ROOT
+    for _ in range(length):
+        node = tree.child(node, 7)
+        tree.evaluated(node, table_of("x"))
+    tree.start_predicting()
+    below = tree.child(node, 7)
+    return lines_run(lambda: tree.predicted(below))
+
+
+def test_no_more_work_where_a_prefix_repeats_itself() -> None:
+    assert work_of_a_likeness(2000) <= work_of_a_likeness(50)

@@ -20,6 +20,7 @@ from fairseq_aggdec.drafters.copy.input_copy import (
 )
 from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.search.state import DecodeState, Row
+from tests.support import lines_run
 
 PAD, EOS, UNK = 1, 2, 3
 WORDS = st.integers(4, 7)
@@ -309,3 +310,18 @@ def test_a_row_that_drafted_nothing_for_a_while_knows_where_it_stands() -> None:
     emit(drafter, state, [[D]])
     emit(drafter, state, [[A]])
     assert [list(row) for row in drafter.draft(state).tokens] == [[]]
+
+
+def work_of_a_jump(length: int) -> int:
+    """Lines run to find where an output stands whose last tokens are all over a text."""
+    text = CopyText([10, 11, 12] * (length // 3) + [13, 14], EOS, "aligned")
+    output = [EOS, 10, 11, 12, 10, 13]
+    text.follow(output, 5)
+    output += [10, 11]
+    text.follow(output, 2)
+    output += [13, 10, 11]
+    return lines_run(lambda: text.follow(output, 3))
+
+
+def test_no_more_work_where_a_text_repeats_itself() -> None:
+    assert work_of_a_jump(3000) <= work_of_a_jump(60) + 30

@@ -70,5 +70,17 @@ def test_states_are_few(sequence: list[int]) -> None:
     assert sum(map(len, automaton.follow)) <= max(3 * size - 4, 3)
 
 
+@given(SEQUENCES)
+def test_all_occurrences(sequence: list[int]) -> None:
+    automaton = SuffixAutomaton(sequence)
+    for start in range(len(sequence)):
+        for stop in range(start + 1, len(sequence) + 1):
+            part = sequence[start:stop]
+            state = state_of(automaton, part)
+            assert state is not None
+            assert automaton.occurrences(state) == ends(sequence, part)
+            assert automaton.occurrences(state) is automaton.occurrences(state)
+
+
 def test_empty_sequence_matches_nothing() -> None:
     assert SuffixAutomaton([]).step(0, 0, 5) == (0, 0)

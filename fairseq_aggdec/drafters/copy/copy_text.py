@@ -6,6 +6,7 @@ so if any suffix is unique the longest is. That is ``--variant iad-match=unique`
 often, and differ from it in speed only.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from fairseq_aggdec.drafters.copy.suffix_automaton import SuffixAutomaton
@@ -103,11 +104,10 @@ class CopyText:
 
     def _next_occurrence(self, first: int) -> int:
         """The first occurrence of the matched suffix after the last copied token (``recent``)."""
-        suffix = self.tokens[first - self.length + 1 : first + 1]
-        for end in range(max(self.copied + 1, first), len(self.tokens)):
-            if self.tokens[end - self.length + 1 : end + 1] == suffix:
-                return end
-        return first
+        assert self.automaton is not None
+        ends = self.automaton.occurrences(self.state)
+        later = bisect_right(ends, self.copied)
+        return ends[later] if later < len(ends) else first
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -12,15 +12,19 @@ class SuffixAutomaton:
         longest: per state, length of its longest substring.
         end: per state, index of the last token of its first occurrence.
         count: per state, number of occurrences.
+        whole: per state, whether it is the sequence up to some token, which is ``end``.
     """
 
     def __init__(self, sequence: Sequence[int]):
         self.follow: list[dict[int, int]] = [{}]
         self.link, self.longest, self.end, self.count = [-1], [0], [-1], [0]
+        self._occurrences: dict[int, list[int]] = {}
+        self._longer: list[list[int]] = []  # per state, those whose longest suffix elsewhere it is
         last = 0
         for index, token in enumerate(sequence):
             last = self._extend(last, token, index)
         # A substring occurs wherever a longer one that ends with it does: sum over links, longest first.
+        self.whole = [count == 1 for count in self.count]
         for state in sorted(range(1, len(self.link)), key=lambda s: -self.longest[s]):
             self.count[self.link[state]] += self.count[state]
 
@@ -54,6 +58,24 @@ class SuffixAutomaton:
         self.end.append(end)
         self.count.append(occurrences)
         return len(self.link) - 1
+
+    def occurrences(self, state: int) -> list[int]:
+        """Index of the last token of every occurrence, ascending: found once for each state that is asked for."""
+        known = self._occurrences.get(state)
+        if known is not None:
+            return known
+        if not self._longer:
+            self._longer = [[] for _ in self.link]
+            for longer, link in enumerate(self.link[1:], 1):
+                self._longer[link].append(longer)
+        found, open_states = [], [state]
+        while open_states:
+            at = open_states.pop()
+            if self.whole[at]:
+                found.append(self.end[at])
+            open_states += self._longer[at]
+        self._occurrences[state] = sorted(found)
+        return self._occurrences[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
         """The longest suffix of (matched text + ``token``) that is a substring.

@@ -11,8 +11,7 @@ from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Plan
 from fairseq_aggdec.search.beam.rules import Table
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
-from fairseq_aggdec.search.rules import repeats
+from fairseq_aggdec.search.beam.tree import NOTHING
 from fairseq_aggdec.search.state import remaining
 from fairseq_aggdec.windows.draft import Kept
 from fairseq_aggdec.windows.transfer import to_device
@@ -60,9 +59,11 @@ class BeamSearch:
         )
         for search, nodes in zip(self.rows, self.requests, strict=True):
             tree = search.tree
-            if self.banned is not None:
-                self.banned += self._repeats(tree, nodes, len(seen))
-            seen += tree.place(nodes)
+            placed = tree.place(nodes)
+            if self.banned is not None and tree.ngrams is not None:
+                for index, node in enumerate(nodes, len(seen)):
+                    self.banned += [(index, token) for token in tree.ngrams.banned(node)]
+            seen += placed
             tokens += [tree.tokens[node] for node in nodes]
             own = [tree.depths[node] for node in nodes]
             needed += map(search.rules.wanted, own)
@@ -115,11 +116,3 @@ class BeamSearch:
                 own.append(rules.table(depths[node], tokens, row[:count], row[-1]))
             tables.append(own)
         return tables
-
-    def _repeats(self, tree: Tree, nodes: Sequence[int], first: int) -> list[tuple[int, int]]:
-        """(index in the window, token) of what would complete an n-gram that occurred before."""
-        found, size, start = [], self.options.no_repeat_ngram_size, tree.tokens[ROOT]
-        for index, node in enumerate(nodes, first):
-            words = tree.words(node)
-            found += [(index, token) for _, token in repeats(words, len(words), size, start)]
-        return found

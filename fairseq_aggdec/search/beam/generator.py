@@ -111,7 +111,7 @@ class BeamGenerator(CachedGenerator):
                     max(0.0, -self.unk_penalty),
                     end if limits.exact else None,
                 ),
-                Tree(batch.start),
+                Tree(batch.start, self.options.no_repeat_ngram_size),
                 texts[index],
                 history=[] if self.retain_history else None,
             )

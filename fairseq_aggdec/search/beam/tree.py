@@ -3,6 +3,7 @@
 from collections.abc import Container, Sequence
 
 from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD
+from fairseq_aggdec.search.beam.ngrams import TreeNgrams
 from fairseq_aggdec.search.beam.rules import Continuation, Prefix, Table
 
 ROOT = 0
@@ -16,6 +17,7 @@ class Tree:
 
     Args:
         start: the start symbol, the root's token.
+        ngram_size: n-grams of this size occur at most once in a prefix; 0 for no limit.
 
     Attributes:
         parents, tokens, depths: of every node.
@@ -26,9 +28,11 @@ class Tree:
         foretold: of some nodes, what a drafter expects 1, 2, ... tokens behind them, whatever comes between.
         totals: sum of log-probabilities of every node that was in the beam, nats.
         places: nodes evaluated so far, which is the place in the cache of the next one.
+        placed: these nodes, in the order of their places.
+        ngrams: knows what would repeat an n-gram; None where that may be.
     """
 
-    def __init__(self, start: int):
+    def __init__(self, start: int, ngram_size: int = 0):
         self.parents, self.tokens, self.depths = [ROOT], [start], [0]
         self.tables: list[Table | None] = [None]
         self.seen = [0]
@@ -36,7 +40,8 @@ class Tree:
         self.broken: set[int] = set()
         self.foretold: dict[int, Sequence[Table]] = {}
         self.totals: dict[int, float] = {}
-        self.places = 0
+        self.places, self.placed = 0, list[int]()
+        self.ngrams = TreeNgrams(self, ngram_size) if ngram_size > 0 else None
         self._children: list[dict[int, int]] = [{}]
         self._evaluated: list[int] = []
         self._indexed = 0
@@ -88,6 +93,9 @@ class Tree:
             above = self.seen[self.parents[node]] if node != ROOT else 0
             self.seen[node] = above | 1 << self.places
             self.places += 1
+        self.placed += nodes
+        if self.ngrams is not None:
+            self.ngrams.take_up()
         return [self.seen[node] for node in nodes]
 
     def evaluated(self, node: int, table: Table) -> None:
@@ -108,9 +116,14 @@ class Tree:
     def predicted(self, node: int) -> Table:
         """The table of a node; where it has none that of one that is like it, else what was foretold; else empty."""
         like = self._like(node)
-        if like is None:
-            return self.foretold_at(node) or NOTHING
-        return self.tables[like] or NOTHING
+        found = (self.foretold_at(node) if like is None else self.tables[like]) or NOTHING
+        if self.ngrams is None or like == node:
+            return found
+        banned = self.ngrams.banned(node)
+        if banned.isdisjoint(found[0]):
+            return found
+        pairs = [pair for pair in zip(*found, strict=True) if pair[0] not in banned]
+        return [token for token, _ in pairs], [value for _, value in pairs]
 
     def foretold_at(self, node: int) -> Table | None:
         """What was foretold for the place of a node, by the nearest of those before it that has read so far."""
@@ -181,10 +194,16 @@ class Tree:
         Other tokens before it count as ``NEAR / 2`` tokens farther. Of equally near nodes the last evaluated wins.
         """
         distance, best, behind = 2 * NEAR + 2, -1, False
-        for at, lasts in self._by_token.get(token, {}).items():
-            away = 2 * abs(at - depth)
-            if away > 2 * NEAR:
+        depths = self._by_token.get(token)
+        if depths is None:
+            return None, False
+        for at in range(
+            depth - NEAR, depth + NEAR + 1
+        ):  # not all of them: a token may be everywhere
+            lasts = depths.get(at)
+            if lasts is None:
                 continue
+            away = 2 * abs(at - depth)
             index = lasts.get(before, -1)
             same = index >= 0
             if not same:

@@ -1,0 +1,129 @@
+"""Repeated n-grams of an output that grows: against looking through the whole output, and how much is looked at."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_aggdec.options.ngrams import Ngrams
+from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from fairseq_aggdec.search.rules import Rules, repeats
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft, TreeDraft
+from tests.support import lines_run
+
+START = 2
+TOKENS = st.lists(st.integers(2, 4), max_size=6)
+SIZES = st.integers(1, 4)
+
+
+@given(st.lists(TOKENS, max_size=5), TOKENS, SIZES, st.data())
+def test_an_output_that_grows(
+    parts: list[list[int]], draft: list[int], size: int, data: Any
+) -> None:
+    ngrams, output = Ngrams(size), [START]
+    for part in parts:
+        output += part
+        ngrams.take_up(output)
+    ngrams.take_up(output)
+    first = data.draw(st.integers(0, len(draft)))
+    known = len(output) - 1
+    expected = repeats([*output[1:], *draft], known + first, size, START)
+    found = ngrams.repeats(draft, first)
+    assert sorted((known + place, token) for place, token in found) == sorted(expected)
+    assert len(set(found)) == len(found)
+
+
+@given(st.lists(st.integers(2, 4), max_size=9), TOKENS, SIZES)
+def test_a_draft_is_possible_up_to_the_first_repetition(
+    output: list[int], draft: list[int], size: int
+) -> None:
+    ngrams = Ngrams(size)
+    ngrams.take_up([START, *output])
+    banned = set(repeats([*output, *draft], len(output), size, START))
+    impossible = (i for i, token in enumerate(draft) if (len(output) + i, token) in banned)
+    assert ngrams.possible(draft) == next(impossible, len(draft))
+
+
+@given(st.integers(0, 10**9), SIZES)
+def test_prefixes_of_a_tree(seed: int, size: int) -> None:
+    """Evaluated, in the window that is asked for, or only thought of; asked for before and after that."""
+    chance, tree = random.Random(seed), Tree(START, size)
+    assert tree.ngrams is not None
+    tree.place([ROOT])
+    nodes, waiting = [ROOT], []
+    for _ in range(40):
+        node = tree.child(chance.choice(nodes), chance.randint(2, 4))
+        if node not in nodes:
+            nodes.append(node)
+            waiting.append(node)
+        if chance.random() < 0.2:
+            tree.place(waiting)
+            waiting = []
+        asked = chance.choice(nodes)
+        words = tree.words(asked)
+        expected = {token for _, token in repeats(words, len(words), size, START)}
+        assert tree.ngrams.banned(asked) == expected
+
+
+def test_what_stands_in_for_a_table_repeats_no_ngram() -> None:
+    tree = Tree(START, 2)
+    path = [ROOT]
+    for token in (5, 6, 7, 5):
+        path.append(tree.child(path[-1], token))
+    tree.place(path[:4])
+    tree.evaluated(path[0], ([5, 9], [-0.1, -3.0]))
+    tree.evaluated(path[1], ([6, 8], [-0.1, -3.0]))
+    tree.evaluated(path[3], ([5], [-0.1]))
+    tree.start_predicting()
+    assert tree.predicted(path[1]) == ([6, 8], [-0.1, -3.0])  # its own
+    assert tree.predicted(path[4]) == ([8], [-3.0])  # like the other 5; "5 6" is there already
+
+
+def test_no_token_is_drafted_that_cannot_be_accepted() -> None:
+    def possible(draft: Draft, size: int) -> Draft:
+        rows = [Row(0, [START, 5, 6, 7, 5], 99, 0), Row(1, [START, 5], 99, 0)]
+        rules = Rules(pad=1, unk=3, eos=2, no_repeat_ngram_size=size)
+        return rules.possible(draft, DecodeState(rows, 2, torch.device("cpu")))
+
+    draft, tree = Draft([[6, 8], [6, 7]]), TreeDraft([[6], [6]], [[0], [0]])
+    assert possible(draft, 0) is possible(draft, 3) is draft
+    assert possible(draft, 2).tokens == [[], [6, 7]]
+    assert possible(tree, 2) is tree
+
+
+def work_of_a_row(length: int) -> int:
+    """Lines run to take up one token more of an output and to look at a draft behind it."""
+    chance = random.Random(1)
+    row = Row(0, [START, *(chance.randint(4, 60) for _ in range(length))], 10**6, 0)
+    row.ngrams(3)
+    row.tokens.append(7)
+    return lines_run(lambda: row.ngrams(3).repeats([8, 9, 10, 11]))
+
+
+def work_of_a_node(length: int) -> int:
+    """Lines run for a node at the end of a prefix that repeats its tokens all the time."""
+    tree, node = Tree(START, 3), ROOT
+    path = [ROOT]
+    for index in range(length):
+        path.append(tree.child(path[-1], 4 + index % 20 + 20 * (index // 100)))
+    tree.place(path)
+    assert tree.ngrams is not None
+    node = tree.child(path[-1], 5)
+
+    def look() -> None:
+        assert tree.ngrams is not None
+        tree.place([node])
+        tree.ngrams.banned(node)
+
+    return lines_run(look)
+
+
+@pytest.mark.parametrize("work", [work_of_a_row, work_of_a_node])
+def test_no_more_work_behind_a_longer_output(work: Any) -> None:
+    assert work(2000) <= work(100) + 30
