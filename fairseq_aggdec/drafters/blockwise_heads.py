@@ -95,7 +95,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             return self.compiled(propose, size, state, room)
         if self.trees is None:
             return BlockDraft(self._proposed(read, last, size), room)
-        features, logits = self.verifier.propose(read, size + 1, self.proposing, last)
+        features, logits = self.verifier.heads.propose(read, size + 1, self.proposing, last)
         return self.grown(self.trees, features, logits, last, room, state.eos)
 
     def start_on_device(self, state: DecodeState) -> int | None:
@@ -112,7 +112,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
         """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
-        features, logits = self.verifier.propose(features, size + 1, self.proposing, last)
+        features, logits = self.verifier.heads.propose(features, size + 1, self.proposing, last)
         return self.chosen(features, logits, last)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:

@@ -48,7 +48,7 @@ class HeadTables:
             return
         features = said.features[0]  # (N, C)
         behind = rows_at(features, places)  # (R, C)
-        _, logits = verifier.propose(
+        _, logits = verifier.heads.propose(
             behind, self.account, self.proposing, to_device(chosen, features.device), rows
         )  # (R, k - 1, V)
         for (search, node), tables in zip(read, self._tables(read, logits), strict=True):

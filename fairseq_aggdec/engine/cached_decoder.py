@@ -94,7 +94,8 @@ class CachedDecoder:
     def _run_compiled(self, window: Window) -> Tensor:
         compiled, cache, span = self.compiled, self.cache, self.packed.span
         assert compiled is not None
-        cache.reserve(window.end)
+        if window.end > cache.capacity:
+            cache.reserve(window.end)
         x = own_mask = positions = None
         if needs_mask(window, span):
             own_mask = window.mask(cache.entries.dtype, span)

@@ -118,7 +118,9 @@ class CompiledLayers:
                 depths = window.host_depths
         where = window.starts, window.widths, window.block_starts or (), tokens, depths
         said = self.say_where(*where, window.end, positions)
-        self._say_what_is_seen(window, own_mask)
+        # What needs a mask is not embedded here.
+        causal = own_mask is None and (bool(tokens) or not needs_mask(window, None))
+        self._say_what_is_seen(window, own_mask, causal)
         self.say_what_is_kept(cache, memory, memory_mask)
         layers, shape, at = self.addresses
         self.library.aggdec_decode(layers, shape, at, x.data_ptr())
@@ -164,11 +166,11 @@ class CompiledLayers:
         if memory_mask is not None:
             step.memory_mask, step.memory_mask_row = memory_mask.data_ptr(), memory_mask.stride(0)
 
-    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None) -> None:
+    def _say_what_is_seen(self, window: Window, own_mask: Tensor | None, causal: bool) -> None:
         """Writes into the step what each slot sees; what that points to is kept there, but for the mask."""
         step = self.step
         step.mask = step.seen = None
-        step.causal = own_mask is None and not needs_mask(window, None)
+        step.causal = causal
         if own_mask is not None:
             step.mask = own_mask.data_ptr()
             step.mask_row = own_mask.stride(0) if own_mask.size(0) > 1 else 0

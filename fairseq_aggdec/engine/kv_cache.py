@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import CompiledLayers
-from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
+from fairseq_aggdec.engine.graphs.window_graphs import WindowGraphs
 from fairseq_aggdec.windows.masks import mask_of_rows
 from fairseq_aggdec.windows.transfer import to_device
 
@@ -22,11 +22,13 @@ class KVCache:
 
     Attributes:
         entries: (layers, B, capacity, 2C).
+        capacity: places of each row.
         memory: those of the sources, (B, S, 2C) for each layer.
         memory_mask: additive, (B, 1, 1, S); None: no source is padded.
     """
 
     entries: Tensor
+    capacity: int
     memory: Sequence[Tensor]
     memory_mask: Tensor | None
 
@@ -47,13 +49,13 @@ class KVCache:
             like: has their device and dtype.
         """
         if self.graphs is not None:
-            self._take(self.graphs.start(memory, mask, *shape[1:3]))
+            self._take(*self.graphs.start(memory, mask, *shape[1:3]))
         else:
-            self.entries = self._emptied(shape, like)
-            self.memory, self.memory_mask = memory, mask
+            self._take(self._emptied(shape, like), memory, mask)
 
-    def _take(self, kept: KeysValues) -> None:
-        self.entries, self.memory, self.memory_mask = kept
+    def _take(self, entries: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> None:
+        self.entries, self.memory, self.memory_mask = entries, memory, mask
+        self.capacity = entries.size(2)
 
     def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Zeros of that shape, in the memory of the batch before if it is large enough.
@@ -74,10 +76,10 @@ class KVCache:
 
     def reserve(self, places: int) -> None:
         """Makes room for at least that many places per row."""
-        capacity = self.entries.size(2)
-        if places > capacity:
-            extra = max(places, capacity + capacity // 2) - capacity
+        if places > self.capacity:
+            extra = max(places - self.capacity, self.capacity // 2)
             self.entries = F.pad(self.entries, (0, 0, 0, extra))
+            self.capacity += extra
             self._move_in()
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:
@@ -124,4 +126,4 @@ class KVCache:
         mask = None if mask is None else mask.clone()  # it may be where it is to be
         kept = self.graphs.start(self.memory, mask, entries.size(1), entries.size(2))
         kept.cache[:, :, : entries.size(2)] = entries
-        self._take(kept)
+        self._take(*kept)

@@ -190,20 +190,18 @@ class Verifier:
 
         Numbers that are not finite are in the logits of their position, hidden nowhere.
         """
-        if self.grid is None or window.fixed:
-            return self._read(window)
-        laid_out, slots = self.grid.lay_out(window)
-        logits, features = self._read(laid_out)
-        of_slots = [of_model.index_select(0, slots) for of_model in features]
-        return Said(logits.index_select(0, slots), of_slots)
-
-    def _read(self, window: Window) -> Said:
-        features = [member.decoder.features(window) for member in self.members]
-        outputs = [
-            member.decoder.logits(of_model, self.temperature).float()
-            for member, of_model in zip(self.members, features, strict=True)
-        ]
-        return Said(_averaged(outputs), features)
+        slots = None
+        if self.grid is not None and not window.fixed:
+            window, slots = self.grid.lay_out(window)
+        decoders = [member.decoder for member in self.members]
+        features = [decoder.features(window) for decoder in decoders]
+        given = zip(decoders, features, strict=True)
+        outputs = [decoder.logits(own, self.temperature).float() for decoder, own in given]
+        logits = outputs[0] if len(outputs) == 1 else _averaged(outputs)
+        if slots is not None:
+            logits = logits.index_select(0, slots)
+            features = [own.index_select(0, slots) for own in features]
+        return Said(logits, features)
 
     @property
     def reads_trees(self) -> bool:
@@ -212,7 +210,7 @@ class Verifier:
 
     def readable(self, draft: Draft) -> Draft:
         """What of a draft can be read: one path where branches cannot, and no more than a window has slots for."""
-        if not self.reads_trees:
+        if draft.branches and not self.reads_trees:
             draft = draft.chain()
         return draft.first(self.strict - 1) if self.strict else draft
 
@@ -245,11 +243,6 @@ class Verifier:
         if kept.rows:
             self.keep_rows(kept.rows)
 
-    def propose(self, features: Tensor, block_size: int, *how: Any) -> tuple[Tensor, Tensor]:
-        """Features and logits of heads 2 to ``block_size`` of the only model, see
-        :meth:`~fairseq_aggdec.engine.heads.DecoderHeads.propose`."""
-        return self.heads.propose(features, block_size, *how)
-
     @property
     def heads(self) -> DecoderHeads:
         """The block heads of the only model.
@@ -272,8 +265,6 @@ class Verifier:
 
 
 def _averaged(outputs: list[Tensor]) -> Tensor:
-    """Logits (N, V) of several models -> the logarithms of their mean probabilities; of one model as they are."""
-    if len(outputs) == 1:
-        return outputs[0]
+    """Logits (N, V) of several models -> the logarithms of their mean probabilities."""
     log_probs = torch.stack([output.log_softmax(-1) for output in outputs])
     return torch.logsumexp(log_probs, dim=0) - math.log(len(outputs))

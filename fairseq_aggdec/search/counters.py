@@ -20,9 +20,7 @@ class Clock:
         self.start = self.counters.read()
 
     def __exit__(self, *error: object) -> None:
-        if self.counters.wait is not None:
-            self.counters.wait()
-        self.counters.seconds[self.part] += self.counters.read() - self.start
+        self.counters.ended(self.part, self.start)
 
 
 @dataclass
@@ -63,6 +61,14 @@ class Counters:
     def clock(self, part: str) -> "Clock":
         """Adds the time of a block to ``seconds[part]``."""
         return Clock(self, part)
+
+    def ended(self, part: str, start: float) -> float:
+        """Adds the time since ``start`` to ``seconds[part]``; returns the time now, at which the next part starts."""
+        if self.wait is not None:
+            self.wait()
+        now = self.read()
+        self.seconds[part] += now - start
+        return now
 
     def add(self, verdict: Verdict) -> None:
         """Counts one iteration of a batch, but for its call."""

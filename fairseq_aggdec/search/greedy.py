@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
@@ -11,7 +9,7 @@ from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.judge import compiled, host, tensors
 from fairseq_aggdec.search.judge.verdict import Question
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.window import Said, Window
 
@@ -35,9 +33,8 @@ class GreedySearch:
     state: DecodeState
     counters: Counters
 
-    @property
-    def rows(self) -> list[Row]:
-        return self.state.rows
+    def __post_init__(self) -> None:
+        self.rows = self.state.rows
 
     def ask(self) -> Window:
         proposed = self.drafter.draft(self.state)
@@ -46,23 +43,25 @@ class GreedySearch:
         self.asked = Question(draft, self.state.window(draft), self.state)
         return self.asked.window
 
-    def take(self, window: Window, said: Said) -> Kept:
-        verdict = self._judged(said.logits)
+    def take(self, window: Window, said: Said) -> Kept | None:
+        logits, asked, accept = said.logits, self.asked, self.accept
+        judge = tensors.judge
+        if compiled.judges(logits, asked, accept):
+            judge = compiled.judge
+        elif host.judges(logits, asked, accept):
+            judge = host.judge
+        verdict = judge(logits, asked, self.rules, accept)
         verdict.said, verdict.whole = said, self.whole
         commit(verdict, self.rules, self.state)
         self.drafter.observe(verdict, self.state)
         self.counters.add(verdict)
-        moved = verdict.moved()
         rows = self.state.release_finished()
+        self.rows = self.state.rows
         if rows:
             self.drafter.keep_rows(rows)
-        return Kept(rows, moved)
-
-    def _judged(self, logits: Tensor) -> Verdict:
-        for judge in (compiled, host):
-            if judge.judges(logits, self.asked, self.accept):
-                return judge.judge(logits, self.asked, self.rules, self.accept)
-        return tensors.judge(logits, self.asked, self.rules, self.accept)
+        elif verdict.paths is None:
+            return None
+        return Kept(rows, verdict.moved())
 
 
 def commit(verdict: Verdict, rules: Rules, state: DecodeState) -> None:
@@ -72,5 +71,6 @@ def commit(verdict: Verdict, rules: Rules, state: DecodeState) -> None:
             assert row.history is not None
             row.history.append(row.tokens[1:] + drafted)
     assert verdict.scores is not None
-    scores = rules.free_forced_ends(verdict.scores, verdict.emitted, state)
-    state.commit(verdict.emitted, scores)
+    if rules.free_end:
+        rules.free_forced_ends(verdict.scores, verdict.emitted, state)
+    state.commit(verdict.emitted, verdict.scores)

@@ -25,7 +25,7 @@ class Search(Protocol):
         """The window that the model is to read next."""
 
     def take(self, window: Any, said: Said) -> Any:
-        """Goes on with what the model said of a window, and says what the model keeps."""
+        """Goes on with what the model said of a window, and says what the model keeps; None: all that it has."""
 
 
 class ReadsWindows(Protocol):
@@ -41,11 +41,14 @@ class ReadsWindows(Protocol):
 @torch.inference_mode()
 def decode(model: ReadsWindows, search: Search, counters: Counters) -> None:
     """Runs a search to its end; ``counters`` are told the calls and the seconds."""
+    now = counters.read()
     while search.rows:
-        with counters.clock("draft"):
-            window = search.ask()
-        with counters.clock("verify"):
-            said = model.read(window)
+        window = search.ask()
+        now = counters.ended("draft", now)
+        said = model.read(window)
+        now = counters.ended("verify", now)
+        kept = search.take(window, said)
+        if kept is not None:
+            model.keep(kept)
+        now = counters.ended("other", now)
         counters.calls += 1
-        with counters.clock("other"):
-            model.keep(search.take(window, said))

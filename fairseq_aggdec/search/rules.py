@@ -174,7 +174,7 @@ class Rules:
         """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
         # Most windows hold no position to look at.
         free = not self.no_repeat_ngram_size and all(
-            start >= max(len(row.prefix), row.floor, row.strict_floor) and start + width <= row.end
+            start >= row.free and start + width <= row.end
             for row, start, width in zip(state.rows, window.starts, window.widths, strict=True)
         )
         return ([], []) if free else (self._forced(window, state), self._banned(window, state))

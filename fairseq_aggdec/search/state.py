@@ -44,6 +44,10 @@ class Row:
         self._ngrams.take_up(self.tokens)
         return self._ngrams
 
+    def __post_init__(self) -> None:
+        # The first output index whose choice is free of the prefix and of the minimum length.
+        self.free = max(len(self.prefix), self.floor, self.strict_floor)
+
     @property
     def position(self) -> int:
         """Position of the last committed token, which is the output index that comes next."""
@@ -67,7 +71,7 @@ class DecodeState:
     def window(self, draft: Draft) -> Window:
         """The last committed token of each row followed by its draft."""
         last = [row.tokens[-1] for row in self.rows]
-        starts = [row.position for row in self.rows]
+        starts = [len(row.tokens) - 1 for row in self.rows]
         return draft.window(last, starts, self.device)
 
     def commit(self, emitted: Sequence[Sequence[int]], scores: Tensor) -> None:

@@ -17,7 +17,12 @@ class Draft:
 
     Args:
         tokens: one sequence of token ids per row. Any id of the target dictionary may be drafted.
+
+    Attributes:
+        branches: some token of a row has two tokens to choose from behind it.
     """
+
+    branches = False
 
     def __init__(self, tokens: Sequence[Sequence[int]]):
         self.tokens = tokens
@@ -69,11 +74,7 @@ class TreeDraft(Draft):
     def __init__(self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]):
         super().__init__(tokens)
         self.parents = parents
-
-    @property
-    def branches(self) -> bool:
-        """Whether any row has two tokens to choose from."""
-        return any(list(row) != list(range(len(row))) for row in self.parents)
+        self.branches = any(list(row) != list(range(len(row))) for row in parents)
 
     def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
         if not self.branches:

@@ -17,8 +17,9 @@ does).
 
 import functools
 import itertools
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -74,7 +75,7 @@ class Window:
         self.wanted = wanted
         self.starts, self.widths, self.block_starts = starts, widths, block_starts
         self.rows, self.width = len(starts), max(widths)
-        self.end = max(start + width for start, width in zip(starts, widths, strict=True))
+        self.end = max(map(operator.add, starts, widths))
         self.reach = self.end
 
     @functools.cached_property
@@ -208,7 +209,8 @@ class Window:
         return triangle[None, None, self.starts[0] : self.end, : self.end]
 
 
-class Said(NamedTuple):
+@dataclass
+class Said:
     """What a verifier says of the N positions of a window.
 
     Attributes:

@@ -24,7 +24,10 @@ class CountingDown:
     """A search and its model in one: each window is a number, and one row leaves with every call."""
 
     rows: list[int]
+    counters: Counters = field(default_factory=Counters)
+    moves: bool = True
     log: list[Any] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
 
     def ask(self) -> int:
         self.log.append(("ask", len(self.rows)))
@@ -34,10 +37,11 @@ class CountingDown:
         self.log.append(("read", window))
         return Said(torch.full((1,), float(window)), [])
 
-    def take(self, window: int, said: Said) -> str:
+    def take(self, window: int, said: Said) -> str | None:
         self.log.append(("take", window, said.logits.item()))
         self.rows.pop()
-        return f"{len(self.rows)} rows"
+        self.seen.append(self.counters.calls)
+        return f"{len(self.rows)} rows" if self.moves else None
 
     def keep(self, kept: str) -> None:
         self.log.append(("keep", kept))
@@ -51,6 +55,18 @@ def test_a_search_asks_the_model_reads_the_search_takes_the_model_keeps() -> Non
         *[("ask", 1), ("read", 1), ("take", 1, 1.0), ("keep", "0 rows")],
     ]
     assert counters.calls == 2
+
+
+def test_a_model_that_keeps_all_is_told_nothing() -> None:
+    search = CountingDown([7, 8], moves=False)
+    decode(search, search, search.counters)
+    assert [name for name, *_ in search.log] == ["ask", "read", "take"] * 2
+
+
+def test_a_call_is_counted_when_its_iteration_ends() -> None:
+    search = CountingDown([7, 8])
+    decode(search, search, search.counters)
+    assert search.seen == [0, 1]  # what the first iteration waits for belongs to it
 
 
 def test_without_rows_nothing_is_read() -> None:

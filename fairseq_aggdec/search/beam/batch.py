@@ -74,7 +74,7 @@ class BeamSearch:
         window.tokens, window.depths, self.wanted = numbers.view(3, -1).unbind(0)
         return window
 
-    def take(self, window: TreeWindow, said: Said) -> Kept:
+    def take(self, window: TreeWindow, said: Said) -> Kept | None:
         """Searches on; one copy to the host."""
         logits, options = said.logits, self.options
         count = min(options.beam_size + 1, logits.size(1))
@@ -96,8 +96,9 @@ class BeamSearch:
         if self.foretell is not None and self.planned.foretold >= 0:
             self.foretell(self.rows, said)
         keep = remaining([not search.done for search in self.rows])
-        if keep is not None:
-            self.rows = [self.rows[row] for row in keep]
+        if keep is None:
+            return None
+        self.rows = [self.rows[row] for row in keep]
         return Kept(keep)
 
     def tables(self, table: Tensor) -> list[list[Table]]:

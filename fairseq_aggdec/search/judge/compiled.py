@@ -28,7 +28,7 @@ def judges(logits: Tensor, asked: Question, accept: Acceptance) -> bool:
 
 def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
     """Judges in one call; arguments as for the tensors' judge."""
-    draft, window, state = asked
+    draft, window, state = asked.draft, asked.window, asked.state
     library: Any = kernels()
     # 0: only the verifier's own choices stand, or nothing was drafted
     beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)

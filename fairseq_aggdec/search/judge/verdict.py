@@ -1,7 +1,7 @@
 """What the judges share: what was asked, and the log-probabilities of what a row emits."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,7 +13,8 @@ from fairseq_aggdec.windows.tree_window import DraftedTree
 from fairseq_aggdec.windows.window import Window
 
 
-class Question(NamedTuple):
+@dataclass
+class Question:
     """What the verifier was asked in an iteration: a draft, the window that holds it, the rows as they were then."""
 
     draft: Draft

@@ -169,12 +169,12 @@ def watched(made: Any, calibrated: bool) -> Reliability:
         trees.calibration.observe = list  # reads the outcomes, and learns nothing from them
     observe = trees.observe
 
-    def observing(verdict: Verdict, seconds: float) -> None:
+    def observing(verdict: Verdict) -> None:
         if trees.trees and verdict.whole:
             for tree, standing in zip(trees.trees, verdict.nodes(), strict=True):
                 for node, chance in enumerate(tree.chances, 1):
                     found.add(math.exp(chance), node in standing)
-        observe(verdict, seconds)
+        observe(verdict)
 
     trees.observe = observing
     return found
