@@ -180,6 +180,12 @@ def test_the_table_of_results() -> None:
     ]
 
 
+def test_the_speed_of_methods() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:[\w ]+) \| ([\d.]+) \| ([\d.]+) \|", page, re.MULTILINE)
+    assert {name: f"{alone} / {many}" for name, alone, many in rows} == gains()
+
+
 @pytest.mark.parametrize("page", conclusions())
 def test_the_conclusion_of_a_method(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
