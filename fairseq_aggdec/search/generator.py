@@ -77,8 +77,11 @@ class CachedGenerator(SequenceGenerator):
         refused: options of a call that the search cannot honour, with the reason.
         leaves: stock fairseq decodes what the verifier cannot.
         options: of the batch that is decoded.
+        anew: builds another generator like this one, which was copied and shares what it has learned; None: a
+            generator of its own.
     """
 
+    anew: Callable[[], Any] | None = None
     decoding = "beam"
     refused: Mapping[str, str] = {"constraints": "it needs --decoding stock"}
     leaves = True
@@ -159,6 +162,7 @@ class CachedGenerator(SequenceGenerator):
         lock = one_thread(self.verifier)
         if not lock.take():
             self.verifier = self._build_verifier(list(self.model.models), self.precision)
+            self._share_nothing()
             lock = one_thread(self.verifier)
             lock.take()
         try:
@@ -166,6 +170,14 @@ class CachedGenerator(SequenceGenerator):
             yield
         finally:
             lock.give_back()
+
+    def _share_nothing(self) -> None:
+        """Takes drafts and what is learned about them from a generator of its own; others decode with the old ones."""
+        if self.anew is not None:
+            learned = ("budget", "device_loop", "drafter", "foreteller", "texts")
+            other = vars(self.anew())
+            self.__dict__.update({name: other[name] for name in learned if name in other})
+            self.anew = None
 
     def _reads(self, sample: dict[str, Any]) -> Sequence[Tensor]:
         """What the host reads of a batch beside its source."""

@@ -37,14 +37,18 @@ from fairseq_aggdec.search.errors import (
     explained,
     refusal,
 )
+from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.tasks.asked import asked_options
 from fairseq_aggdec.tasks.hooks import Hooks
+from fairseq_aggdec.tasks.kept import Kept, Record, again, same_fields, values_of
 
 logger = logging.getLogger(__name__)
 
 
 # Methods that decode at once with models that are packed.
 AT_ONCE = ("beam", "greedy", "iad")
+# --draft-from -> drafts come from files, which may change.
+FROM_FILES = ("file", "interleaved", "lattice")
 
 
 class DecodingTask(Hooks):
@@ -58,6 +62,7 @@ class DecodingTask(Hooks):
         given: options of the plugin that were given beside the task's configuration.
         every: a model that drafts does so in every iteration, unless an option says how much; else where that pays.
         verifier: of the last generator, which the next one shares: fairseq's hub builds a generator for every call.
+        kept: the last generators, with what they have learned; a call with the same options gets one of them.
     """
 
     first_number: int | None = None
@@ -68,6 +73,7 @@ class DecodingTask(Hooks):
     def begin(self) -> None:
         super().begin()
         self.verifier: Verifier | None = None
+        self.kept = Kept()
         self.asked = asked_options(self.settings, None, self.hidden, self.given)
         read_settings(self.asked)  # a wrong option is told before anything is loaded
 
@@ -87,23 +93,47 @@ class DecodingTask(Hooks):
     ) -> Any:
         """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
         refuse_no_beam(args)
-        for model in models:
-            model.eval()  # as all generators do, and as they are looked at here
-        self.asked = asked_options(self.settings, args, self.hidden, self.given)
-        self._set_precision(models)
-        request = self._request(models, args, extra_gen_cls_kwargs)
-        own = self.verifier
-        known = request.known = own is not None and own.fits(models, precision(request.cfg))
-        if not known:
-            self._warn_of_broken(models)
-        request.prefix_allowed_tokens_fn = prefix_allowed_tokens_fn
         given = {
             "seq_gen_cls": seq_gen_cls,
             "extra_gen_cls_kwargs": extra_gen_cls_kwargs and dict(extra_gen_cls_kwargs),
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         }
-        request.stock = cache(partial(self._build_stock, models, args, given))
-        request.drafter = partial(self.build_drafter, models=models, args=args, stock=request.stock)
+        stock = cache(partial(self._build_stock, models, args, given))
+        build = partial(self._build, models, args, given, stock)
+        options = [values_of(one) for one in (self.settings, args, self.given)]
+        if any(value is not None for value in given.values()) or None in options:
+            return build()
+        record = self.kept.find(options, models)
+        if record is not None and same_fields(record.stock, stock()):
+            self.asked = record.asked
+            return again(record, build, args)
+        generator = build()
+        told = self.asked
+        at_once = str(told.decoding) in AT_ONCE and told.draft_from not in FROM_FILES
+        if at_once and isinstance(generator, CachedGenerator) and not self.learning:
+            self.kept.add(Record(options, told, stock(), generator))
+        return generator
+
+    def _build(
+        self,
+        models: Sequence[torch.nn.Module],
+        args: Namespace,
+        given: Mapping[str, Any],
+        stock: Callable[[], Any],
+    ) -> Any:
+        """A generator that shares at most its verifier with those before."""
+        for model in models:
+            model.eval()  # as all generators do, and as they are looked at here
+        self.asked = asked_options(self.settings, args, self.hidden, self.given)
+        self._set_precision(models)
+        request = self._request(models, args, given["extra_gen_cls_kwargs"])
+        own = self.verifier
+        known = request.known = own is not None and own.fits(models, precision(request.cfg))
+        if not known:
+            self._warn_of_broken(models)
+        request.prefix_allowed_tokens_fn = given["prefix_allowed_tokens_fn"]
+        request.stock = stock
+        request.drafter = partial(self.build_drafter, models=models, args=args, stock=stock)
         self._log_summary_at_exit()
         training = self.learning or getattr(self.settings, "eval_bleu", False)
         ready = known and str(request.cfg.decoding) in AT_ONCE

@@ -98,10 +98,11 @@ class Hooks(CheckedModels):
         # fairseq's tools have no hook for the end of a run; training reports through its metrics instead.
         if not self.summary_at_exit and not getattr(self.settings, "eval_bleu", False):
             self.summary_at_exit = True
-            atexit.register(self._log_summary)
+            atexit.register(_log_summary, self.counters)  # not the task, which has the models
 
-    def _log_summary(self) -> None:
-        if self.counters.sentences:
-            logger.info("decoding summary: %s", self.counters.summary())
-        if made.graphs:
-            logger.info("graphs: %s", made.summary())
+
+def _log_summary(counters: Counters) -> None:
+    if counters.sentences:
+        logger.info("decoding summary: %s", counters.summary())
+    if made.graphs:
+        logger.info("graphs: %s", made.summary())

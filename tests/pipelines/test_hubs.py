@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import types
+import weakref
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from fairseq.models.transformer import TransformerModel
 
 import fairseq_aggdec
 from fairseq_aggdec.engine.member import Member
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 from tests.pipelines.making import (
     BATCHES,
     SEARCH,
@@ -217,10 +221,45 @@ def test_weights_are_packed_once(adopted: Any, monkeypatch: pytest.MonkeyPatch) 
     assert_equal(changed, adopted.generate(tokens, **HOW, decoding="stock"))
 
 
-def test_two_generators_decode_at_the_same_time(adopted: Any) -> None:
+def test_a_call_with_the_same_options_goes_on_with_what_was_learned(adopted: Any) -> None:
+    tokens, kept = tokens_of(adopted), adopted.task.kept
+    for beam in (1, 4, 1, 4, 4):
+        adopted.generate(tokens, beam=beam, max_len_b=12)
+    one, four = (record.generator for record in kept._records)
+    assert isinstance(one, DraftAndVerifyGenerator) and four.budget.batches == 3
+    adopted.generate(tokens, **HOW, lenpen=0.5)
+    adopted.generate(tokens, **HOW, draft_from="none")
+    assert four.budget.batches == 3 and len(kept._records) == 4
+    # What the task itself builds has changed, which no option says.
+    expected = adopted.generate(tokens, **HOW, decoding="stock", temperature=3.0)
+    build = type(adopted.task).taken_over.build_generator
+
+    def other(self: Any, models: Any, args: Any, **kwargs: Any) -> Any:
+        args.temperature = 3.0
+        return build(self, models, args, **kwargs)
+
+    with mock.patch.object(type(adopted.task).taken_over, "build_generator", other, create=True):
+        assert_equal(adopted.generate(tokens, **HOW), expected)
+    assert four.budget.batches == 3
+
+
+def test_a_dropped_hub_is_freed(data: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model.pt", data, "translation", "transformer", *PAIR, *SIZES)
+    with forgotten():
+        hub = load(model, data, **OURS)
+    for beam in (1, 4):
+        hub.generate(tokens_of(hub), beam=beam, max_len_b=12)
+    there = [weakref.ref(hub), weakref.ref(hub.task), weakref.ref(hub.models[0])]
+    del hub
+    gc.collect()
+    assert [one() for one in there] == [None] * 3
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_two_generators_decode_at_the_same_time(beam: int, adopted: Any) -> None:
     models, task = list(adopted.models), adopted.task
     batch = next(iter(adopted._build_batches(tokens_of(adopted), False)))
-    one, other = (task.build_generator(models, Namespace(**HOW)) for _ in range(2))
+    one, other = (task.build_generator(models, Namespace(**HOW | {"beam": beam})) for _ in range(2))
     assert one.verifier is other.verifier
     expected = one.generate(models, batch)
     found: list[Any] = []
@@ -241,3 +280,5 @@ def test_two_generators_decode_at_the_same_time(adopted: Any) -> None:
     assert_equal(one.generate(models, batch), expected)
     assert_equal(found[0], expected)
     assert one.verifier is not other.verifier
+    learned = "drafter" if beam == 1 else "budget"
+    assert getattr(one, learned) is not getattr(other, learned)
