@@ -145,10 +145,25 @@ def check_task(
     said = (
         f"{path} was trained with --task {own}, which is not --task {name or kind} ({difference})"
     )
+    if builds_no_translation(kind) and own in AS_TRANSLATION:
+        raise CheckpointError(
+            f"{said}: that task builds other models, so decode it with --task {own}."
+        )
     if difference == UNKNOWN or chosen:
         logger.warning("%s: compare its outputs with those of --task %s", said, own)
         return
     raise CheckpointError(f"{said}: its outputs would be wrong, so decode it with --task {own}.")
+
+
+def builds_no_translation(kind: str) -> bool:
+    """Whether a task of fairseq cannot build a model of its translation task: for many languages, or for speech."""
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+    from fairseq.tasks.speech_to_text import SpeechToTextTask
+
+    return issubclass(
+        TASK_REGISTRY.get(kind, object), (MultilingualTranslationTask, SpeechToTextTask)
+    )
 
 
 UNKNOWN = "this package does not know how it prepares its sentences"

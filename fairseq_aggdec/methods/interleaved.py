@@ -10,7 +10,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
-from fairseq_aggdec.methods.refusing import beam_gap, refuse_prefix_function
+from fairseq_aggdec.methods.refusing import beam_gap, refuse_own_generator, refuse_prefix_function
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
 from fairseq_aggdec.search.interleaved.generator import (
@@ -99,6 +99,7 @@ def _is_stock_search(cfg: Settings, models: Sequence[nn.Module], args: Any) -> b
 
 def _refuses(request: Request) -> None:
     refuse_prefix_function(request.prefix_allowed_tokens_fn, "interleaved")
+    refuse_own_generator(request.task, "interleaved")
 
 
 def _build(request: Request) -> InterleavedGenerator | BeamGenerator:

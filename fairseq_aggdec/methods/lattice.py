@@ -13,7 +13,7 @@ from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.refusing import refuse_prefix_function
+from fairseq_aggdec.methods.refusing import refuse_own_generator, refuse_prefix_function
 from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.errors import refuse
@@ -86,6 +86,7 @@ def build_lattice_generator(
 
 def _refuses(request: Request) -> None:
     refuse_prefix_function(request.prefix_allowed_tokens_fn, "lattice")
+    refuse_own_generator(request.task, "lattice")
 
 
 def _build(request: Request) -> LatticeGenerator:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
@@ -160,6 +161,18 @@ def refuse_prefix_function(function: Any, decoding: str) -> None:
     if function is not None:
         reason = "a search under constraints needs --decoding stock"
         raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))
+
+
+def refuse_own_generator(task: Any, decoding: str) -> None:
+    """Raises ``ValueError`` where a task has a generator of its own, as it starts or ends its outputs otherwise."""
+    # Of the classes that are not ours.
+    classes = [
+        one for one in type(task).__mro__ if not one.__module__.startswith("fairseq_aggdec.")
+    ]
+    build = next(vars(one)["build_generator"] for one in classes if "build_generator" in vars(one))
+    if build is not FairseqTask.build_generator:
+        reason = "its generator is its own; use beam, greedy or iad"
+        raise ValueError(refusal(f"--task {task.kind}", decoding, reason))
 
 
 def announce_ngram_blocking(args: Any) -> None:

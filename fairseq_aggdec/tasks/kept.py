@@ -31,7 +31,7 @@ def values_of(holder: Any) -> Values | None:
             return None
         items = {str(name): _content(node) for name, node in content.items()}
     else:
-        items = dict(holder) if isinstance(holder, Mapping) else dict(vars(holder))
+        items = dict(holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {}))
     for name, value in items.items():
         if isinstance(value, list | tuple) and all(isinstance(one, PLAIN) for one in value):
             found[name] = list(value)

@@ -19,7 +19,7 @@ def open_candidates(
     Raises:
         FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
     """
-    folder = tables_folder(task.cfg, wanted_by, cfg.lattice)
+    folder = tables_folder(getattr(task, "settings", task.cfg), wanted_by, cfg.lattice)
     return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from fairseq.tasks import FairseqTask
 
-from fairseq_aggdec.checkpoints import load_model
+from fairseq_aggdec.checkpoints import builds_no_translation, load_model
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
+from fairseq_aggdec.stored_options import option as option_of
 
 
 def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:
@@ -22,6 +23,7 @@ def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -
     Raises:
         FileNotFoundError, CheckpointError: no file, no drafter, or one of other data.
     """
+    _check_kind(path, task, option)
     state = load_checkpoint(path)
     if MASK_EMBEDDING not in state["model"]:
         raise CheckpointError(
@@ -49,6 +51,7 @@ def load_writer(path: str, task: FairseqTask, option: str = "--drafter-path") ->
     Raises:
         FileNotFoundError, CheckpointError: no file, or a model of other data.
     """
+    _check_kind(path, task, option)
     return _build(load_checkpoint(path), path, task, option)
 
 
@@ -57,10 +60,18 @@ def _build(state: dict[str, Any], path: str, task: FairseqTask, option: str) -> 
     return load_model(path, state, task, option).eval()
 
 
+def _check_kind(path: str, task: FairseqTask, option: str) -> None:
+    kind = getattr(task, "kind", "translation")
+    if builds_no_translation(kind):
+        raise CheckpointError(
+            f"{option} {path}: --task {kind} builds other models and has no drafters: use --decoding beam or greedy."
+        )
+
+
 def _check_languages(state: Mapping[str, Any], path: str, task: FairseqTask, option: str) -> None:
-    trained = (state.get("cfg") or {}).get("task") or {}
+    settings = getattr(task, "settings", task.cfg)
     for side in ("source_lang", "target_lang"):
-        there, here = trained.get(side), getattr(task.cfg, side, None)
+        there, here = option_of(state, f"task.{side}"), getattr(settings, side, None)
         if there and here and there != here:
             raise CheckpointError(
                 f"{option} {path} was trained with --{side.replace('_', '-')} {there}, not {here}."
