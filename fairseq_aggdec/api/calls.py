@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +69,16 @@ class Call:
             TypeError: an option that there is not; the message has the nearest names.
             ValueError: a number that is too small or no whole number.
         """
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
+        for name, value in options.items():
+            if name not in cls.__dataclass_fields__:
+                known = list(cls.__dataclass_fields__)
                 near = difflib.get_close_matches(name, [*known, "batch_size", "progress"], 2)
                 hint = f"did you mean {', '.join(near)}?" if near else f"there are {known}"
                 raise TypeError(f"a call has no option {name!r}: {hint}")
-        for name, least in LEAST.items():
-            value = options.get(name)
-            if value is not None and (type(value) is not int or value < least):
+            least = LEAST.get(name)
+            if least is None or value is None:
+                continue
+            if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value!r}: it must be a whole number of at least {least}")
         if isinstance(options.get("drafts"), str):
             raise TypeError("drafts: give a list with one text per sentence, not one string")
@@ -182,8 +183,9 @@ def answering(
     if isinstance(generator, BeamGenerator):
         if given is not None:
             changes |= {"texts": given.texts_of, "ahead": True, "budget": given.budget}
-        changes["watch"] = watcher and watcher.searches
-    elif _copies(generator):
+        if watcher is not None:
+            changes["watch"] = watcher.searches
+    elif (given is not None or watcher is not None) and _copies(generator):
         drafter = generator.drafter if given is None else _beside(given, generator.drafter)
         changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
     before = {name: getattr(generator, name) for name in changes}

@@ -86,6 +86,8 @@ class Decoder:
         )
         self.decoding = str(task.cfg.decoding)
         self.own = Own.of(self.decoding, generator)
+        # Of source and target; a configuration takes long to say it.
+        self.languages = str(task.cfg.source_lang), str(task.cfg.target_lang)
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
@@ -97,11 +99,6 @@ class Decoder:
     def counters(self) -> Counters:
         counters: Counters = self.task.counters
         return counters
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Of source and target."""
-        return str(self.task.cfg.source_lang), str(self.task.cfg.target_lang)
 
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them.
@@ -273,7 +270,7 @@ class Decoder:
             words = self._symbols(tokens)
             new, told[place] = words[told.get(place, 0) :], len(words)
             if new:
-                on_token(numbers[place], new, self._text(torch.tensor(tokens)))
+                on_token(numbers[place], new, self._text(tokens))
 
         return Watcher(tell)
 
@@ -296,8 +293,10 @@ class Decoder:
 
     def _output(self, text: str) -> Tensor:
         """Text -> (T,) int64 target tokens without ``</s>``."""
-        words = self.task.target_dictionary
-        line = self.codec.encode(text.strip()) if text.strip() else ""
+        text = text.strip()
+        if not text:
+            return NOTHING
+        line, words = self.codec.encode(text), self.task.target_dictionary
         tokens: Tensor = words.encode_line(line, add_if_not_exist=False, append_eos=False)
         return tokens.long()
 
@@ -325,11 +324,11 @@ class Decoder:
 
     def _read(self, hypothesis: dict[str, Any], seconds: float, attention: bool) -> Hypothesis:
         """A hypothesis of fairseq in plain types."""
-        tokens = hypothesis["tokens"].int().cpu()
+        tokens = hypothesis["tokens"].tolist()
         steps = hypothesis.get("steps")
         return Hypothesis(
             text=self._text(tokens),
-            tokens=self._symbols(tokens.tolist()),
+            tokens=self._symbols(tokens),
             score=float(hypothesis["score"]),
             token_scores=tuple(hypothesis["positional_scores"].float().tolist()),
             steps=steps,
@@ -340,10 +339,11 @@ class Decoder:
 
     def _symbols(self, tokens: Sequence[int]) -> tuple[str, ...]:
         target = self.task.target_dictionary
-        return tuple(target[token] for token in tokens if token != target.eos())
+        eos = target.eos()
+        return tuple([target[token] for token in tokens if token != eos])
 
-    def _text(self, tokens: Tensor) -> str:
-        """(T,) target tokens -> text."""
+    def _text(self, tokens: Sequence[int]) -> str:
+        """Target tokens -> text."""
         target = self.task.target_dictionary
         ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
         line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)

@@ -19,9 +19,8 @@ class Fading:
 
     def add(self, total: float, count: float = 1.0) -> None:
         """Adds ``count`` observations, made at once, whose sum is ``total``."""
-        self.fade()
-        self.sum += total
-        self.weight += count
+        self.sum = self.sum * self.forget + total
+        self.weight = self.weight * self.forget + count
 
     def limit(self, weight: float) -> None:
         """Keeps the mean, with at most this weight."""

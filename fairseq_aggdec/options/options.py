@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -70,17 +72,16 @@ class Options:
     @classmethod
     def of(cls, generator: Any) -> Options:
         """The options of a ``SequenceGenerator``, stock's or ours, as its fields have them now."""
-        found = {name: getattr(generator, name) for name in STOCK}
         size = getattr(generator, "no_repeat_ngram_size", 0)
         if blocker := generator.repeat_ngram_blocker:
             size = getattr(blocker, "no_repeat_ngram_size", size)
-        return cls(
-            **found,
-            no_repeat_ngram_size=size,
-            stripped=frozenset(generator.symbols_to_strip_from_output),
-            print_alignment=getattr(generator, "print_alignment", None)
+        return _options(
+            *_stock_options(generator),
+            size,
+            frozenset(generator.symbols_to_strip_from_output),
+            getattr(generator, "print_alignment", None)
             or ALIGNMENTS.get(getattr(generator, "extract_alignment", None)),
-            retain_history=getattr(generator, "retain_history", False),
+            getattr(generator, "retain_history", False),
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -133,10 +134,11 @@ class Options:
         return total / length**self.len_penalty if self.normalize_scores else total
 
 
-# Fields that are attributes of every ``SequenceGenerator``.
-STOCK = {field.name for field in fields(Options)} - {
-    *("no_repeat_ngram_size", "stripped", "print_alignment", "retain_history")
-}
+# Fields that are attributes of every ``SequenceGenerator``: the first ones.
+STOCK = tuple(field.name for field in fields(Options))[:-4]
+_stock_options = operator.attrgetter(*STOCK)
+# Each batch asks, and hardly ever something has changed.
+_options = functools.lru_cache(typed=True)(Options)
 
 
 def _check_positions(models: Sequence[Any], longest: int) -> None:

@@ -148,7 +148,8 @@ class CachedGenerator(SequenceGenerator):
             begin([source, *self._reads(sample)], list(self._watches()))
             prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
             start = self.eos if bos_token is None else bos_token
-            self.options = Options.of(self)
+            if (options := Options.of(self)) is not self.options:
+                self.options = options
             batch = Batch(sample, start, prefixes)
             with torch.inference_mode():
                 done = self._decode(batch)
