@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
@@ -66,7 +67,7 @@ class Call:
         """The call that keyword arguments ask for.
 
         Raises:
-            TypeError: an option that there is not; the message has the nearest names.
+            TypeError: an option that there is not, with the nearest names, or a value of another kind.
             ValueError: a number that is too small or no whole number.
         """
         for name, value in options.items():
@@ -80,8 +81,7 @@ class Call:
                 continue
             if type(value) is not int or value < least:
                 raise ValueError(f"{name}={value!r}: it must be a whole number of at least {least}")
-        if isinstance(options.get("drafts"), str):
-            raise TypeError("drafts: give a list with one text per sentence, not one string")
+        _check_kinds(options)
         return cls(**options)
 
     def rows(self, sentences: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -104,6 +104,7 @@ class Call:
                     raise ValueError(
                         f'sentence {number}: {name} has {kind} for it: give a string, "" for none'
                     )
+                refuse_other_than_text(one, number, f"{name} of sentence")
             yield sentence, str(found[0]), str(found[1])
         for (name, given), text in zip(beside.items(), texts, strict=True):
             if not isinstance(text, repeat) and next(text, None) is not None:
@@ -117,23 +118,40 @@ class Own:
     """What a translator was loaded with; its generator's attributes may be those of another thread's call.
 
     Attributes:
-        decoding: the method. beam: its beam size. max_len_a, max_len_b: its longest output. types: of the target
-            dictionary. copies: it verifies texts that are proposed.
+        decoding: the method. beam: its beam size. max_len_a, max_len_b: its longest output. min_len: its shortest.
+            types: of the target dictionary. copies: it verifies texts that are proposed.
     """
 
     decoding: str
     beam: int
     max_len_a: float
     max_len_b: int
+    min_len: int
     types: int
     copies: bool
 
     @classmethod
     def of(cls, decoding: str, generator: Any) -> Own:
-        lengths = generator.max_len_a, generator.max_len_b
+        lengths = generator.max_len_a, generator.max_len_b, generator.min_len
         return cls(
             decoding, generator.beam_size, *lengths, generator.vocab_size, _copies(generator)
         )
+
+
+def _check_kinds(options: dict[str, Any]) -> None:
+    """Raises ``TypeError`` for an option that is neither left out nor of its kind."""
+    if isinstance(options.get("drafts"), str):
+        raise TypeError("drafts: give a list with one text per sentence, not one string")
+    given = {name: value for name, value in options.items() if value is not None}
+    kinds: list[tuple[str, Callable[[Any], bool], str]] = [
+        ("drafts", lambda value: isinstance(value, Iterable), "a list with one text per sentence"),
+        ("prefix", lambda value: isinstance(value, Iterable), "a text, or one for each sentence"),
+        ("attention", lambda value: value in (True, False), "True or False"),
+        ("on_token", callable, "a function"),
+    ]
+    for name, fits, wanted in kinds:
+        if name in given and not fits(given[name]):
+            raise TypeError(f"{name}={given[name]!r:.40}: it must be {wanted}")
 
 
 def check_call(call: Call, own: Own) -> None:
@@ -152,10 +170,10 @@ def check_call(call: Call, own: Own) -> None:
             f'drafts: decoding="{own.decoding}" verifies no drafts: use "beam" or "iad"'
         )
     longest = own.max_len_b if call.max_len_b is None else call.max_len_b
-    if call.min_len is not None and not own.max_len_a and call.min_len > longest:
-        raise ValueError(
-            f"min_len={call.min_len}: it must be at most max_len_b, which is {longest}"
-        )
+    shortest = own.min_len if call.min_len is None else call.min_len
+    changed = call.min_len is not None or call.max_len_b is not None
+    if changed and not own.max_len_a and shortest > longest:
+        raise ValueError(f"min_len={shortest}: it must be at most max_len_b, which is {longest}")
 
 
 def _copies(generator: Any) -> bool:

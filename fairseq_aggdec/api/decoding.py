@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_aggdec.api.calls import Call, Own, answering, check_call
 from fairseq_aggdec.api.scoring import add_attention, score_batch
-from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.api.text import Codec, refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.counters import Counters
@@ -348,21 +348,6 @@ class Decoder:
         ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
         line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)
         return self.codec.decode(line)
-
-
-def refuse_other_than_text(sentence: object, number: int, name: str = "sentence") -> None:
-    """Raises ``TypeError`` for what is no string, ``ValueError`` for one that is no Unicode text."""
-    if not isinstance(sentence, str):
-        hint = ": decode it first" if isinstance(sentence, bytes) else ""
-        raise TypeError(
-            f"{name} {number} is {sentence!r:.40} of type {type(sentence).__name__}, not a string{hint}"
-        )
-    try:
-        sentence.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} {number} is no Unicode text: character {error.start} is half a surrogate pair"
-        ) from None
 
 
 def batches_by_length(

@@ -142,3 +142,18 @@ def _moved(name: str, path: Path, folders: list[Path]) -> str:
         f"the checkpoint's tokenisation wants {name} {path}, which is neither there nor beside the checkpoint or the "
         "data: name the file with spm or bpe"
     )
+
+
+def refuse_other_than_text(sentence: object, number: int, name: str = "sentence") -> None:
+    """Raises ``TypeError`` for what is no string, ``ValueError`` for one that is no Unicode text."""
+    if not isinstance(sentence, str):
+        hint = ": decode it first" if isinstance(sentence, bytes) else ""
+        raise TypeError(
+            f"{name} {number} is {sentence!r:.40} of type {type(sentence).__name__}, not a string{hint}"
+        )
+    try:
+        sentence.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} {number} is no Unicode text: character {error.start} is half a surrogate pair"
+        ) from None

@@ -158,7 +158,8 @@ class Translator(Decoder):
         >>> right.score > wrong.score
         True
         """
-        pairs = [_no_string(sources), _no_string(targets)]
+        pairs = [_listed(sources), _listed(targets)]
+        _check_sizes(batch_size=batch_size)
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
         tokens = [self.encode(one, number) for number, one in enumerate(pairs[0])]
@@ -173,11 +174,8 @@ class Translator(Decoder):
         progress: bool,
         options: dict[str, Any],
     ) -> Iterator[list[Hypothesis]]:
-        _refuse_one_string(sentences)
-        if batch_size < 1 or lookahead < 1:
-            raise ValueError(
-                f"batch_size={batch_size}, lookahead={lookahead}: both must be at least 1"
-            )
+        _check_texts(sentences)
+        _check_sizes(batch_size=batch_size, lookahead=lookahead)
         call = Call.of(options)
         total = len(sentences) if isinstance(sentences, Sized) else None
         read, first = call.rows(sentences), 0
@@ -199,11 +197,19 @@ def _made(by: Callable[[], Decoder]) -> Decoder:
     return by()
 
 
-def _refuse_one_string(sentences: object) -> None:
+def _check_texts(sentences: object) -> None:
     if isinstance(sentences, str | bytes):
         raise TypeError("give a list of sentences, not one string: [sentence]")
+    if not isinstance(sentences, Iterable):
+        raise TypeError(f"give a list of sentences, not {sentences!r:.40}")
 
 
-def _no_string(sentences: Iterable[str]) -> list[str]:
-    _refuse_one_string(sentences)
+def _check_sizes(**sizes: object) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r:.40}: it must be a whole number of at least 1")
+
+
+def _listed(sentences: Iterable[str]) -> list[str]:
+    _check_texts(sentences)
     return list(sentences)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -28,6 +29,7 @@ from fairseq_aggdec.serve.guard import Guard, Metrics, check_key
 T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.
 OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
+MAX_FIELDS = 1000  # of a form
 BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; img-src data:; "
@@ -136,6 +138,7 @@ class Service:
             raise Refused(400, f"there is no option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
         if "targets" in body:
             return await self.score(request, body, sentences)
+        streams = flag(body, "stream") or "text/event-stream" in request.headers.get("accept", "")
         beside = {name: texts(body, name, sentences) for name in ("prefix", "drafts")}
         given = {name: body[name] for name in OPTIONS if body.get(name) is not None}
         options = self.checked(
@@ -147,7 +150,7 @@ class Service:
             Job(sentence, options | ({"prefix": prefix} if prefix else {}), draft)
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
-        if body.get("stream") or "text/event-stream" in request.headers.get("accept", ""):
+        if streams:
             return self.events(request, jobs)
         found = await self.answers(request, jobs)
         return JSONResponse(hypotheses(found))
@@ -159,12 +162,17 @@ class Service:
         targets, size = texts(body, "targets"), self.settings.max_batch
         if len(targets) != len(sentences):
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
+        self.batcher.refuse_too_many(len(sentences))
         for number, target in enumerate(targets):
             asked(self.translator.encode_target, target, number)
         self.check(sentences)
-        work = partial(self.translator.score, sentences, targets, size, bool(body.get("attention")))
-        (found,) = await self.answers(request, [Job(work=work)])
-        return JSONResponse(hypotheses([[one] for one in found]))
+        attention = flag(body, "attention")
+        # One job a batch: others get their turn between two of them, and a timeout drops the rest.
+        parts = [slice(first, first + size) for first in range(0, len(sentences), size)]
+        score = self.translator.score
+        works = [partial(score, sentences[one], targets[one], size, attention) for one in parts]
+        found = await self.answers(request, [Job(work=work) for work in works])
+        return JSONResponse(hypotheses([[one] for part in found for one in part]))
 
     async def trace(self, request: Request) -> Response:
         """How one sentence was decoded, as parts of a page."""
@@ -188,6 +196,7 @@ class Service:
         """Options of a call, if the translator can honour them; else ``Refused`` (400)."""
         call = asked(Call.of, options)
         asked(self.translator.check, call)
+        asked(self.batcher.check_beam, call.beam)
         return options
 
     def check(self, sentences: Sequence[str]) -> None:
@@ -280,16 +289,36 @@ async def _leaves(request: Request) -> None:
 async def fields(request: Request) -> dict[str, Any]:
     """The body of a request, JSON or a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+    if kind == "multipart/form-data":
         form = await request.form()
         return {name: value for name, value in form.items() if isinstance(value, str)}
     try:
+        if kind == "application/x-www-form-urlencoded":
+            return urlencoded(await request.body())
         body = json.loads(await request.body())
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise Refused(400, "the body is no JSON") from None
     if not isinstance(body, dict):
         raise Refused(400, "the body is no JSON object")
     return body
+
+
+def urlencoded(body: bytes) -> dict[str, Any]:
+    """The fields of a form in UTF-8, whose characters may also be there as they are, as ``curl -d`` sends them."""
+    try:
+        return dict(parse_qsl(body.decode(), True, errors="strict", max_num_fields=MAX_FIELDS))
+    except ValueError:
+        raise Refused(
+            400, f"the form is not in UTF-8, or has more than {MAX_FIELDS} fields"
+        ) from None
+
+
+def flag(body: dict[str, Any], name: str) -> bool:
+    """Whether a field is true; a word such as ``"false"`` is none of the two."""
+    value = body.get(name)
+    if value not in (None, True, False):
+        raise Refused(400, f"{name}: give true or false")
+    return bool(value)
 
 
 def texts(body: dict[str, Any], name: str, sentences: Sequence[str] | None = None) -> Sequence[str]:

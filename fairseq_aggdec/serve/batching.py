@@ -72,6 +72,8 @@ class Batcher:
     ):
         self.translator, self.max_batch, self.max_wait = translator, max_batch, max_wait
         self.max_queue, self.decoded = max_queue, decoded
+        # Of a batch at most, whatever beam its requests ask for: they bound its memory.
+        self.hypotheses = max_batch * translator.own.beam
         self.waiting: deque[Job] = deque()
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "decoding")
@@ -86,12 +88,26 @@ class Batcher:
         Raises:
             Refused: 413 if they are more than the queue can hold, 429 if it holds too many now.
         """
-        if len(jobs) > self.max_queue:
-            raise Refused(413, f"a request may have at most {self.max_queue} sentences")
+        self.refuse_too_many(len(jobs))
         if len(self) + len(jobs) > self.max_queue:
             raise Refused(429, "too many sentences are waiting: try again later")
         self.waiting.extend(jobs)
         self.arrived.set()
+
+    def refuse_too_many(self, sentences: int) -> None:
+        """Raises ``Refused`` (413) for more sentences than the queue can hold."""
+        if sentences > self.max_queue:
+            raise Refused(413, f"a request may have at most {self.max_queue} sentences")
+
+    def check_beam(self, beam: int | None) -> None:
+        """Raises ``ValueError`` for a beam that is wider than the hypotheses of a whole batch."""
+        if beam is not None and beam > self.hypotheses:
+            raise ValueError(f"beam={beam}: this service has a beam of at most {self.hypotheses}")
+
+    def size(self, job: Job) -> int:
+        """How many sentences like this one are decoded together: the fewer, the wider their beam."""
+        beam = job.options.get("beam") or self.translator.own.beam
+        return max(1, min(self.max_batch, self.hypotheses // beam))
 
     async def run(self) -> None:
         """Decodes for ever; the task is cancelled when the service ends."""
@@ -126,8 +142,8 @@ class Batcher:
         self._drop_cancelled()
         if not self.waiting:
             return []
-        kind = self.waiting[0].kind
-        batch = [job for job in self.waiting if job.kind == kind][: self.max_batch]
+        kind, size = self.waiting[0].kind, self.size(self.waiting[0])
+        batch = [job for job in self.waiting if job.kind == kind][:size]
         taken = set(map(id, batch))
         self.waiting = deque(job for job in self.waiting if id(job) not in taken)
         return batch

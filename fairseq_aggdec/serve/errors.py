@@ -20,7 +20,8 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
-        self.status, self.message = status, message
+        # It may quote a client's text with half a surrogate pair in it, which no answer can hold.
+        self.status, self.message = status, message.encode("utf-8", "backslashreplace").decode()
 
 
 class ClientGone(Exception):

@@ -93,8 +93,10 @@ def check_key(keys: Sequence[str], request: Request, given: object = None) -> No
         given: the ``api_key`` of the body; a header ``Authorization: Bearer KEY`` does as well.
     """
     scheme, _, header = request.headers.get("authorization", "").partition(" ")
-    found = header.strip() if scheme.lower() == "bearer" else given
-    offered = found.encode() if isinstance(found, str) else b""
+    if scheme.lower() == "bearer":
+        offered = header.strip().encode("latin-1")  # the bytes that were sent
+    else:
+        offered = given.encode("utf-8", "surrogatepass") if isinstance(given, str) else b""
     matches = [hmac.compare_digest(offered, key.encode()) for key in keys]  # in constant time
     if keys and True not in matches:
         raise Refused(403, "Invalid API key" if offered else "Please provide an API key")

@@ -101,7 +101,7 @@ def read(body: dict[str, Any], pair: tuple[str, str]) -> Asked:
 def _alternatives(given: Any) -> int:
     try:
         number = int(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
     if not 0 <= number <= 100 or isinstance(given, bool):
         raise Refused(400, "Invalid request: alternatives must be a number from 0 to 100")

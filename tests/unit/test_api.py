@@ -153,8 +153,12 @@ def test_refusals(options: dict[str, Any], error: type[Exception], message: str)
 def test_what_cannot_be_translated(iad: Translator) -> None:
     with pytest.raises(TypeError, match="not one string"):
         iad.translate("Це добре .")
-    with pytest.raises(ValueError, match="batch_size=0"):
-        iad.translate(["Це добре ."], batch_size=0)
+    for size in (0, None, "a", 2.5):
+        for ask in (iad.translate, lambda lines, batch_size: iad.score(lines, lines, batch_size)):
+            with pytest.raises(ValueError, match=f"batch_size={size!r}: it must be a whole"):
+                ask(["Це добре ."], batch_size=size)  # type: ignore[operator]
+    with pytest.raises(TypeError, match="give a list of sentences, not None"):
+        iad.translate(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"sentence 1 has .* the model reads at most 1024"):
         iad.translate(["Це добре .", "я " * 1100])
     with pytest.raises(FileNotFoundError, match=r"none\.pt does not exist"):

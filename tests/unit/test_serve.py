@@ -62,6 +62,18 @@ def test_translate(client: httpx.Client, translator: Translator, kind: str) -> N
     assert answer.json() == {"translatedText": translator.translate(SENTENCES[:1])[0]}
 
 
+def test_a_form_may_hold_characters_as_they_are(client: httpx.Client) -> None:
+    """As ``curl -d`` sends them; Starlette's own reading takes UTF-8 for Latin-1."""
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = "q=w1&source=src&target=Ж"
+    for content in (body.encode(), b"q=w1&source=src&target=%D0%96"):
+        answer = client.post("/translate", content=content, headers=headers)
+        assert answer.json() == {"error": "Ж is not supported"}
+    for content in (b"q=%ff", b"q=\xff", b"&".join([b"a=b"] * 1001)):
+        answer = client.post("/translate", content=content, headers=headers)
+        assert answer.status_code == 400 and "the form is not in UTF-8" in answer.text
+
+
 def test_lists_lines_and_alternatives(client: httpx.Client, translator: Translator) -> None:
     ranked = translator.generate(SENTENCES[:3], beam=7, nbest=7)
     a, b, c = ([one.text for one in own] for own in ranked)
@@ -98,6 +110,10 @@ def test_languages(client: httpx.Client) -> None:
         ({"q": "w1", "alternatives": 60, **PAIR}, 400, "too wide for a dictionary of 40 types"),
         ({"q": "w1 " * 90, **PAIR}, 400, "sentence 0 has 91 tokens with </s>"),
         ({"q": "\ud800", **PAIR}, 400, "sentence 0 is no Unicode text"),
+        ({"q": "w1", "alternatives": 20, **PAIR}, 400, "too wide for a dictionary of 40 types"),
+        ({"q": "w1", "alternatives": float("inf"), **PAIR}, 400, "must be a number from 0 to 100"),
+        ({"q": "w1", "source": "\ud800", "target": "tgt"}, 400, "\\ud800 is not supported"),
+        ({"q": "w1", "format": "\ud800", **PAIR}, 400, "\\ud800 format is not supported"),
         ({"q": ["w1"] * 7, **PAIR}, 413, "a request may have at most 6 sentences"),
         ({"q": "x" * 20001, **PAIR}, 413, "a request may have at most 20000 bytes"),
     ],
@@ -137,14 +153,14 @@ def test_generate_offers_what_a_translator_does(
 
 
 def test_scores(client: httpx.Client, translator: Translator) -> None:
-    body = {"sentences": SENTENCES[:2], "targets": SENTENCES[1:3]}
+    body = {"sentences": SENTENCES[:5], "targets": SENTENCES[1:6]}  # a batch has four
     found = client.post("/generate", json=body).json()["hypotheses"]
-    expected = translator.score(SENTENCES[:2], SENTENCES[1:3])
+    expected = translator.score(SENTENCES[:5], SENTENCES[1:6])
     assert [ranked[0]["score"] for ranked in found] == pytest.approx(
         [one.score for one in expected]
     )
     assert (
-        "2 sentences and 1 targets"
+        "5 sentences and 1 targets"
         in client.post("/generate", json=body | {"targets": ["w1"]}).text
     )
 
@@ -177,6 +193,11 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
         ({"sentences": ["w1"], "nbest": 9}, "nbest=9: it must be 1 to beam, which is 5"),
         ({"sentences": ["w1"], "drafts": ["w1", "w2"]}, "drafts: 2 of them for 1 sentences"),
         ({"sentences": ["w1"], "prefix": "\ud800"}, "prefix: there is half a surrogate pair"),
+        ({"sentences": ["w1"], "max_len_b": 0}, "min_len=1: it must be at most max_len_b"),
+        ({"sentences": ["w1"], "stream": "false"}, "stream: give true or false"),
+        ({"sentences": ["w1"], "attention": "no"}, "attention='no': it must be True or False"),
+        ({"sentences": "w1", "targets": "w1", "attention": 5}, "attention: give true or false"),
+        ({"sentences": ["w1"] * 7, "targets": ["w1"] * 7}, "at most 6 sentences"),
         ({"sentences": ["w1"], "target_lang": "de"}, "target_lang='de': this model has 'tgt'"),
         ([], "the body is no JSON object"),
     ],
@@ -184,7 +205,7 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
 )
 def test_refusals_of_generate(client: httpx.Client, body: Any, error: str) -> None:
     answer = client.post("/generate", content=json.dumps(body))
-    assert answer.status_code == 400 and error in answer.json()["error"]
+    assert answer.status_code in (400, 413) and error in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +238,21 @@ def test_waiting_sentences_are_decoded_together(client: httpx.Client, gate: Gate
         found = [one.result() for one in [first, *rest]]
     assert gate.seen == [SENTENCES[:1], SENTENCES[1:5], SENTENCES[5:6]]  # another beam: alone
     assert found[:5] == [ranked[0].text for ranked in expected[:5]]
+
+
+def test_a_wide_beam_has_few_sentences_in_a_batch() -> None:
+    """One request must not take the memory of all: a batch has the hypotheses of a usual one."""
+    translator = tiny(beam=2)
+    gate = Gate(translator)
+    with live(translator, max_batch=4, max_wait_ms=50.0) as client:
+        for beam, sizes in ((2, [4, 1]), (4, [2, 2, 1]), (8, [1] * 5)):
+            gate.seen.clear()
+            body = {"sentences": SENTENCES[:5], "beam": beam}
+            assert client.post("/generate", json=body).status_code == 200
+            assert list(map(len, gate.seen)) == sizes
+        answer = client.post("/generate", json={"sentences": ["w1"], "beam": 9})
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "beam=9: this service has a beam of at most 8"}
 
 
 def test_a_full_queue_says_so(client: httpx.Client, gate: Gate) -> None:
@@ -299,7 +335,7 @@ def test_a_fault_is_no_one_elses(
 
 
 def test_keys(translator: Translator) -> None:
-    with live(translator, keys=["one", "zwei"]) as client:
+    with live(translator, keys=["one", "zwei", "drüben"]) as client:
         ask = {"q": SENTENCES[0], **PAIR}
         answer = client.post("/translate", json=ask)
         assert answer.status_code == 403
@@ -307,6 +343,11 @@ def test_keys(translator: Translator) -> None:
         answer = client.post("/translate", json=ask | {"api_key": "drei"})
         assert answer.json() == {"error": "Invalid API key"}
         assert client.post("/translate", json=ask | {"api_key": "zwei"}).status_code == 200
+        assert client.post("/translate", json=ask | {"api_key": "drüben"}).status_code == 200
+        half = json.dumps(ask | {"api_key": "\ud800"})
+        assert client.post("/translate", content=half).json() == {"error": "Invalid API key"}
+        other = {"Authorization": "Bearer drüben".encode()}
+        assert client.post("/translate", json=ask, headers=other).status_code == 200  # type: ignore[arg-type]
         headers = {"Authorization": "Bearer one"}
         body = {"sentences": SENTENCES[0]}
         assert client.post("/generate", json=body, headers=headers).status_code == 200
