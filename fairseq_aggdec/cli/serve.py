@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,6 +22,11 @@ from typing import Any
 
 import fairseq_aggdec
 
+# Arguments of from_pretrained that the command line has under these names.
+OWN = {name: f"--{name}" for name in ("beam", "decoding", "device")} | {
+    "path": "MODEL",
+    "data": "DATA",
+}
 NEEDED = {
     "starlette": "starlette",
     "uvicorn": "uvicorn",
@@ -40,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("model", metavar="MODEL", help="checkpoint; several, joined by ':', are an ensemble")
     add("data", metavar="DATA", help="folder with the dictionaries, as fairseq-preprocess wrote it")
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
-    add("--port", type=int, default=8000, help="0: any that is free (default: %(default)s)")
+    add("--port", type=port, default=8000, help="0: any that is free (default: %(default)s)")
     add("--decoding", default="beam", help="the method, as --decoding of aggdec-generate")
     add("--beam", type=positive, default=5, help="beam size (default: %(default)s)")
     add("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
@@ -54,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-batch", type=positive, default=32, help="sentences decoded together (default: 32)")
     add(
         "--max-wait-ms",
-        type=float,
+        type=milliseconds,
         default=5.0,
         help="milliseconds that a sentence waits for others while nothing is decoded (default: 5)",
     )
@@ -65,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=1 << 20,
         help="of a request (default: %(default)s)",
     )
-    add("--timeout", type=float, default=60.0, help="seconds until an answer (default: 60)")
+    add("--timeout", type=seconds, default=60.0, help="seconds until an answer (default: 60)")
     add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
     return parser
 
@@ -76,6 +82,33 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text}: it must be a whole number from 0 to 65535")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    """-1 for what is no finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return -1.0
+    return number if math.isfinite(number) else -1.0
+
+
+def seconds(text: str) -> float:
+    if (number := _finite(text)) <= 0:
+        raise argparse.ArgumentTypeError(f"{text}: it must be a number of seconds above 0")
+    return number
+
+
+def milliseconds(text: str) -> float:
+    if (number := _finite(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text}: it must be a number of at least 0")
+    return number
+
+
 def options(given: Sequence[str]) -> dict[str, Any]:
     """``["max_len_b=200", "spm=a.model"]`` -> ``{"max_len_b": 200, "spm": "a.model"}``."""
     found = {}
@@ -83,6 +116,8 @@ def options(given: Sequence[str]) -> dict[str, Any]:
         name, equals, text = one.partition("=")
         if not equals:
             raise SystemExit(f"error: --option {one}: give NAME=VALUE")
+        if name in OWN:
+            raise SystemExit(f"error: --option {one}: give {OWN[name]}")
         try:
             found[name] = ast.literal_eval(text)
         except (SyntaxError, ValueError):

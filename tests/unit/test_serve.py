@@ -7,14 +7,12 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from fairseq_aggdec import Translator
-from fairseq_aggdec.cli import serve
 from tests.serving import SENTENCES, Gate, live, tiny
 
 PAIR = {"source": "src", "target": "tgt"}
@@ -374,36 +372,3 @@ def test_the_page_needs_nothing_else(client: httpx.Client) -> None:
     page = client.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert "http://" not in page.text and "https://" not in page.text and "<label" in page.text
-
-
-# -- the command
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--api-key-file", "none.txt"], "--api-key-file none.txt cannot be read"),
-        (["--api-key-file", "empty.txt"], "--api-key-file empty.txt has no keys"),
-        (["--option", "spm"], "--option spm: give NAME=VALUE"),
-        ([], "none.pt"),
-    ],
-    ids=str,
-)
-def test_refusals_of_the_command(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(SystemExit, match=message):
-        serve.main(["none.pt", ".", *arguments])
-
-
-def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(SystemExit, match="needs more packages: pip install uvicorn"):
-        serve.main(["model.pt", "data"])
-
-
-def test_options_of_the_command() -> None:
-    given = ["max_len_b=200", "spm=a=b.model", "int8=True"]
-    assert serve.options(given) == {"max_len_b": 200, "spm": "a=b.model", "int8": True}

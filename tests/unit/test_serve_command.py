@@ -1,0 +1,57 @@
+"""``aggdec serve``: what it refuses before it loads a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_aggdec.cli import serve
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--api-key-file", "none.txt"], "--api-key-file none.txt cannot be read"),
+        (["--api-key-file", "empty.txt"], "--api-key-file empty.txt has no keys"),
+        (["--option", "spm"], "--option spm: give NAME=VALUE"),
+        (["--option", "beam=3"], "--option beam=3: give --beam"),
+        ([], "none.pt"),
+    ],
+    ids=str,
+)
+def test_refusals_of_the_command(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(SystemExit, match=message):
+        serve.main(["none.pt", ".", *arguments])
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    with pytest.raises(SystemExit, match="needs more packages: pip install uvicorn"):
+        serve.main(["model.pt", "data"])
+
+
+def test_options_of_the_command() -> None:
+    given = ["max_len_b=200", "spm=a=b.model", "int8=True"]
+    assert serve.options(given) == {"max_len_b": 200, "spm": "a=b.model", "int8": True}
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "message"),
+    [
+        ("--port", ["99999", "-1", "x"], "it must be a whole number from 0 to 65535"),
+        ("--timeout", ["nan", "inf", "0", "-1", "x"], "it must be a number of seconds above 0"),
+        ("--max-wait-ms", ["nan", "inf", "-1", "x"], "it must be a number of at least 0"),
+    ],
+)
+def test_numbers_of_the_command(
+    option: str, values: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in values:
+        with pytest.raises(SystemExit):
+            serve.main(["none.pt", ".", f"{option}={value}"])
+        assert message in capsys.readouterr().err
