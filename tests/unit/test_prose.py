@@ -23,7 +23,7 @@ OLD = {
         "moved.md",
         "options.md",
     ),
-    *("papers.md", "performance.md", "recipes.md", "troubleshooting.md"),
+    *("papers.md", "recipes.md", "troubleshooting.md"),
 }
 
 
