@@ -99,13 +99,24 @@ def test_speech_has_no_text_to_copy(tmp_path: Path) -> None:
         ours(*command, "--decoding", "iad")
 
 
-@pytest.mark.parametrize("decoding", ["greedy", "iad"])
-def test_methods_with_another_task(decoding: str, data: Path, tmp_path: Path) -> None:
-    task = "translation_multi_simple_epoch"
-    flags = shlex.split(MANY)
-    path = write_model(tmp_path / "model.pt", data, task, "transformer", *flags, *SIZES)
+OTHERS = {
+    "translation_multi_simple_epoch": ("transformer", MANY),
+    "multilingual_translation": (
+        "multilingual_transformer",
+        "--lang-pairs de-en,en-de --encoder-langtok tgt --decoder-langtok",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", OTHERS)
+def test_methods_with_another_task(task: str, data: Path, tmp_path: Path) -> None:
+    arch, both = OTHERS[task]
+    flags = shlex.split(both)
+    path = write_model(tmp_path / "model.pt", data, task, arch, *flags, *SIZES)
     command = [data, "--path", path, *BATCHES, "--max-len-b", "14", "--task", task, *flags, *PAIR]
-    assert_same(ours(*command, "--decoding", decoding), stock(*command, "--beam", "1"))
+    expected = stock(*command, "--beam", "1")
+    for decoding in ("greedy", "iad"):
+        assert_same(ours(*command, "--decoding", decoding), expected)
 
 
 def test_mixture_of_experts(data: Path, tmp_path: Path) -> None:

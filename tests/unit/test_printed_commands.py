@@ -61,12 +61,18 @@ def of_fairseq(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def of_tasks(words: list[str]) -> frozenset[str]:
+    """What the task that a command names may be told, where it is one of fairseq."""
+    tasks = [TASK_REGISTRY[name] for name in words if name in TASK_REGISTRY]
+    return frozenset(word for task in tasks for a in options_of(task) for word in a.option_strings)
+
+
 def known(words: list[str]) -> frozenset[str]:
     name = words[0].partition("-")[2]
     if words[0] == "aggdec-generate" and "--input-file" in words:
         return of_fairseq("generate") | set(translate_file.build_parser()._option_string_actions)
     if name:
-        return of_fairseq(name)
+        return of_fairseq(name) | of_tasks(words)
     if words[1].startswith("--"):
         return frozenset(OWN)
     assert words[1] in TOOLS, words
