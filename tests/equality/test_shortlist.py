@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
 
     for decoding in ("beam", "lattice", "interleaved", "nar"):
         with pytest.raises(ValueError, match="--shortlist does not go with"):
-            build(decoding)
+            build(decoding, beam=2)  # of 1, beam search is iad
     with pytest.raises(ValueError, match="--shortlist -1"):
         build("greedy", -1)
     with pytest.raises(ValueError, match="--prefix-size does not go with --shortlist"):
