@@ -11,7 +11,7 @@ from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import announce_int8, announce_ngram_blocking, beam_gap
 from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
-from fairseq_aggdec.methods.shared.stock_generator import generator_gap
+from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
 

@@ -38,6 +38,17 @@ def hypothesis(
     }
 
 
+def are_hypotheses(found: Any) -> bool:
+    """Whether it is what a generator gives, a list of hypotheses for each sentence; a task may make another thing."""
+    return isinstance(found, list) and all(
+        isinstance(ranked, list)
+        and len(ranked) > 0
+        and isinstance(ranked[0], dict)
+        and "positional_scores" in ranked[0]
+        for ranked in found
+    )
+
+
 def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """Hypotheses of one sentence by their score; of equal ones the earlier comes first."""
     return sorted(hypotheses, key=lambda found: float(found["score"]), reverse=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import os
 import types
+from collections.abc import Iterable
 from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +23,12 @@ from fairseq.utils import import_user_module
 from hydra.core.config_store import ConfigStore
 
 from fairseq_aggdec.methods.config import DecodingConfig, add_decoding_options
+from fairseq_aggdec.pipelines.attributes import names_of
 from fairseq_aggdec.tasks.asked import NAMES
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.translation_aggdec import Places
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _asked: list[bool] = []
@@ -53,7 +58,7 @@ class TakenOver(DecodingTask):
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """A task of this class, or of the one that it stands for where nobody has asked."""
-        if not is_asked():
+        if not is_asked() or _has_own_names(cls.taken_over, cls.kind):
             return cls.taken_over.setup_task(cfg, **kwargs)
         return super().setup_task(cfg, **kwargs)
 
@@ -101,13 +106,29 @@ def adopt(thing: Any = None, **options: Any) -> Any:
     return thing
 
 
+def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
+    """Whether a task has attributes of the names of ours, so that it has to stay what it is; that is logged.
+
+    Args:
+        name: that it is registered by.
+        more: names of attributes of the object.
+    """
+    ours = names_of(TakenOver) - names_of(FairseqTask)
+    if own := sorted(ours & {*names_of(task), *more}):
+        logger.info("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
+    return bool(own)
+
+
 def _adopt_task(task: Any, options: dict[str, Any]) -> None:
     if not isinstance(task, DecodingTask):
         kind: Any = type(task)
         names = [
             name for name, one in TASK_REGISTRY.items() if getattr(one, "taken_over", one) is kind
         ]
-        task.__class__ = taken_over(kind, names[0] if names else kind.__name__)
+        name = names[0] if names else kind.__name__
+        if _has_own_names(kind, name, vars(task)):
+            return
+        task.__class__ = taken_over(kind, name)
         task.begin()
     task.given = options
 

@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.member import LeftToStock
+from fairseq_aggdec.options.stock_generator import blocks_as_stock, search_gap
 from fairseq_aggdec.search.errors import check_best
 from fairseq_aggdec.search.rules import repeats
 
@@ -22,12 +23,16 @@ Generate = Callable[..., list[list[dict[str, Any]]]]
 
 
 def or_stock(generate: Generate) -> Generate:
-    """Makes of a generator's ``_generate`` one that leaves a batch to stock fairseq where a model asks for it."""
+    """Makes of a generator's ``_generate`` one that leaves a batch to stock fairseq where a model, or what was put
+    onto the generator, asks for it."""
 
     @functools.wraps(generate)
     def found(self: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if "src_tokens" not in sample["net_input"]:
             logger.info("left to stock fairseq: sources that are no src_tokens")
+            return _as_stock(self, sample, *args, **kwargs)
+        if self.leaves and (gap := search_gap(self)):  # put there since it was built
+            logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
         try:
             return generate(self, sample, *args, **kwargs)
@@ -39,8 +44,12 @@ def or_stock(generate: Generate) -> Generate:
 
 def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
+    before = generator.repeat_ngram_blocker
     block_repeats(generator, generator.no_repeat_ngram_size)
-    found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
+    try:
+        found = SequenceGenerator._generate(generator, sample, *args, **kwargs)
+    finally:
+        _set_blocker(generator, before)
     check_best(found)
     lengths = [len(ranked[0]["tokens"]) if ranked else 0 for ranked in found]
     generator.counters.add_by_stock(lengths)
@@ -53,12 +62,17 @@ def block_repeats(generator: Any, size: int) -> None:
     """Has stock's search repeat no n-gram of ``size`` tokens; 0: as many as it likes.
 
     Args:
-        generator: a ``SequenceGenerator``; another one (a scorer) is left as it is.
+        generator: a ``SequenceGenerator``; another one (a scorer), or one with a blocker of its own, is left as it is.
     """
-    if size > 0 and isinstance(generator, SequenceGenerator):
-        generator.__dict__.pop("repeat_ngram_blocker", None)
-        generator._modules.pop("repeat_ngram_blocker", None)
-        generator.repeat_ngram_blocker = functools.partial(_ban_repeats, size)
+    if size > 0 and isinstance(generator, SequenceGenerator) and blocks_as_stock(generator):
+        _set_blocker(generator, functools.partial(_ban_repeats, size))
+
+
+def _set_blocker(generator: Any, blocker: Any) -> None:
+    """Puts a module, a function or None in place of the generator's blocker, which may be either."""
+    generator.__dict__.pop("repeat_ngram_blocker", None)
+    generator._modules.pop("repeat_ngram_blocker", None)
+    generator.repeat_ngram_blocker = blocker
 
 
 def _ban_repeats(

@@ -24,9 +24,10 @@ from fairseq_aggdec.methods.refusing import (
     refuse_no_beam,
     refuse_wide_beam,
 )
-from fairseq_aggdec.methods.shared.stock_generator import generator_gap
 from fairseq_aggdec.methods.table import build_drafter, build_generator
+from fairseq_aggdec.options.hypotheses import are_hypotheses
 from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.errors import (
@@ -87,17 +88,18 @@ class DecodingTask(Hooks):
         self,
         models: Sequence[torch.nn.Module],
         args: Namespace,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: Mapping[str, Any] | None = None,
-        prefix_allowed_tokens_fn: Any = None,
+        *more: Any,
+        **named: Any,
     ) -> Any:
-        """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them."""
+        """fairseq's hook; ``args`` are its generation options, complete or (``--eval-bleu-args``) a few of them.
+
+        What else is given is for the task's own hook, which may know other arguments than fairseq's.
+        """
         refuse_no_beam(args)
-        given = {
-            "seq_gen_cls": seq_gen_cls,
-            "extra_gen_cls_kwargs": extra_gen_cls_kwargs and dict(extra_gen_cls_kwargs),
-            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-        }
+        names = list(inspect.signature(super().build_generator).parameters)[2:]
+        given = {**dict(zip(names, more, strict=False)), **named}
+        if extra := given.get("extra_gen_cls_kwargs"):
+            given["extra_gen_cls_kwargs"] = dict(extra)
         stock = cache(partial(self._build_stock, models, args, given))
         build = partial(self._build, models, args, given, stock)
         options = [values_of(one) for one in (self.settings, args, self.given)]
@@ -126,12 +128,12 @@ class DecodingTask(Hooks):
             model.eval()  # as all generators do, and as they are looked at here
         self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
-        request = self._request(models, args, given["extra_gen_cls_kwargs"])
+        request = self._request(models, args, given.get("extra_gen_cls_kwargs"))
         own = self.verifier
         known = request.known = own is not None and own.fits(models, precision(request.cfg))
         if not known:
             self._warn_of_broken(models)
-        request.prefix_allowed_tokens_fn = given["prefix_allowed_tokens_fn"]
+        request.prefix_allowed_tokens_fn = given.get("prefix_allowed_tokens_fn")
         request.stock = stock
         request.drafter = partial(self.build_drafter, models=models, args=args, stock=stock)
         self._log_summary_at_exit()
@@ -193,17 +195,20 @@ class DecodingTask(Hooks):
                 name = paths[place] if len(paths) == len(models) else "a model"
                 logger.warning("%s: %s", name, BROKEN.format(weight))
 
-    def inference_step(self, generator: Any, models: Any, sample: Any, **options: Any) -> Any:
+    def inference_step(
+        self, generator: Any, models: Any, sample: Any, *more: Any, **options: Any
+    ) -> Any:
         """fairseq's, but scores that are not finite numbers end it, whatever decodes.
 
         Raises:
             NonFiniteError: names the sentence and the model.
             ValueError: a search under constraints, of sentences that have none.
         """
-        refuse_missing_constraints(generator, options.get("constraints"))
+        constraints = options.get("constraints", more[1] if len(more) > 1 else None)
+        refuse_missing_constraints(generator, constraints)
         try:
-            found = super().inference_step(generator, models, sample, **options)
-            if type(generator) is SequenceGenerator:  # ours have looked
+            found = super().inference_step(generator, models, sample, *more, **options)
+            if type(generator) is SequenceGenerator and are_hypotheses(found):  # ours have looked
                 check_best(found)
             return found
         except (AssertionError, NonFiniteError) as error:

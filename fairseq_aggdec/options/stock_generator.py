@@ -1,6 +1,7 @@
-"""What a task of fairseq has built: whether it is stock beam search and nothing else.
+"""Whether a generator is stock beam search and nothing else: one that a task of fairseq has built, or one of ours.
 
-A task may put anything in place of fairseq's generator. Only one whose every method is known can be taken over.
+A task may put anything in place of fairseq's generator, and anybody may put anything onto a generator later. Only one
+whose every method is known can be taken over.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq import search
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import (
     EnsembleModel,
     EnsembleModelWithAlignment,
@@ -31,25 +33,33 @@ ASKED_BY = {
 MATCHED = {"min_len_a": 1, "min_len_b": 0, "max_len_a": 1, "max_len_b": 0}
 _READ: tuple[type[nn.Module], ...] = (
     *(*GENERATORS, *ENSEMBLES, search.Search),
-    *(search.BeamSearch, search.LengthConstrainedBeamSearch),
+    *(search.BeamSearch, search.LengthConstrainedBeamSearch, NGramRepeatBlock),
 )
-_METHODS = {
-    (cls, name): method for cls in _READ for name, method in vars(cls).items() if callable(method)
-}
+
+
+def _methods(cls: type[nn.Module]) -> dict[str, Any]:
+    return {name: method for name, method in vars(cls).items() if callable(method)}
+
+
+_METHODS = {cls: _methods(cls) for cls in _READ}
 
 
 def _altered(part: nn.Module) -> str | None:
-    """Names a method that was put onto an object in place of its class's, None if there is none."""
-    cls = type(part)
+    """Names a method that was put onto an object in place of the one of stock's class, None if there is none."""
+    cls = next(cls for cls in type(part).__mro__ if cls in _READ)
     own = (name for name in vars(part) if callable(getattr(cls, name, None)))
     return next((f"a {cls.__name__} with a {name}() put onto it" for name in own), None)
 
 
 def _replaced() -> str | None:
     """Names a method of stock search that somebody has replaced in its class, before or after this was imported."""
-    for (cls, name), method in _METHODS.items():
-        if vars(cls).get(name) is not method or method.__module__ != cls.__module__:
-            return f"{cls.__name__} with another {name}()"
+    for cls, known in _METHODS.items():
+        now = _methods(cls)
+        for name in known.keys() | now.keys():
+            method = now.get(name)
+            same = method is not None and known.get(name) is method
+            if not same or method.__module__ != cls.__module__:
+                return f"{cls.__name__} with another {name}()"
     return None
 
 
@@ -82,14 +92,8 @@ def _model_gaps(generator: Any) -> Iterator[str]:
             yield f"a {name} that writes {len(weight)} types, where the dictionary has {types}"
 
 
-def generator_gap(generator: Any, aligned: bool = False) -> str | None:
-    """What makes a task's generator another than stock beam search, None where nothing does.
-
-    Args:
-        aligned: ``--print-alignment`` is given.
-    """
-    if type(generator) not in GENERATORS:
-        return f"a generator of type {type(generator).__name__}"
+def search_gap(generator: Any) -> str | None:
+    """What makes a generator, stock's or one of ours, search otherwise than stock does; None where nothing does."""
     if gap := _replaced() or _altered(generator) or _search_gap(generator):
         return gap
     if type(generator.model) not in ENSEMBLES or _altered(generator.model):
@@ -98,6 +102,27 @@ def generator_gap(generator: Any, aligned: bool = False) -> str | None:
         return "--lm-path"
     if generator.token_indices_to_suppress is not None:
         return "tokens_to_suppress"
+    if not blocks_as_stock(generator):
+        return f"a repeat_ngram_blocker of type {type(generator.repeat_ngram_blocker).__name__}"
+    return None
+
+
+def blocks_as_stock(generator: Any) -> bool:
+    """Whether repeated n-grams are banned by nothing but ``--no-repeat-ngram-size``."""
+    blocker = generator.repeat_ngram_blocker
+    return blocker is None or (type(blocker) is NGramRepeatBlock and _altered(blocker) is None)
+
+
+def generator_gap(generator: Any, aligned: bool = False) -> str | None:
+    """What makes a task's generator another than stock beam search, None where nothing does.
+
+    Args:
+        aligned: ``--print-alignment`` is given.
+    """
+    if type(generator) not in GENERATORS:
+        return f"a generator of type {type(generator).__name__}"
+    if gap := search_gap(generator):
+        return gap
     if aligned != (type(generator) is SequenceGeneratorWithAlignment):
         return "--print-alignment in a task that does not read it"
     return next(_model_gaps(generator), None)
