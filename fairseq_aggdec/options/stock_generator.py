@@ -41,26 +41,38 @@ def _methods(cls: type[nn.Module]) -> dict[str, Any]:
     return {name: method for name, method in vars(cls).items() if callable(method)}
 
 
-_METHODS = {cls: _methods(cls) for cls in _READ}
+# Of each class its attributes, how many there are now, and the methods among them: asked before every batch.
+_METHODS = [(cls, vars(cls), len(vars(cls)), list(_methods(cls).items())) for cls in _READ]
+_NAMES = {cls: {name for name in dir(cls) if callable(getattr(cls, name))} for cls in _READ}
+_BEFORE = next(
+    (
+        f"{cls.__name__} with another {name}()"
+        for cls, _, _, methods in _METHODS
+        for name, method in methods
+        if method.__module__ != cls.__module__
+    ),
+    None,
+)
 
 
 def _altered(part: nn.Module) -> str | None:
     """Names a method that was put onto an object in place of the one of stock's class, None if there is none."""
     cls = next(cls for cls in type(part).__mro__ if cls in _READ)
-    own = (name for name in vars(part) if callable(getattr(cls, name, None)))
-    return next((f"a {cls.__name__} with a {name}() put onto it" for name in own), None)
+    own = vars(part).keys() & _NAMES[cls]
+    return f"a {cls.__name__} with a {min(own)}() put onto it" if own else None
 
 
 def _replaced() -> str | None:
     """Names a method of stock search that somebody has replaced in its class, before or after this was imported."""
-    for cls, known in _METHODS.items():
-        now = _methods(cls)
-        for name in known.keys() | now.keys():
-            method = now.get(name)
-            same = method is not None and known.get(name) is method
-            if not same or method.__module__ != cls.__module__:
+    for cls, attributes, size, methods in _METHODS:
+        for name, method in methods:
+            if attributes.get(name) is not method:
                 return f"{cls.__name__} with another {name}()"
-    return None
+        if len(attributes) > size:  # copying an object adds __slotnames__ to its class
+            new = [name for name in list(attributes)[size:] if not name.startswith("__")]
+            if new:
+                return f"{cls.__name__} with a {new[0]} of its own"
+    return _BEFORE
 
 
 def _search_gap(generator: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from argparse import Namespace
 from collections.abc import Callable
@@ -253,3 +254,12 @@ def test_a_class_that_is_patched_later(given: Set, monkeypatch: pytest.MonkeyPat
     task = fairseq_aggdec.adopt(given.task(TranslationTask))
     found = given.decode(task, patch)
     assert_equal(found, given.decode(given.task(TranslationTask)))
+
+
+def test_a_copied_search_is_plain(given: Set) -> None:
+    task = fairseq_aggdec.adopt(given.task(TranslationTask))
+    generator = task.build_generator(given.models, Namespace(**OPTIONS))
+    generator.search = copy.deepcopy(generator.search)
+    with counted() as taken:
+        task.inference_step(generator, given.models, given.sample)
+    assert taken
