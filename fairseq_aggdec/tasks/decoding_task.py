@@ -108,7 +108,7 @@ class DecodingTask(Hooks):
         record = self.kept.find(options, models)
         if record is not None and same_fields(record.stock, stock()):
             self.asked = record.asked
-            return again(record, build, args)
+            return again(record, stock(), build, args)
         generator = build()
         told = self.asked
         at_once = str(told.decoding) in AT_ONCE and told.draft_from not in FROM_FILES

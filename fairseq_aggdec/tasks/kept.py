@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.search.generator import CachedGenerator
 
 MOST = 4  # generators of one task
+LEARNED = {"budget", "device_loop"}  # made with the first batch
 PLAIN = (bool, int, float, str, bytes, enum.Enum, type(None))
 Values = dict[str, Any]
 
@@ -73,13 +74,17 @@ class Record:
         options: of the call, the task and ``adopt()``, as :func:`values_of` gives them.
         asked: the plugin's options.
         stock: the generator of the task itself.
-        generator: ours.
+        generator: ours, which the caller may have changed since.
+        plain: a copy of it from when it was built.
     """
 
     options: list[Values | None]
     asked: Any
     stock: Any
     generator: CachedGenerator
+
+    def __post_init__(self) -> None:
+        self.plain = apart(self.generator)
 
 
 class Kept:
@@ -102,17 +107,29 @@ class Kept:
         self._records = [*self._records[1 - MOST :], record]
 
 
-def again(record: Record, anew: Callable[[], Any], args: Any) -> CachedGenerator:
+def apart(generator: CachedGenerator) -> CachedGenerator:
+    """A copy that shares what was learned; what is put onto one of the two does not change the other."""
+    found = copy.copy(generator)
+    own: dict[str, Any] = found.__dict__
+    own.pop("_one_thread", None)
+    for name in vars(nn.Module()).keys() & own.keys():  # its modules, hooks, ...
+        own[name] = copy.copy(own[name])
+    return found
+
+
+def again(record: Record, stock: Any, anew: Callable[[], Any], args: Any) -> CachedGenerator:
     """A generator like the one before, which shares its verifier and what it has learned.
 
     Args:
+        stock: the generator that the task has built now, whose parts nobody has changed.
         anew: builds one that shares nothing; for two that decode at the same time.
         args: fairseq's generation options, in which methods of the loop set the beam.
     """
-    generator = copy.copy(record.generator)
-    own: dict[str, Any] = generator.__dict__
-    own.pop("_one_thread", None)
-    own["_modules"] = dict(own["_modules"])
+    generator = apart(record.plain)
+    for name in LEARNED & vars(record.generator).keys():
+        setattr(generator, name, getattr(record.generator, name))
+    generator.search, generator.model = stock.search, stock.model
+    generator.symbols_to_strip_from_output = set(stock.symbols_to_strip_from_output)
     generator.anew = anew
     generator.model.set_decoder_beam_size(generator.beam_size)
     if getattr(args, "beam", generator.beam_size) != generator.beam_size:

@@ -263,3 +263,17 @@ def test_a_copied_search_is_plain(given: Set) -> None:
     with counted() as taken:
         task.inference_step(generator, given.models, given.sample)
     assert taken
+
+
+def with_shorter(generator: Any) -> None:
+    generator.max_len_b = 5
+
+
+def test_a_changed_generator_changes_no_later_one(given: Set) -> None:
+    task = fairseq_aggdec.adopt(given.task(TranslationTask))
+    expected = given.decode(given.task(TranslationTask))
+    for change in (*CHANGES, with_shorter):
+        given.decode(task, change)
+        with counted() as taken:
+            assert_equal(given.decode(task), expected)
+        assert taken
