@@ -1,9 +1,13 @@
-"""Ray with two workers, one of which is killed: the same outputs. Skipped where Ray is not installed."""
+"""Ray with two workers, one of which is killed: the same outputs; the programs of docs/bulk.md for Ray and Spark.
+
+Skipped where Ray or PySpark is not installed: ``pip install '.[ray]' pyspark``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,10 +23,12 @@ from fairseq_aggdec.ray import Translate
 from tests.cli.commands import ROOT
 from tests.cli.translating import arguments, stock_output, write_folder
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+SHIPPED = ROOT / "checkpoints" / "ua_gec"
+PAGE = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
 
 
 def test_the_launcher(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
     folder, target = write_folder(tmp_path), tmp_path / "out"
     more = ["--launcher", "ray", "--workers", "2", "--shard-size", "2"]
     command = (
@@ -49,17 +55,17 @@ def worker(target: Path, process: subprocess.Popen[str]) -> int:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of two cores."""
+    ray: Any = pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ray.init(num_cpus=2)
-    yield
+    yield ray
     ray.shutdown()
 
 
-@pytest.mark.usefixtures("cluster")
-def test_ray_data(tmp_path: Path) -> None:
+def test_ray_data(ray: Any, tmp_path: Path) -> None:
     killed = tmp_path / "killed"
-    shipped = ROOT / "checkpoints" / "ua_gec"
 
     class Killed(Translate):
         """The first worker that is called is killed."""
@@ -70,17 +76,45 @@ def test_ray_data(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().__call__(batch)
 
-    options = {"decoding": "iad", "spm": shipped / "spm.model", "device": "cpu"}
-    lines = (shipped / "sample.src").read_text(encoding="utf-8").splitlines()[:32]
+    options = {"decoding": "iad", "spm": SHIPPED / "spm.model", "device": "cpu"}
+    lines = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[:32]
     items = [{"id": number, "text": line} for number, line in enumerate(lines)]
     found = ray.data.from_items(items, override_num_blocks=8).map_batches(
         Killed,
-        fn_constructor_args=(shipped / "checkpoint.pt", shipped),
+        fn_constructor_args=(SHIPPED / "checkpoint.pt", SHIPPED),
         fn_constructor_kwargs=options,
         compute=ray.data.ActorPoolStrategy(size=2),
         batch_size=4,
     )
     outputs = {row["id"]: (row["text"], row["output"]) for row in found.take_all()}
     assert killed.exists()
-    expected = Translate(shipped / "checkpoint.pt", shipped, **options)({"text": lines})["output"]
+    expected = Translate(SHIPPED / "checkpoint.pt", SHIPPED, **options)({"text": lines})["output"]
     assert outputs == dict(enumerate(zip(lines, expected, strict=True)))
+
+
+@pytest.mark.parametrize("package", ["ray", "pyspark"])
+def test_the_programs_of_the_page(package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (program,) = (
+        block for block in blocks if re.search(rf"^(import|from) {package}\b", block, re.M)
+    )
+    lines = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()[:4]
+    (tmp_path / "checkpoints").symlink_to(SHIPPED.parent)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, **own},
+        check=True,
+        timeout=300,
+    )
+    found = {}
+    for path in (tmp_path / "out").glob("*.json"):
+        rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        found |= {row["text"]: row["output"] for row in rows}
+    options: dict[str, Any] = {"decoding": "iad", "spm": SHIPPED / "spm.model"}
+    expected = Translate(SHIPPED / "checkpoint.pt", SHIPPED, **options)({"text": lines})["output"]
+    assert found == dict(zip(lines, expected, strict=True))
