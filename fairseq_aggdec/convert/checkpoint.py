@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_accurate", "tanh": "tanh"}
 SWISHES = ("silu", "swish")
+LANGUAGE = re.compile(r"\w[\w.+-]*")
 NORMS_BEFORE = ("m2m_100", "mbart")
 MULTILINGUAL = "translation_multi_simple_epoch"
 HF_MAX_LENGTH = 20  # what transformers assumes where nothing is said
@@ -64,8 +66,10 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     """
     folder = _checked(folders.read(path))
     pair = _pair(folder, source, target)
+    given = folders.weights(path)
+    folders.check_sizes(folder, given)
     both = sides(folder)
-    model = parameters(folder, folders.weights(path), *both)
+    model = parameters(folder, given, *both)
     output.mkdir(parents=True)
     output = output.resolve()
     task = _task(folder, output, *pair)
@@ -104,6 +108,9 @@ def _pair(folder: Folder, source: str | None, target: str | None) -> tuple[str, 
     if source is None or target is None or wrong:
         choice = f" of {' '.join(codes)}" if codes else ""
         raise ValueError(f"{folder.path}: name --source-lang and --target-lang{choice}")
+    for code in (source, target):
+        if not LANGUAGE.fullmatch(code):  # it names a file, and a downloaded folder may have any
+            raise ValueError(f"{folder.path}: {code!r:.40} is no name of a language")
     if source == target:
         raise ValueError(f"--source-lang and --target-lang are both {source}: fairseq needs two")
     return source, target

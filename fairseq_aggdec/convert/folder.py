@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from fairseq_aggdec.compat import read_stored, unreadable
 
 KINDS = ("bart", "m2m_100", "marian", "mbart")  # values of model_type; NLLB is an m2m_100
+POSITIONS = 1 << 20  # more has no model; some store no table that tells
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that is there counts
 
 
@@ -96,7 +98,7 @@ def weights(path: Path) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: there are no weights, or a part of them is missing.
-        ValueError: a file is damaged, holds code, or its numbers are quantised.
+        ValueError: a file is damaged, holds code or NaN, or its numbers are quantised.
     """
     found: dict[str, Tensor] = {}
     for file in _files(path):
@@ -107,7 +109,23 @@ def weights(path: Path) -> dict[str, Tensor]:
             raise ValueError(
                 f"{path} holds quantised weights ({name} is {value.dtype}): convert the model before quantisation"
             )
+        if whole and value.isnan().any():
+            raise ValueError(f"{path}: {name} holds numbers that are NaN: the model is damaged")
     return found
+
+
+def check_sizes(folder: Folder, weights: Mapping[str, Tensor]) -> None:
+    """Raises ``ValueError`` for sizes that no weights bear out, before anything is made of such a size."""
+    longest = max((side for value in weights.values() for side in value.shape), default=0)
+    limits = dict.fromkeys(("vocab_size", "decoder_vocab_size", "d_model"), longest)
+    limits |= dict.fromkeys(("encoder_layers", "decoder_layers"), len(weights))
+    limits["max_position_embeddings"] = POSITIONS
+    for name, limit in limits.items():
+        size = getattr(folder.config, name, None)
+        if size is not None and (not isinstance(size, int) or not 0 < size <= limit):
+            raise ValueError(
+                f"{folder.path}: its configuration has {name} {size!r:.40}, and its weights {limit} at most"
+            )
 
 
 def _files(path: Path) -> list[Path]:

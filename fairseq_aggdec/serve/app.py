@@ -239,9 +239,15 @@ class Service:
             job.told = tell(number)
         self.submit(jobs)
 
+        def ended(ending: asyncio.Task[list[Any]]) -> None:
+            _ = (
+                ending.cancelled() or ending.exception()
+            )  # where nobody reads on, nobody asks for it
+            said.put_nowait(("done", None))
+
         async def stream() -> AsyncIterator[str]:
             ending = asyncio.create_task(self.waited(request, jobs))
-            ending.add_done_callback(lambda _: said.put_nowait(("done", None)))
+            ending.add_done_callback(ended)
             try:
                 while (event := await said.get())[0] != "done":
                     yield _event(*event)

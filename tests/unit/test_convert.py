@@ -185,6 +185,15 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "sentencepiece.bpe.model").unlink(),
         "tokenizer .* cannot be read",
     ),
+    "NaN": (
+        lambda f: save(f, **{"model.encoder.layers.0.fc1.bias": torch.full((64,), torch.nan)}),
+        "fc1.bias holds numbers that are NaN",
+    ),
+    "giant vocabulary": (lambda f: edit(f, vocab_size=10**12), "has vocab_size 1000000000000"),
+    "giant width": (lambda f: edit(f, d_model=10**12), "has d_model 1000000000000"),
+    "giant depth": (lambda f: edit(f, encoder_layers=10**6), "has encoder_layers 1000000"),
+    "no layers": (lambda f: edit(f, decoder_layers=-1), "has decoder_layers -1"),
+    "many positions": (lambda f: edit(f, max_position_embeddings=10**10), "max_position_emb"),
     "no layer": (
         lambda f: drop(f, "model.encoder.layers.1.fc1.bias"),
         "lack encoder.layers.1.fc1.bias",
@@ -213,3 +222,14 @@ def test_languages_must_be_the_models(pair: tuple[str | None, str], tmp_path: Pa
     folders.make("mbart50", tmp_path / "hf")
     with pytest.raises(ValueError, match="--source-lang and --target-lang"):
         convert(tmp_path / "hf", tmp_path / "out", *pair)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/x", "a\nb", "", ".."])
+def test_a_language_is_no_path(name: str, tmp_path: Path) -> None:
+    """A downloaded tokenizer names the languages of Marian, and they name files."""
+    folders.make("marian", tmp_path / "hf")
+    path = tmp_path / "hf" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"source_lang": name}))
+    with pytest.raises(ValueError, match="is no name of a language"):
+        convert(tmp_path / "hf", tmp_path / "deep" / "out", None, None)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["hf"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import time
@@ -270,7 +271,7 @@ def test_a_full_queue_says_so(client: httpx.Client, gate: Gate) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_work_of_a_client_that_leaves_is_dropped(
-    client: httpx.Client, gate: Gate, stream: bool
+    client: httpx.Client, gate: Gate, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ThreadPoolExecutor(2) as pool, gate.closed():
         first = pool.submit(client.post, "/generate", json={"sentences": SENTENCES[0]})
@@ -285,6 +286,8 @@ def test_the_work_of_a_client_that_leaves_is_dropped(
         gate.open.set()
         assert first.result().status_code == last.result().status_code == 200
     assert gate.seen == [SENTENCES[:1], SENTENCES[4:5]]
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_an_answer_that_takes_too_long(translator: Translator, gate: Gate) -> None:
