@@ -143,7 +143,7 @@ def drafting() -> str:
     legend = (
         ("good", "drafted and accepted", 84),
         ("own bold", "[the model's own token]", 250),
-        ("muted out", "drafted and thrown away", 420),
+        ("muted out", "drafted and thrown away", 450),
     )
     parts += [text(x, y + 30, words, f"{kind} small") for kind, words, x in legend]
     counted = f"{shown.steps} calls of the decoder instead of {shown.tokens}"
