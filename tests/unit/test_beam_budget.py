@@ -15,8 +15,10 @@ from fairseq_aggdec.search.beam.budget import (
     FORETOLD,
     FORGET,
     GAIN_WEIGHT,
+    LEARN_AGAIN,
     LOOK_AGAIN,
     MOST,
+    PIECE,
     PRIOR_WEIGHT,
     PRIORS,
     TEXT,
@@ -66,7 +68,7 @@ def test_what_pays_by_the_cost_of_a_call(device: str, rows: int) -> None:
     budget = Budget(device, 5, foretells=True)
     shares = {(ALIKE, gap): 0.95 - 0.11 * gap for gap in range(LAST + 1)}
     shares |= {(FORETOLD, gap): 0.9 - 0.2 * gap for gap in range(LAST_FORETOLD + 1)}
-    plan = taught(budget, {**shares, (TEXT, 0): 0.9}).plan(rows)
+    plan = taught(budget, {**shares, (TEXT, 0): 0.9, (PIECE, 0): 0.0}).plan(rows)
     saved = USUAL_OF_SEARCH[device] / (rows * 5)
     found = means(budget)
     assert {guess: found[guess] for guess in shares} == pytest.approx(shares, abs=0.1)
@@ -111,10 +113,11 @@ def test_kinds_are_learned_apart() -> None:
 
 
 def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
-    budget, words = taught(Budget("cpu", 5), {(TEXT, 0): 0.0}), []
+    budget, words = taught(Budget("cpu", 5), {(TEXT, 0): 0.0, (PIECE, 0): 0.0}), []
     for budget.batches in range(1, 2 * TRIAL + 1):
         words.append(budget.plan(1).text)
     assert words == 2 * [1, *[0] * (TRIAL - 1)]
+    assert budget.plan(1).piece == 0
     assert taught(Budget("cpu", 5), {(TEXT, 0): 1.0}).plan(1).text == MOST["cpu"]
 
 
@@ -208,3 +211,21 @@ def test_batches_without_a_search_ahead_teach_nothing() -> None:
     before = budget.gain.mean
     budget.gained([])
     assert (budget.gain.mean, budget.gain.weight) == (before, GAIN_WEIGHT)
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.9, 0.97, 1.0])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_piece_is_as_long_as_its_last_token_is_worth_it(chance: float, rows: int) -> None:
+    """Every token is a copy if those before it are."""
+    budget = taught(Budget("cpu", 5), {(PIECE, 0): chance})
+    found, least = budget.chances[PIECE][0].mean, 1 / (1 + USUAL_OF_SEARCH["cpu"] / (rows * 5))
+    length = budget.plan(rows).piece
+    assert length <= MOST["cpu"]
+    assert length == 0 or found**length >= least
+    assert length == MOST["cpu"] or found ** (length + 1) < least
+
+
+def test_what_is_not_requested_is_looked_at_now_and_then() -> None:
+    budget = Budget("cpu", 5)
+    learn = [budget.plan(1).learn for _ in range(2 * LEARN_AGAIN)]
+    assert [call for call, asked in enumerate(learn, 1) if asked] == [LEARN_AGAIN, 2 * LEARN_AGAIN]

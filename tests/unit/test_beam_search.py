@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.search.beam import search as beam_search
-from fairseq_aggdec.search.beam.budget import ALIKE, FORETOLD, NOTHING_AHEAD, TEXT, Budget, Plan
+from fairseq_aggdec.search.beam.budget import (
+    ALIKE,
+    FORETOLD,
+    NOTHING_AHEAD,
+    PIECE,
+    TEXT,
+    Budget,
+    Plan,
+)
 from fairseq_aggdec.search.beam.rules import BeamStep, Prefix, SentenceRules, step
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import NOTHING, ROOT, Tree
@@ -55,12 +63,23 @@ def plain_search(model: Model) -> Finished:
     return finished[: rules.beam]
 
 
+class Words:
+    """A text that is known word by word: what follows a prefix is what follows its last word."""
+
+    def __init__(self, words: Sequence[int]):
+        self.beginning = list(words)
+
+    def behind(self, tree: Tree, node: int, most: int) -> list[int]:
+        words, last = self.beginning, tree.tokens[node]
+        return words[words.index(last) + 1 :][:most] if last in words else []
+
+
 def random_search(seed: int, text: bool) -> tuple[random.Random, Model, SentenceSearch]:
     chance = random.Random(seed)
     types = chance.randint(5, 12)
     rules = random_rules(chance, types)
     draft = [chance.randint(0, types - 1) for _ in range(12)] if text else []
-    return chance, Model(seed, types, rules), SentenceSearch(0, rules, Tree(EOS), draft)
+    return chance, Model(seed, types, rules), SentenceSearch(0, rules, Tree(EOS), Words(draft))
 
 
 def evaluate(search: SentenceSearch, model: Model, nodes: Sequence[int]) -> None:
@@ -88,9 +107,15 @@ def test_the_same_whatever_is_evaluated_ahead(kind: str, seed: int) -> None:
             if kind == "nothing":
                 plan = NOTHING_AHEAD
             elif kind == "everything predicted":
-                plan = Plan(most=99, text=99, farthest=10**6)
+                plan = Plan(most=99, text=99, farthest=10**6, piece=99)
             else:
-                plan = Plan(chance.randint(0, 30), chance.randint(0, 9), chance.randint(-1, 8))
+                plan = Plan(
+                    chance.randint(0, 30),
+                    chance.randint(0, 9),
+                    chance.randint(-1, 8),
+                    piece=chance.randint(0, 5),
+                    learn=chance.random() < 0.5,
+                )
             nodes = search.requests(plan)
             assert nodes[: len(search.missing)] == search.missing
             assert kind != "nothing" or nodes == search.missing
@@ -217,12 +242,12 @@ def test_the_budget_rests_where_looking_ahead_gains_nothing(kind: type[Model], p
     budget, calls, tokens = Budget("cpu", 3), 0, 0
     for budget.batches in range(1, 31):
         rules = SentenceRules(EOS, beam=3, limit=30, floor=25)
-        search = SentenceSearch(0, rules, Tree(EOS), TEXT_WORDS)
+        search = SentenceSearch(0, rules, Tree(EOS), Words(TEXT_WORDS))
         model = kind(budget.batches, 40, rules)
         while not search.done:
             evaluate(search, model, search.requests(budget.plan(1)))
         budget.gained(search.worth())
-        for guess, used in search.outcome():
+        for guess, used in search.learned():
             budget.observe(guess, used)
         if budget.batches > 20:
             calls, tokens = calls + search.calls, tokens + search.depth
@@ -248,7 +273,7 @@ def test_what_a_call_is_worth() -> None:
 
 def test_outcomes_tell_what_was_needed() -> None:
     rules = SentenceRules(EOS, beam=2, limit=6)
-    model, search = Model(5, 8, rules), SentenceSearch(0, rules, Tree(EOS), [4, 0, 0])
+    model, search = Model(5, 8, rules), SentenceSearch(0, rules, Tree(EOS), Words([4, 0, 0]))
     while not search.done:
         evaluate(search, model, search.requests(Plan(50, 3, 9)))
     outcome = search.outcome()
@@ -260,7 +285,7 @@ def test_outcomes_tell_what_was_needed() -> None:
 def test_a_plan_is_kept() -> None:
     """No more than so many prefixes, none that is farther behind, no longer a text."""
     rules = SentenceRules(EOS, beam=3, limit=12, floor=10)
-    model, search = Model(7, 9, rules), SentenceSearch(0, rules, Tree(EOS), [4] * 9)
+    model, search = Model(7, 9, rules), SentenceSearch(0, rules, Tree(EOS), Words([4] * 9))
     assert len(search.requests(Plan(7, 5, 8))) == 1 + 5
     evaluate(search, model, [ROOT])
     while not search.done:
@@ -272,10 +297,71 @@ def test_a_plan_is_kept() -> None:
 
 def test_no_numbers_where_the_search_needs_them() -> None:
     rules = SentenceRules(EOS, beam=2, limit=6)
-    search = SentenceSearch(4, rules, Tree(EOS), [4, 5])
+    search = SentenceSearch(4, rules, Tree(EOS), Words([4, 5]))
     nodes = search.requests(Plan(9, 9, 9))
     search.tree.broken.update(nodes)
     search.receive(nodes, [NOTHING] * len(nodes))
     with pytest.raises(NonFiniteError) as caught:
         search.advance()
     assert caught.value.row == 4
+
+
+class Jumping(Model):
+    """Copies pieces of a text: ten words, then ten of elsewhere."""
+
+    def row(self, words: Sequence[int]) -> Row:
+        row = super().row(words)
+        place = len(words)
+        row[4 + (place + 37 * (place // 10)) % 300] = -0.02
+        return row
+
+
+def jumped(pieces: bool) -> tuple[SentenceSearch, Budget]:
+    """The search of one long output, and what its budget has learned while it went on."""
+    budget = Budget("cpu", 3)
+    rules = SentenceRules(EOS, beam=3, limit=120, floor=118)
+    model = Jumping(3, 304, rules)
+    text = Words(list(range(4, 304))) if pieces else None
+    search, budget.batches = SentenceSearch(0, rules, Tree(EOS), text), 1
+    while not search.done:
+        evaluate(search, model, search.requests(budget.plan(1)))
+        for guess, used in search.learned():
+            budget.observe(guess, used)
+    assert finished(search) == plain_search(model)
+    return search, budget
+
+
+def test_a_text_is_drafted_wherever_the_search_stands_in_it() -> None:
+    search, _ = jumped(pieces=True)
+    assert search.calls < 0.5 * jumped(pieces=False)[0].calls
+    assert len(search.tree.used) > 0.7 * search.tree.places
+
+
+def test_a_text_that_is_no_good_is_given_up_within_a_sentence() -> None:
+    """And is looked at later for nothing: whether a token would have been right is known without evaluating it."""
+    budget, rules = Budget("cpu", 3), SentenceRules(EOS, beam=3, limit=300, floor=299)
+    search = SentenceSearch(0, rules, Tree(EOS), Words(list(range(4, 40))))
+    model = Unlike(7, 40, rules)
+    budget.batches, lengths = 1, list[int]()
+    while not search.done:
+        lengths.append(len([node for node, guess in search.ahead.items() if guess[0] == PIECE]))
+        evaluate(search, model, search.requests(budget.plan(1)))
+        for guess, used in search.learned():
+            budget.observe(guess, used)
+    assert len(lengths) > 200
+    assert lengths[-1] == lengths[60]  # the last 140 calls drafted none
+    assert budget.plan(1).piece == 0
+
+
+def test_a_text_that_becomes_good_is_found_out_for_nothing() -> None:
+    budget = Budget("cpu", 3)
+    for _ in range(300):
+        budget.observe((PIECE, 0), used=False)
+    assert budget.plan(1).piece == 0
+    rules = SentenceRules(EOS, beam=3, limit=2, floor=0)
+    search = SentenceSearch(0, rules, Tree(EOS), Words([4, 5, 6]))
+    evaluate(search, NearCopy(3, 40, rules), search.requests(NOTHING_AHEAD))
+    search.text = Words([search.tree.tokens[search.active[0][1]], 7])
+    asked = search.requests(Plan(80, 0, -1, learn=True))
+    assert asked == search.missing
+    assert [guess for _, guess in search.waiting][:1] == [(PIECE, 0)]

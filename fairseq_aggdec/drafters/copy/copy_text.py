@@ -82,14 +82,7 @@ class CopyText:
 
     def _occurrence(self) -> int | None:
         assert self.automaton is not None
-        if self.length == 0:
-            return None
-        first = self.automaton.end[self.state]
-        if self.automaton.count[self.state] == 1 or self.match == "longest":
-            return first
-        if self.match == "unique":
-            return None
-        return self._next_occurrence(first)
+        return occurrence(self.automaton, (self.state, self.length), self.match, self.copied)
 
     def _replaced(self, cursor: int) -> int | None:
         """Where the output stands if its last token replaced the rejected one.
@@ -102,12 +95,29 @@ class CopyText:
         self.guessed = place + 1 < len(self.tokens)
         return place if self.guessed else None
 
-    def _next_occurrence(self, first: int) -> int:
-        """The first occurrence of the matched suffix after the last copied token (``recent``)."""
-        assert self.automaton is not None
-        ends = self.automaton.occurrences(self.state)
-        later = bisect_right(ends, self.copied)
-        return ends[later] if later < len(ends) else first
+
+def occurrence(
+    automaton: SuffixAutomaton, found: tuple[int, int], match: str, copied: int
+) -> int | None:
+    """Where the longest suffix of an output that occurs in a text ends there, None for nowhere.
+
+    Args:
+        automaton: of the text.
+        found: state and length of that suffix.
+        match: which occurrence counts, see :class:`CopyText`.
+        copied: index of the last token that was copied.
+    """
+    state, length = found
+    if length == 0:
+        return None
+    first = automaton.end[state]
+    if automaton.count[state] == 1 or match == "longest":
+        return first
+    if match == "unique":
+        return None
+    ends = automaton.occurrences(state)
+    later = bisect_right(ends, copied)
+    return ends[later] if later < len(ends) else first
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

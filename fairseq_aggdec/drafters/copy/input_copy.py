@@ -14,6 +14,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.copy_account import CopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
+from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
@@ -70,12 +71,9 @@ class CopyDrafter(DeviceDrafter):
         """The text of each sentence of a batch as :class:`CopyText` takes it."""
         raise NotImplementedError
 
-    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
-        """The text of each sentence for beam search: its tokens up to the first that must not be drafted."""
-        return [
-            tokens[: tokens.index(NEVER_DRAFTED)] if NEVER_DRAFTED in tokens else tokens
-            for tokens in map(list, self.copied(sample))
-        ]
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[CopyPaths]:
+        """The text of each sentence for beam search."""
+        return [CopyPaths(tokens, self.eos, self.match) for tokens in self.copied(sample)]
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.

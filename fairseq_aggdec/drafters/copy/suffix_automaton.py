@@ -77,6 +77,11 @@ class SuffixAutomaton:
         self._occurrences[state] = sorted(found)
         return self._occurrences[state]
 
+    def wholes(self) -> list[int]:
+        """The state of the sequence up to each of its tokens."""
+        states = [state for state in range(1, len(self.whole)) if self.whole[state]]
+        return sorted(states, key=self.end.__getitem__)
+
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
         """The longest suffix of (matched text + ``token``) that is a substring.
 

@@ -14,6 +14,7 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
+from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
@@ -48,7 +49,7 @@ class WriterDrafter(CopyDrafter):
         follow(self.model, verifier)
         super().start(sample, verifier, state)
 
-    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[Sequence[int]]:
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[CopyPaths]:
         follow(self.model, verifier)
         return super().texts_of(sample, verifier)
 

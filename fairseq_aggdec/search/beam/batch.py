@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.options.options import Options
-from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Plan
+from fairseq_aggdec.search.beam.budget import NOTHING_AHEAD, Guess, Plan
 from fairseq_aggdec.search.beam.rules import Table
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tables import best_tokens
@@ -35,6 +35,7 @@ class BeamSearch:
         foretell: is shown the searches and what was said after a call whose plan asks for it, see
             :class:`~fairseq_aggdec.search.beam.generator.Foreteller`.
         watch: is shown the searches after every call.
+        observe: is told why prefixes were thought to be needed, and whether they were, as soon as that is known.
     """
 
     rows: list[SentenceSearch]
@@ -43,6 +44,7 @@ class BeamSearch:
     device: torch.device
     foretell: Callable[[Sequence[SentenceSearch], Said], None] | None = None
     watch: Callable[[Sequence[SentenceSearch]], None] | None = None
+    observe: Callable[[Guess, bool], None] | None = None
 
     def ask(self) -> TreeWindow:
         """The requested prefixes of every sentence; one copy to the device."""
@@ -91,6 +93,9 @@ class BeamSearch:
         for search, nodes, found in zip(self.rows, self.requests, tables, strict=True):
             search.receive(nodes, found)
             search.advance()
+            if self.observe is not None:
+                for guess, used in search.learned():
+                    self.observe(guess, used)
         if self.watch is not None:
             self.watch(self.rows)
         if self.foretell is not None and self.planned.foretold >= 0:

@@ -7,6 +7,7 @@ not costs 1. So it is worth its while where its chance is at least 1 / (1 + c / 
 what became of the prefixes before, by how far behind the best hypothesis they were predicted to be.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,13 +28,17 @@ GAIN, GAIN_WEIGHT, GAIN_FORGET = 2.0, 5.0, 0.95
 # Where looking ahead does not pay, it is tried in one of LOOK_AGAIN batches. Earlier gains then fade as over FADE_AGAIN
 # batches, to a half: a trial must tell whether the text has changed.
 LOOK_AGAIN, FADE_AGAIN = 32, 14
+# What is not requested is looked at in one of so many calls: whether it would have been needed is known for nothing.
+LEARN_AGAIN = 16
 # Weight of what is believed at first, in prefixes.
 PRIOR_WEIGHT = 10.0
-# Why a prefix may be needed, and what is believed of it: it is of the text; it is read by the search ahead over tables
+# Why a prefix may be needed, and what is believed of it: it is of the text that a sentence begins with; it is a token
+# of a text behind a copied one; it is read by the search ahead over tables
 # of prefixes that are alike, or over foretold ones, by nats behind the best hypothesis (0 to 1, 1 to 2, ...).
-TEXT, ALIKE, FORETOLD = "text", "alike", "foretold"
+TEXT, PIECE, ALIKE, FORETOLD = "text", "piece", "alike", "foretold"
 PRIORS = {
     TEXT: (0.5,),
+    PIECE: (0.9,),
     ALIKE: (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1),
     FORETOLD: (0.7, 0.5, 0.3, 0.1),
 }
@@ -54,11 +59,13 @@ class Plan:
 
     Attributes:
         most: prefixes per sentence.
-        text: how many tokens of a text to draft.
+        text: how many tokens of a text to draft at the beginning.
         farthest: nats behind the best hypothesis, as a whole number, up to which a prefix that is like another is worth
             it; -1: none is.
         foretold: like ``farthest``, for prefixes behind foretold tables.
         prefix_cost: what a prefix of each sentence costs beside a call, as a share of the call; 0 if not counted.
+        piece: how many tokens of a text to draft wherever the search stands later.
+        learn: find out what would have been needed, also where nothing is requested.
     """
 
     most: int
@@ -66,6 +73,8 @@ class Plan:
     farthest: int
     foretold: int = -1
     prefix_cost: float = 0.0
+    piece: int = 0
+    learn: bool = False
 
 
 NOTHING_AHEAD = Plan(0, 0, -1)
@@ -90,7 +99,7 @@ class Budget:
         self.prefixes_count = PREFIXES_COUNT.get(device_type, PREFIXES_COUNT["cuda"])
         self.gains: dict[int, Fading] = {}
         self.beam, self.batches, self.foretells = beam, 0, foretells
-        self._batch, self._size = -1, 0
+        self._batch, self._size, self._calls = -1, 0, 0
         self.chances = {
             why: [Fading(FORGET, p, PRIOR_WEIGHT) for p in priors] for why, priors in PRIORS.items()
         }
@@ -101,13 +110,25 @@ class Budget:
             self._batch, self._size = self.batches, rows.bit_length()
         least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
         trial = self.batches % TRIAL == 1
-        text = self.most if self._farthest(TEXT, least) == 0 else int(trial)
+        self._calls += 1
+        piece = self._copied(least)
+        learn = self._calls % LEARN_AGAIN == 0
         foretold = -1
         if self.foretells:
             foretold = max(self._farthest(FORETOLD, least), 0 if trial else -1)
         alike = self._farthest(ALIKE, least) if self.looks else -1
         prefix_cost = rows / self.call_cost if self.prefixes_count else 0.0
-        return Plan(self.most, text, alike, foretold, prefix_cost)
+        text = self.most if self._farthest(TEXT, least) == 0 else piece or int(trial)
+        return Plan(self.most, text, alike, foretold, prefix_cost, piece, learn and self.looks)
+
+    def _copied(self, least: float) -> int:
+        """How many tokens of a text are worth it: each is needed if it is a copy, as those before it are."""
+        chance = self.chances[PIECE][0].mean
+        if chance < least:
+            return 0
+        return min(
+            self.most, int(math.log(least) / math.log(chance)) if chance < 1.0 else self.most
+        )
 
     @property
     def gain(self) -> Fading:

@@ -14,14 +14,14 @@ from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import Ending, SentenceSearch
+from fairseq_aggdec.search.beam.search import Ending, SentenceSearch, Text
 from fairseq_aggdec.search.beam.tree import Tree
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import Said
 
-# A batch and the verifier -> the tokens of each sentence's text.
-Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Sequence[int]]]
+# A batch and the verifier -> the text of each sentence.
+Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Text]]
 
 
 class Foreteller(Protocol):
@@ -85,17 +85,16 @@ class BeamGenerator(CachedGenerator):
             batch.source.device,
             self._foretell if self.foreteller is not None else None,
             self.watch,
+            self.budget.observe,
         )
         decode(self.verifier, search_of_all, self.counters)
         for search in searches:
             search.count(self.counters)
-            for guess, used in search.outcome():
-                self.budget.observe(guess, used)
         self.budget.gained([worth for search in searches for worth in search.worth()])
         return searches
 
     def _searches(self, batch: Batch, limits: Limits) -> list[SentenceSearch]:
-        texts: Sequence[Sequence[int]] = [()] * len(limits.ends)
+        texts: Sequence[Text | None] = [None] * len(limits.ends)
         if self.texts is not None:
             texts = self.texts(batch.sample, self.verifier)
         return [
