@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
+from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.search.beam.budget import Plan
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from tests.equality.test_cached_decoder import OTHERS, VARIANTS
@@ -261,11 +262,12 @@ class Adversary:
         pass
 
 
-def rotten(sample: Any, verifier: Any) -> list[list[int]]:
+def rotten(sample: Any, verifier: Any) -> list[CopyPaths]:
     """Texts that are wrong in every way: random words, ends, padding, unknown words."""
     chance = random.Random(1)
     rows = len(sample["net_input"]["src_tokens"])
-    return [[chance.randrange(0, WORDS + 4) for _ in range(60)] for _ in range(rows)]
+    texts = [[chance.randrange(0, WORDS + 4) for _ in range(60)] for _ in range(rows)]
+    return [CopyPaths(text, 2, "aligned") for text in texts]
 
 
 @pytest.mark.parametrize("texts", [rotten, None])

@@ -18,6 +18,7 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.replay import force_length
 from fairseq_aggdec.bench.timing import System
+from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.search.beam.batch import BeamSearch
 from fairseq_aggdec.search.beam.budget import Budget, Guess
 from fairseq_aggdec.search.beam.generator import BeamGenerator
@@ -39,7 +40,7 @@ class SearchRecord:
 
     Attributes:
         record: the sentence and its source.
-        text: what its first call drafted.
+        text, match: what it drafted from, and how, see ``CopyPaths``.
         limit: maximum length.
         rows: output tokens of a prefix -> what was found out about it.
         steps: of the search.
@@ -48,6 +49,7 @@ class SearchRecord:
 
     record: Record
     text: list[int] = field(default_factory=list)
+    match: str = ""
     limit: int = 0
     rows: dict[tuple[int, ...], Sequence[float]] = field(default_factory=dict)
     steps: int = 0
@@ -65,7 +67,7 @@ def record_searches(session: Session, beam: int, limit: int | None) -> list[Sear
 
     def keep_texts(sample: Any, verifier: Any) -> Any:
         copied = texts(sample, verifier)
-        found[-1].text = list(copied[0])
+        found[-1].text, found[-1].match = copied[0].tokens[1:], copied[0].match
         return copied
 
     class Recording(BeamSearch):
@@ -98,7 +100,8 @@ def replayed(session: Session, beam: int, records: Sequence[SearchRecord]) -> Sy
             known = [current[0].rows[tuple(tree.words(node))] for node in self.requests[0]]
             return super().tables(torch.tensor(known))
 
-    generator.texts = lambda sample, verifier: [current[0].text]
+    eos = generator.eos
+    generator.texts = lambda sample, verifier: [CopyPaths(current[0].text, eos, current[0].match)]
     generator.search_type = Replayed
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
