@@ -240,3 +240,20 @@ def test_every_option_is_read_or_announced(
         assert name in vars(watched)["seen"], f"{option} is neither read nor announced"
         read += 1
     assert read or decoding in ("stock", "lattice") or source in WRITTEN
+
+
+@pytest.mark.parametrize("name", ["low_memory", "no_weight_packing", "draft_int8", "no_graphs"])
+@pytest.mark.parametrize("value", [0, "0", "false", "False", None])
+def test_a_switch_that_a_caller_turns_off(name: str, value: Any) -> None:
+    assert read_settings({name: value}) == Settings()
+
+
+@pytest.mark.parametrize("value", ["x", 2.5, [2]])
+@pytest.mark.parametrize("name", ["strict", "shortlist", "top_k", "dedup"])
+def test_what_is_no_whole_number_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} .*: give a whole number"):
+        read_settings({name: value})
+
+
+def test_no_acceptance_is_the_exact_one() -> None:
+    assert read_settings({"acceptance": None}) == Settings()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairseq_aggdec.methods.options.rule import LEAST, PARAMETERS, check_least
-from fairseq_aggdec.methods.options.variants import VARIANTS, typed_value
+from fairseq_aggdec.methods.options.variants import VARIANTS, as_number, as_switch, typed_value
 
 if TYPE_CHECKING:
     from fairseq_aggdec.methods.options.settings import Settings
@@ -62,6 +62,8 @@ def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
         ValueError: a value that the option does not take, or that contradicts a new name.
     """
     said = "--" + old.name.replace("_", "-")
+    if old.default is False and not as_switch(value, f"{said} {value}"):
+        return
     logger.debug("%s is now %s", said, old.now)
     if old.name in LEAST:
         _fold_rule(settings, old.name, value, said, given)
@@ -103,7 +105,7 @@ def _today(settings: Settings, old: OldName, value: Any, said: str) -> tuple[str
 def _fold_rule(settings: Settings, name: str, value: Any, said: str, given: set[str]) -> None:
     """Takes a parameter of the acceptance rule over."""
     rule = settings.acceptance
-    typed = type(getattr(rule, name))(value)
+    typed = as_number(type(getattr(rule, name)), value, f"{said} {value}")
     check_least(name, typed, f"{said} {value}: it")
     if name in given and getattr(rule, name) != typed:
         raise ValueError(f"{said} {value} contradicts --acceptance {rule}: give --acceptance only")

@@ -7,7 +7,12 @@ from typing import Any
 
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES, fold
 from fairseq_aggdec.methods.options.rule import Rule, read_rule
-from fairseq_aggdec.methods.options.variants import VARIANTS, read_variants
+from fairseq_aggdec.methods.options.variants import (
+    VARIANTS,
+    as_number,
+    as_switch,
+    read_variants,
+)
 
 INT8 = ("none", "drafts", "all")
 
@@ -109,11 +114,11 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
         value = lookup(cfg, name)
         if name.replace("_", "-") in VARIANTS or value is None or name == "acceptance":
             continue
-        value = _int8(value) if name == "int8" else _typed(getattr(plain, name), value)
+        value = _int8(value) if name == "int8" else _typed(name, getattr(plain, name), value)
         if value != getattr(plain, name):
             setattr(settings, name, value)
             settings.said[name] = spelling(name)
-    settings.acceptance, given_by_rule = read_rule(str(lookup(cfg, "acceptance", "exact")))
+    settings.acceptance, given_by_rule = read_rule(str(lookup(cfg, "acceptance") or "exact"))
     if settings.acceptance != Rule():
         settings.said["acceptance"] = "--acceptance"
     for key, value in read_variants(str(lookup(cfg, "variant") or "")).items():
@@ -128,13 +133,14 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
     return settings
 
 
-def _typed(default: Any, value: Any) -> Any:
+def _typed(name: str, default: Any, value: Any) -> Any:
     """A value in the type of the default; a text where that is None."""
-    return (
-        str(value)
-        if default is None
-        else type(default)(str(value) if isinstance(default, str) else value)
-    )
+    said = f"{spelling(name)} {value}"
+    if isinstance(default, bool):
+        return as_switch(value, said)
+    if isinstance(default, int | float):
+        return as_number(type(default), value, said)
+    return str(value)
 
 
 def _int8(value: Any) -> str | None:

@@ -125,8 +125,33 @@ def typed_value(key: str, value: Any, said: str) -> Any:
         if str(value) not in variant.choices:
             raise ValueError(f"{said}: choose {' or '.join(variant.choices)}")
         return str(value)
+    return as_number(type(variant.default), value, said)
+
+
+def as_number(kind: type, value: Any, said: str) -> Any:
+    """A value as a whole number or a number, whatever type the caller has it in.
+
+    Raises:
+        ValueError: it is none; the message begins with ``said``.
+    """
     try:
-        return type(variant.default)(value)
-    except ValueError:
-        kind = "a whole number" if isinstance(variant.default, int) else "a number"
-        raise ValueError(f"{said}: give {kind}") from None
+        found = kind(value)
+        if kind is int and isinstance(value, float) and found != value:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{said}: give {'a whole number' if kind is int else 'a number'}"
+        ) from None
+    return found
+
+
+def as_switch(value: Any, said: str) -> bool:
+    """Whether an option without a value is on: a truth value, or its text from a file.
+
+    Raises:
+        ValueError: another value.
+    """
+    switches = {"true": True, "1": True, "false": False, "0": False}
+    if str(value).lower() not in switches:
+        raise ValueError(f"{said}: give true or false")
+    return switches[str(value).lower()]
