@@ -18,6 +18,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.api.calls import Call, Own, answering, check_call
+from fairseq_aggdec.api.languages import Languages
 from fairseq_aggdec.api.scoring import add_attention, score_batch
 from fairseq_aggdec.api.text import Codec, refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
@@ -84,10 +85,11 @@ class Decoder:
         self.longest, self.longest_target = utils.resolve_max_positions(
             task.max_positions(), *(model.max_positions() for model in self.models)
         )
-        self.decoding = str(task.cfg.decoding)
+        self.decoding = str(task.settings.decoding)
         self.own = Own.of(self.decoding, generator)
         # Of source and target; a configuration takes long to say it.
-        self.languages = str(task.cfg.source_lang), str(task.cfg.target_lang)
+        self.speech = Languages(task)
+        self.languages = self.speech.own
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
@@ -136,10 +138,29 @@ class Decoder:
             beside: the prefix (P,) and the draft (T,) of each sentence, int64, empty where it has none; nothing: none
                 has any.
         """
-        call, found = call or Call(), dict[int, list[Hypothesis]]()
+        call = call or Call()
         self.check(call)
-        generator = self._generator_for(call)
         beside = beside or [(NOTHING, NOTHING)] * len(tokens)
+        if self.speech.all is None:
+            return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
+        with (
+            self.alone(),
+            self.speech.of(call),
+        ):  # all batches in one turn: others have other languages
+            return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
+
+    def _decode_all(
+        self,
+        tokens: Sequence[Tensor],
+        numbers: Sequence[int],
+        batch_size: int | None,
+        max_tokens: int | None,
+        call: Call,
+        beside: Sequence[tuple[Tensor, Tensor]],
+    ) -> list[list[Hypothesis]]:
+        """As :meth:`decode_tokens`, in the languages that the task has now."""
+        found: dict[int, list[Hypothesis]] = {}
+        generator = self._generator_for(call)
         # In stock fairseq the minimum length does not hold for a sentence while another of its batch has a prefix.
         for _, group in itertools.groupby(
             sorted(range(len(tokens)), key=lambda i: len(beside[i][0])),
@@ -171,7 +192,7 @@ class Decoder:
             given = self._texts(generator, [draft.tolist() for _, draft in beside])
             with answering(generator, call, given, watcher):
                 found = self.task.inference_step(
-                    generator, self.models, sample, prefix_tokens=prefix if prefix.numel() else None
+                    generator, self.models, sample, prefix_tokens=self.speech.prefix(prefix)
                 )
             found = [ranked[:most] for ranked in found]
             if call.attention:
@@ -219,6 +240,9 @@ class Decoder:
     def _generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
         own = self.generator
+        if call.target_lang not in (None, self.languages[1]):
+            beam = call.beam or self.own.beam
+            return self.speech.generator(self.models, self.generation, beam)
         alike = call.beam is None or (call.beam == 1) == (self.own.beam == 1)
         if alike or self.decoding != "beam" or type(own) is SequenceGenerator:
             return own
@@ -235,10 +259,7 @@ class Decoder:
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` in one sentence for what this translator cannot do."""
         check_call(call, self.own)
-        for name, own in zip(("source_lang", "target_lang"), self.languages, strict=True):
-            asked = getattr(call, name)
-            if asked not in (None, own):
-                raise ValueError(f"{name}={asked!r}: this model has {own!r} only")
+        self.speech.check(call)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -280,7 +301,7 @@ class Decoder:
             return None
         given = self._given.get(id(generator))
         if given is None:
-            given = GivenTexts(self.task.cfg, self.task.target_dictionary.eos())
+            given = GivenTexts(self.task.settings, self.task.target_dictionary.eos())
             self._given[id(generator)] = given
         given.texts_given = drafts
         return given
@@ -340,12 +361,13 @@ class Decoder:
     def _symbols(self, tokens: Sequence[int]) -> tuple[str, ...]:
         target = self.task.target_dictionary
         eos = target.eos()
-        return tuple([target[token] for token in tokens if token != eos])
+        return tuple([target[token] for token in tokens if token not in (eos, *self.speech.tags)])
 
     def _text(self, tokens: Sequence[int]) -> str:
         """Target tokens -> text."""
         target = self.task.target_dictionary
         ignored = getattr(self.generator, "symbols_to_strip_from_output", {target.eos()})
+        ignored = {*ignored, *self.speech.tags}
         line = target.string(tokens, self.post_process, extra_symbols_to_ignore=ignored)
         return self.codec.decode(line)
 

@@ -19,13 +19,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.api.decoding import best_device
+from fairseq_aggdec.api.languages import first_pair, make_task
 from fairseq_aggdec.api.text import Codec, make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
-from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
+from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def from_pretrained(
     _set(cfg.task, "drafter_path", None if drafter_path is None else os.fspath(drafter_path))
     cfg.common.bf16 = precision is torch.bfloat16
     place = _device(device)
-    task = TranslationAggdecTask.setup_task(cfg.task)
+    task = make_task(cfg, states[0], _trained(saved))
     task.summary_at_exit = True  # who calls from Python asks for the summary
     models = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
     if precision is torch.float16:
@@ -190,8 +191,7 @@ def make_config(
         cfg.task = OmegaConf.structured(TranslationAggdecConfig)
     cfg.common_eval.path = os.pathsep.join(paths)
     cfg.task.data = data
-    trained = saved.get("task") or {}
-    trained = trained if isinstance(trained, Mapping) else vars(trained)
+    trained = _trained(saved)
     for name in OF_THE_CHECKPOINT:
         if trained.get(name) is not None:
             cfg.task[name] = trained[name]
@@ -208,12 +208,21 @@ def make_config(
     return cfg
 
 
+def _trained(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of the task that a checkpoint was trained with."""
+    task = saved.get("task") or {}
+    return task if isinstance(task, Mapping) else vars(task)
+
+
 def _languages(
     data: str, trained: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[str, str]:
     source, target = (
         options.get(name) or trained.get(name) for name in ("source_lang", "target_lang")
     )
+    if source is None or target is None:
+        first = first_pair(trained)
+        source, target = source or first[0], target or first[1]
     if source is None or target is None:
         source, target = data_utils.infer_language_pair(split_paths(data)[0])
     if source is None or target is None:
