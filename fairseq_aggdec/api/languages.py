@@ -69,6 +69,9 @@ class Languages:
         self._generators: dict[tuple[str, bool], Any] = {}
         if task.kind == MANY:
             self.all = list(task.langs)
+            # fairseq has read those of two languages; all languages of such a task share one.
+            for language in self.all:
+                task.data_manager.dicts.setdefault(language, task.target_dictionary)
             tags = [self._tag(language) for language in self.all]
             self.tags = {tag for tag in tags if tag is not None}
 

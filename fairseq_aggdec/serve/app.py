@@ -117,11 +117,12 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def languages(self, request: Request) -> Response:
-        return JSONResponse(libre.languages(*self.translator.languages))
+        return JSONResponse(libre.languages(self.translator.languages, self.translator.speech.all))
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
-        asked = libre.read(await self.fields(request), self.translator.languages)
+        own = self.translator
+        asked = libre.read(await self.fields(request), own.languages, own.speech.all)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
         jobs = [Job(line, options) for line in asked.lines if line.strip()]

@@ -9,12 +9,12 @@ from typing import Any
 from fairseq_aggdec.serve.errors import Refused
 
 
-def languages(source: str, target: str) -> list[dict[str, Any]]:
-    """What ``/languages`` says."""
-    found = [{"code": source, "name": source, "targets": [target]}]
-    if target != source:
-        found.append({"code": target, "name": target, "targets": []})
-    return found
+def languages(pair: tuple[str, str], several: Sequence[str] | None) -> list[dict[str, Any]]:
+    """What ``/languages`` says; ``pair`` and ``several`` as for :func:`read`."""
+    targets = {code: [pair[1]] if code == pair[0] else [] for code in pair}
+    if several is not None:
+        targets = {code: [other for other in several if other != code] for code in several}
+    return [{"code": code, "name": code, "targets": found} for code, found in targets.items()]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Asked:
         texts: what to translate. several: whether it came as a list.
         alternatives: other outputs that are wanted of each.
         detected: the source language was to be found out.
+        spoken: the languages of the call, where they are not the translator's own.
     """
 
     texts: Sequence[str]
@@ -33,6 +34,7 @@ class Asked:
     alternatives: int
     detected: bool
     api_key: object
+    spoken: dict[str, Any]
 
     @property
     def lines(self) -> list[str]:
@@ -42,9 +44,9 @@ class Asked:
     def options(self, beam: int) -> dict[str, Any]:
         """Of the call; ``beam`` is the translator's own, widened where more outputs are wanted."""
         if not self.alternatives:
-            return {"nbest": 1}
+            return {"nbest": 1} | self.spoken
         nbest = self.alternatives + 1
-        return {"nbest": nbest} | ({"beam": nbest} if nbest > beam else {})
+        return {"nbest": nbest} | self.spoken | ({"beam": nbest} if nbest > beam else {})
 
     def answer(self, found: Sequence[Sequence[str]]) -> dict[str, Any]:
         """The JSON for n-best lists of the lines that are not empty."""
@@ -70,8 +72,14 @@ class Asked:
         return made
 
 
-def read(body: dict[str, Any], pair: tuple[str, str]) -> Asked:
-    """The request of a body; ``pair`` are the languages of source and target.
+def read(
+    body: dict[str, Any], pair: tuple[str, str], several: Sequence[str] | None = None
+) -> Asked:
+    """The request of a body.
+
+    Args:
+        pair: the translator's own languages of source and target.
+        several: those that a call may ask for; None: its own only.
 
     Raises:
         Refused: 400, in LibreTranslate's words where it has some.
@@ -85,16 +93,20 @@ def read(body: dict[str, Any], pair: tuple[str, str]) -> Asked:
         raise Refused(400, "Invalid request: q must be a string or a list of strings")
     if body.get("format", "text") != "text":
         raise Refused(400, f"{body['format']} format is not supported")
-    for language, own in ((source, (pair[0], "auto")), (target, pair[1:])):
+    more = tuple(several or ())
+    for language, own in ((source, (pair[0], "auto", *more)), (target, (pair[1], *more))):
         if language not in own:
             raise Refused(400, f"{language} is not supported")
+    own_source = pair[0] if source == "auto" else source
+    differ = (own_source, target) != pair
     return Asked(
         texts,
         isinstance(q, list),
-        pair[0],
+        own_source,
         _alternatives(body.get("alternatives", 0)),
         source == "auto",
         body.get("api_key"),
+        {"source_lang": own_source, "target_lang": target} if differ else {},
     )
 
 

@@ -18,6 +18,7 @@ from tests.pipelines.making import (
     write_model,
     write_text,
 )
+from tests.serving import live
 
 TASK = "translation_multi_simple_epoch"
 STYLES = {
@@ -69,3 +70,22 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+def test_the_service_knows_the_languages(tmp_path: Path) -> None:
+    data = write_text(tmp_path, ["de", "en", "fr"])
+    flags = shlex.split("--langs de,en,fr --lang-pairs de-en,en-fr --decoder-langtok")
+    path = write_model(tmp_path / "model.pt", data, TASK, "transformer", *flags, *SIZES)
+    model = from_pretrained(path, data, beam=2, max_len_b=14)
+    line = sentences()[0]
+    with live(model) as client:
+        said = client.get("/languages").json()
+        assert said[0] == {"code": "de", "name": "de", "targets": ["en", "fr"]}
+        assert [one["code"] for one in said] == ["de", "en", "fr"]
+        for source, target in (("de", "en"), ("en", "fr"), ("fr", "de")):
+            body = {"q": line, "source": source, "target": target}
+            found = client.post("/translate", json=body).json()
+            (expected,) = model.translate([line], source_lang=source, target_lang=target)
+            assert found == {"translatedText": expected}
+        body = {"q": line, "source": "de", "target": "uk"}
+        assert client.post("/translate", json=body).status_code == 400
