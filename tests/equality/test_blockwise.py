@@ -364,7 +364,8 @@ def test_refusals_name_the_option() -> None:
     assert "needs a model with block heads" in refusal(make_task("blockwise"), [plain])
     assert "--path names several" in refusal(make_task("blockwise"), [model, model])
     assert "--block-size 9" in refusal(make_task("blockwise", block_size=9), [model])
-    assert "--top-k 0" in refusal(make_task("blockwise", acceptance="top-k", top_k=0), [model])
+    with pytest.raises(ValueError, match="--top-k 0"):
+        make_task("blockwise", acceptance="top-k", top_k=0)
     assert "needs a task whose symbols are numbers" in refusal(
         make_task("blockwise", acceptance="distance"), [model]
     )

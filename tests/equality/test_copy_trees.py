@@ -145,6 +145,11 @@ def test_relaxed_acceptance_keeps_the_limits(copier: Any, least: int) -> None:
 
 
 def test_a_block_size_is_none_of_copies(copier: Any) -> None:
-    for options in ({"block_size": "auto"}, {"decoding": "beam", "draft_nodes": "9"}):
-        task = make_task(**{"decoding": "iad", **options})
-        assert task.build_generator([copier], generation_options()).drafter.trees is None
+    task = make_task("iad", block_size="auto")
+    assert task.build_generator([copier], generation_options()).drafter.trees is None
+
+
+def test_beam_1_reads_the_size_of_a_tree(copier: Any) -> None:
+    for options in ({"draft_tree": "9"}, {"draft_nodes": "9"}):
+        task = make_task("beam", **options)
+        assert task.build_generator([copier], generation_options()).drafter.trees is not None
