@@ -1,22 +1,12 @@
-"""The table of methods. A new method is one file and one line here."""
+"""The table of methods. A new method is one file and its name here."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
-from fairseq_aggdec.methods import (
-    beam,
-    blockwise,
-    gad,
-    greedy,
-    iad,
-    interleaved,
-    lattice,
-    nar,
-    stock,
-)
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.search.drafter import Drafter
@@ -24,9 +14,20 @@ from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
 
+# A file of this room for each method, in the order in which --help names them.
+NAMES = (
+    "beam",
+    "stock",
+    "greedy",
+    "iad",
+    "gad",
+    "nar",
+    "blockwise",
+    "interleaved",
+    "lattice",
+)
 METHODS: dict[str, Method] = {
-    module.METHOD.name: module.METHOD
-    for module in (beam, stock, greedy, iad, gad, nar, blockwise, interleaved, lattice)
+    name: import_module(f"fairseq_aggdec.methods.{name}").METHOD for name in NAMES
 }
 # Methods of the loop with a verifier.
 SHORTLISTED = [name for name, one in METHODS.items() if "shortlist" in one.reads(Settings(name))]
