@@ -110,7 +110,7 @@ def sentences() -> list[str]:
         f"[{lists:,} n-best lists](docs/results/equality.md)",
         f"[{rounded['sentences']:,} corrections](docs/results/int8-quality-ua_gec-test.md) "
         f"{rounded['differ']['beam5']} differ",
-        f"F0.5 moved by {abs(moved):.1f} points",
+        f"F0.5 rose by {abs(moved):.1f} points",
         f"{count} test sentences",
         f"{ours} of these {count} translations differ from fairseq's (CTranslate2 int8: {other})",
     ]
