@@ -4,8 +4,8 @@ A batch has three parts. *Start*: until the first window is verified, the first 
 the second to the last. *End*: what follows the last, when the hypotheses are made. What models need once (weights side
 by side, tables of positions, captured graphs) is done in batches before, of the same sentences.
 
-No clock decides what is drafted, so two counts of a case have the same host waits. The clock only decides whether the
-host launches one iteration in vain at the end.
+No clock decides what is drafted, so two counts of a case have the same host waits. Measured times only decide how far
+the host runs ahead: whether one iteration is launched in vain, and when rows move to a smaller grid.
 """
 
 from __future__ import annotations
