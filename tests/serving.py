@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import Codec
-from fairseq_aggdec.serve.app import Service, Settings
+from fairseq_aggdec.serve.app import Service, ServiceSettings
 from tests.random_models import WORDS
 from tests.support import generation_options, make_model, make_task, random_sources
 
@@ -62,7 +62,7 @@ def live(
     translator: Translator, routes: Sequence[BaseRoute] = (), **settings: Any
 ) -> Iterator[httpx.Client]:
     """A client of a service that listens; ``routes`` are added to its own."""
-    service = Service(translator, Settings(**settings))
+    service = Service(translator, ServiceSettings(**settings))
     service.app.router.routes.extend(routes)
     config = uvicorn.Config(service.app, log_level="critical")
     server = uvicorn.Server(config)

@@ -26,7 +26,7 @@ from fairseq_aggdec.bulk.relevant import (
     relevant_options,
     text_options,
 )
-from fairseq_aggdec.bulk.translation import NAME, LineTranslator, Places
+from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, LineTranslator
 from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
 
@@ -72,7 +72,7 @@ def help_text() -> str:
     return parser.format_help()
 
 
-def refuse_pointless(cfg: DictConfig, places: Places) -> None:
+def refuse_pointless(cfg: DictConfig, places: BulkPlaces) -> None:
     """Options that have no meaning for a text are refused, not ignored."""
     generation = cfg.generation
     refused = {
@@ -111,7 +111,7 @@ def make_translator(session: Session) -> Translator:
     return Translator(task, session.models, generator, codec, cfg.generation.nbest, joined)
 
 
-def make_header(session: Session, index: text.Index, places: Places) -> dict[str, Any]:
+def make_header(session: Session, index: text.Index, places: BulkPlaces) -> dict[str, Any]:
     """What the output depends on: two processes with equal headers write equal outputs."""
     paths = [Path(path) for path in utils.split_paths(session.cfg.common_eval.path)]
     own = {
@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> None:
     sys.argv = ["aggdec-generate", *arguments]
     args = options.parse_args_and_arch(build_parser(), input_args=arguments)
     cfg = convert_namespace_to_omegaconf(args)
-    places = Places(args.input_file, args.output_file)
+    places = BulkPlaces(args.input_file, args.output_file)
     refuse_pointless(cfg, places)
     places.check()
     if args.launcher != workers.HERE:

@@ -48,7 +48,7 @@ JSON_LINES = ".jsonl"
 
 
 @dataclass(frozen=True)
-class Places:
+class BulkPlaces:
     """Where a text comes from and goes to.
 
     Attributes:
@@ -151,7 +151,7 @@ class LineTranslator:
         translator: model and method.
         batch_size, max_tokens: sentences, and tokens with padding, that are decoded together at most; None: any number.
         skip: lines that are too long for the model get an empty output; else they end the work.
-        json_lines: see :class:`Places`.
+        json_lines: see :class:`BulkPlaces`.
         longest_source: tokens, ``</s>`` included, to which sources are cut (``--truncate-source``); None: they are not.
     """
 
@@ -209,7 +209,7 @@ def finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def work(job: Job, places: Places, source: Text, translate: LineTranslator, seed: int) -> None:
+def work(job: Job, places: BulkPlaces, source: Text, translate: LineTranslator, seed: int) -> None:
     """Translates until all shards are there, and makes the output of them if nobody else does.
 
     Args:
@@ -247,7 +247,7 @@ def take_away(folder: Path, *patterns: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def merge(job: Job, places: Places) -> None:
+def merge(job: Job, places: BulkPlaces) -> None:
     """Puts the shards together: the output is whole when its name is there.
 
     Raises:
@@ -275,7 +275,7 @@ def merge(job: Job, places: Places) -> None:
     sync_folder(places.target.parent)
 
 
-def clean(job: Job, places: Places) -> None:
+def clean(job: Job, places: BulkPlaces) -> None:
     """Removes what the output was made of; header and digest stay: who comes later sees that all is done."""
     for number in range(job.shards):
         if not job.claims.holds(MERGE):  # the place may have another job by now

@@ -106,7 +106,7 @@ def show_differences(result: equality.Audit) -> None:
 
 
 @dataclass(frozen=True)
-class Variant:
+class AuditedVariant:
     """What is audited at a batch size: the method, or the loop with drafts of one kind and length."""
 
     name: str
@@ -123,12 +123,12 @@ class Variant:
         return ForcedDrafter(self.kind, self.length, types, outputs)
 
 
-def variants(args: argparse.Namespace, decoding: str, rest: str) -> list[Variant]:
+def variants(args: argparse.Namespace, decoding: str, rest: str) -> list[AuditedVariant]:
     """Every kind and length of draft asked for, or the method alone; ``rest`` ends their names."""
     if not args.drafts:
-        return [Variant(f"{decoding}, {rest}")]
+        return [AuditedVariant(f"{decoding}, {rest}")]
     return [
-        Variant(f"{decoding}, {kind} drafts of {length}, {rest}", kind, length)
+        AuditedVariant(f"{decoding}, {kind} drafts of {length}, {rest}", kind, length)
         for kind, length in itertools.product(args.drafts, args.draft_lengths)
     ]
 

@@ -146,7 +146,7 @@ def main(given: Sequence[str] | None = None) -> None:
         raise SystemExit(
             f"error: aggdec serve needs more packages: pip install {' '.join(missing)}"
         )
-    from fairseq_aggdec.serve.app import Service, Settings
+    from fairseq_aggdec.serve.app import Service, ServiceSettings
     from fairseq_aggdec.serve.running import run
 
     try:
@@ -160,7 +160,7 @@ def main(given: Sequence[str] | None = None) -> None:
         )
     except (TypeError, ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
-    settings = Settings(
+    settings = ServiceSettings(
         args.max_batch, args.max_wait_ms, args.max_queue, args.max_bytes, args.timeout, keys
     )
     logging.getLogger().setLevel(logging.WARNING)  # fairseq logs every dictionary

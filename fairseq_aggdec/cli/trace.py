@@ -130,14 +130,14 @@ BEAM = (
 
 
 @dataclass
-class Output:
+class TracedOutput:
     """Where a page goes, and the command that makes it."""
 
     path: Path
     command: str
 
 
-def show_beam(session: Session, output: Output) -> None:
+def show_beam(session: Session, output: TracedOutput) -> None:
     """The trees of some sentences, in the terminal and as a page."""
     args = session.args
     by_number = {
@@ -173,7 +173,7 @@ def show_beam(session: Session, output: Output) -> None:
 
 
 def finish(
-    session: Session, method: str, batches: list[dict[str, Any]], page: Page, output: Output
+    session: Session, method: str, batches: list[dict[str, Any]], page: Page, output: TracedOutput
 ) -> None:
     """Adds the speed on some sentences and what was measured on what, and writes the page."""
     args = session.args
@@ -210,7 +210,7 @@ def show(arguments: Sequence[str]) -> None:
     args, method = session.args, str(session.task.cfg.decoding)
     refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")
-    output = Output(place(args), machine.command("trace", arguments))
+    output = TracedOutput(place(args), machine.command("trace", arguments))
     if method == "beam":
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         return show_beam(session, output)

@@ -22,7 +22,7 @@ from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.serve import libre, page
-from fairseq_aggdec.serve.batching import Batcher, Job
+from fairseq_aggdec.serve.batching import Batcher, WaitingJob
 from fairseq_aggdec.serve.errors import HANDLERS, ClientGone, Refused
 from fairseq_aggdec.serve.guard import Guard, Metrics, check_key
 
@@ -39,7 +39,7 @@ SECURITY = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServiceSettings:
     """Of one service.
 
     Attributes:
@@ -66,8 +66,8 @@ class Service:
 
     batcher: Batcher
 
-    def __init__(self, translator: Translator, settings: Settings | None = None):
-        self.translator, self.settings = translator, settings or Settings()
+    def __init__(self, translator: Translator, settings: ServiceSettings | None = None):
+        self.translator, self.settings = translator, settings or ServiceSettings()
         self.metrics = Metrics()
         self.metrics.waiting.set_function(lambda: len(self.batcher))
         routes: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
@@ -125,7 +125,7 @@ class Service:
         asked = libre.read(await self.fields(request), own.languages, own.speech.all)
         check_key(self.settings.keys, request, asked.api_key)
         options = self.checked(asked.options(self.translator.own.beam))
-        jobs = [Job(line, options) for line in asked.lines if line.strip()]
+        jobs = [WaitingJob(line, options) for line in asked.lines if line.strip()]
         found = await self.answers(request, jobs)
         return JSONResponse(asked.answer([[one.text for one in ranked] for ranked in found]))
 
@@ -148,7 +148,7 @@ class Service:
         options.pop("drafts", None)
         jobs = [
             # Of one prefix each: a batch has one.
-            Job(sentence, options | ({"prefix": prefix} if prefix else {}), draft)
+            WaitingJob(sentence, options | ({"prefix": prefix} if prefix else {}), draft)
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
         if streams:
@@ -172,7 +172,7 @@ class Service:
         parts = [slice(first, first + size) for first in range(0, len(sentences), size)]
         score = self.translator.score
         works = [partial(score, sentences[one], targets[one], size, attention) for one in parts]
-        found = await self.answers(request, [Job(work=work) for work in works])
+        found = await self.answers(request, [WaitingJob(work=work) for work in works])
         return JSONResponse(hypotheses([[one] for part in found for one in part]))
 
     async def trace(self, request: Request) -> Response:
@@ -181,7 +181,7 @@ class Service:
         check_key(self.settings.keys, request, body.get("api_key"))
         sentence = " ".join(texts(body, "sentences")).strip()
         self.check([sentence])
-        job = Job(work=partial(page.traced, self.translator, sentence))
+        job = WaitingJob(work=partial(page.traced, self.translator, sentence))
         (found,) = await self.answers(request, [job])
         return JSONResponse(found)
 
@@ -205,16 +205,16 @@ class Service:
         for number, sentence in enumerate(sentences):
             asked(self.translator.encode, sentence, number)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[WaitingJob]) -> None:
         self.check([job.sentence for job in jobs if job.work is None])
         self.batcher.submit(jobs)
 
-    async def answers(self, request: Request, jobs: Sequence[Job]) -> list[Any]:
+    async def answers(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
         """What becomes of jobs. They are dropped when the client goes, or when it takes too long (504)."""
         self.submit(jobs)
         return await self.waited(request, jobs)
 
-    async def waited(self, request: Request, jobs: Sequence[Job]) -> list[Any]:
+    async def waited(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:
         """As :meth:`answers`, of jobs that are in the queue."""
         try:
             async with asyncio.timeout(self.settings.timeout):
@@ -225,7 +225,7 @@ class Service:
             for job in jobs:
                 job.answer.cancel()
 
-    def events(self, request: Request, jobs: Sequence[Job]) -> Response:
+    def events(self, request: Request, jobs: Sequence[WaitingJob]) -> Response:
         """Server-sent events: ``tokens`` whenever some are certain, at the end ``done`` or ``error``."""
         loop, said = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any]]()
 

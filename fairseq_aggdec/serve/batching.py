@@ -22,7 +22,7 @@ Told = Callable[[Sequence[str], str], None]
 
 
 @dataclass(eq=False)
-class Job:
+class WaitingJob:
     """One sentence that waits, or one piece of work that no other shares a batch with.
 
     Attributes:
@@ -74,7 +74,7 @@ class Batcher:
         self.max_queue, self.decoded = max_queue, decoded
         # Of a batch at most, whatever beam its requests ask for: they bound its memory.
         self.hypotheses = max_batch * translator.own.beam
-        self.waiting: deque[Job] = deque()
+        self.waiting: deque[WaitingJob] = deque()
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "decoding")
 
@@ -82,7 +82,7 @@ class Batcher:
         """Sentences that wait, those of clients that have left not counted."""
         return sum(not job.answer.done() for job in self.waiting)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[WaitingJob]) -> None:
         """Puts jobs into the queue, all or none.
 
         Raises:
@@ -104,7 +104,7 @@ class Batcher:
         if beam is not None and beam > self.hypotheses:
             raise ValueError(f"beam={beam}: this service has a beam of at most {self.hypotheses}")
 
-    def size(self, job: Job) -> int:
+    def size(self, job: WaitingJob) -> int:
         """How many sentences like this one are decoded together: the fewer, the wider their beam."""
         beam = job.options.get("beam") or self.translator.own.beam
         return max(1, min(self.max_batch, self.hypotheses // beam))
@@ -137,7 +137,7 @@ class Batcher:
     def _drop_cancelled(self) -> None:
         self.waiting = deque(job for job in self.waiting if not job.answer.done())
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[WaitingJob]:
         """The first job and those behind it that may be decoded with it."""
         self._drop_cancelled()
         if not self.waiting:
@@ -148,7 +148,7 @@ class Batcher:
         self.waiting = deque(job for job in self.waiting if id(job) not in taken)
         return batch
 
-    async def _decode(self, batch: list[Job]) -> None:
+    async def _decode(self, batch: list[WaitingJob]) -> None:
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.run_in_executor(self.thread, self._answers, batch)
@@ -165,7 +165,7 @@ class Batcher:
             if not job.answer.done():
                 job.answer.set_result(answer)
 
-    def _answers(self, batch: Sequence[Job]) -> list[Any]:
+    def _answers(self, batch: Sequence[WaitingJob]) -> list[Any]:
         """Runs in the decoding thread."""
         if batch[0].work is not None:
             return [batch[0].work()]

@@ -41,7 +41,7 @@ from fairseq_aggdec.search.errors import (
 from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.tasks.asked import asked_options
 from fairseq_aggdec.tasks.hooks import Hooks
-from fairseq_aggdec.tasks.kept import Kept, Record, again, same_fields, values_of
+from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators, again, same_fields, values_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class DecodingTask(Hooks):
     def begin(self) -> None:
         super().begin()
         self.verifier: Verifier | None = None
-        self.kept = Kept()
+        self.kept = KeptGenerators()
         self.asked = asked_options(self.settings, None, self.hidden, self.given)
         read_settings(self.asked)  # a wrong option is told before anything is loaded
 
@@ -113,7 +113,7 @@ class DecodingTask(Hooks):
         told = self.asked
         at_once = str(told.decoding) in AT_ONCE and told.draft_from not in FROM_FILES
         if at_once and isinstance(generator, CachedGenerator) and not self.learning:
-            self.kept.add(Record(options, told, stock(), generator))
+            self.kept.add(KeptGenerator(options, told, stock(), generator))
         return generator
 
     def _build(

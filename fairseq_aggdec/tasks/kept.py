@@ -67,7 +67,7 @@ def same_fields(one: Any, other: Any) -> bool:
 
 
 @dataclass
-class Record:
+class KeptGenerator:
     """One generator.
 
     Attributes:
@@ -87,13 +87,13 @@ class Record:
         self.plain = apart(self.generator)
 
 
-class Kept:
+class KeptGenerators:
     """The last generators of a task, with what they have learned about drafts."""
 
     def __init__(self) -> None:
-        self._records: list[Record] = []
+        self._records: list[KeptGenerator] = []
 
-    def find(self, options: list[Values | None], models: Any) -> Record | None:
+    def find(self, options: list[Values | None], models: Any) -> KeptGenerator | None:
         """The generator of these options and models, which is the last one from now on."""
         for record in self._records:
             verifier = record.generator.verifier
@@ -103,7 +103,7 @@ class Kept:
                 return record
         return None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: KeptGenerator) -> None:
         self._records = [*self._records[1 - MOST :], record]
 
 
@@ -117,7 +117,7 @@ def apart(generator: CachedGenerator) -> CachedGenerator:
     return found
 
 
-def again(record: Record, stock: Any, anew: Callable[[], Any], args: Any) -> CachedGenerator:
+def again(record: KeptGenerator, stock: Any, anew: Callable[[], Any], args: Any) -> CachedGenerator:
     """A generator like the one before, which shares its verifier and what it has learned.
 
     Args:

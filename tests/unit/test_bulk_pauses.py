@@ -16,7 +16,7 @@ import zstandard
 
 from fairseq_aggdec.bulk import translation
 from fairseq_aggdec.bulk.text import Text, make_index
-from fairseq_aggdec.bulk.translation import NAME, Places
+from fairseq_aggdec.bulk.translation import NAME, BulkPlaces
 from fairseq_aggdec.distill import output_folder
 from fairseq_aggdec.distill.distillation import DistillationError
 from fairseq_aggdec.jobs import claims
@@ -43,7 +43,7 @@ def impatient() -> Iterator[None]:
 
 def shout(folder: Path, name: str, lease: float) -> None:
     """A worker. With a lease of 0 it takes over whatever it meets; with a long one it gives no signs of life here."""
-    places = Places(str(folder / "in"), folder / name)
+    places = BulkPlaces(str(folder / "in"), folder / name)
     places.check()
     index = make_index(folder / "in", 2)
     header = {"shards": index.shards, "sentences": index.lines}
@@ -81,7 +81,7 @@ def test_the_place_has_another_job_by_then(tmp_path: Path) -> None:
             path.unlink()
         (parts / "text.0-of-4.shard").write_text("of the next job")
 
-    def clean(job: Job, places: Places) -> None:
+    def clean(job: Job, places: BulkPlaces) -> None:
         anew()
         finish(job, places)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,14 @@ def test_every_room_says_what_it_is(room: str) -> None:
     text = (ROOT / "fairseq_aggdec" / room / "__init__.py").read_text(encoding="utf-8")
     said = ast.get_docstring(ast.parse(text)) or ""
     assert len(said.split()) > 2 and said != "TODO", room
+
+
+def test_no_class_name_is_used_twice() -> None:
+    """One name for one thing: a reader who searches for a class finds one."""
+    found = Counter(
+        node.name
+        for path in (ROOT / "fairseq_aggdec").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, times in found.items() if times > 1] == []

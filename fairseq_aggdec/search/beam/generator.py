@@ -14,14 +14,14 @@ from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
 from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import Ending, SentenceSearch, Text
+from fairseq_aggdec.search.beam.search import DraftedText, Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tree import Tree
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import Said
 
 # A batch and the verifier -> the text of each sentence.
-Texts = Callable[[Mapping[str, Any], Verifier], Sequence[Text]]
+Texts = Callable[[Mapping[str, Any], Verifier], Sequence[DraftedText]]
 
 
 class Foreteller(Protocol):
@@ -94,7 +94,7 @@ class BeamGenerator(CachedGenerator):
         return searches
 
     def _searches(self, batch: Batch, limits: Limits) -> list[SentenceSearch]:
-        texts: Sequence[Text | None] = [None] * len(limits.ends)
+        texts: Sequence[DraftedText | None] = [None] * len(limits.ends)
         if self.texts is not None:
             texts = self.texts(batch.sample, self.verifier)
         return [

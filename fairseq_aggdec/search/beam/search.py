@@ -31,7 +31,7 @@ class Ending:
     node: int
 
 
-class Text(Protocol):
+class DraftedText(Protocol):
     """What an output may resemble, as a whole or in pieces."""
 
     @property
@@ -68,7 +68,7 @@ class SentenceSearch:
     index: int
     rules: SentenceRules
     tree: Tree
-    text: Text | None = None
+    text: DraftedText | None = None
     beams: list[list[Prefix]] = field(default_factory=lambda: [[(0.0, ROOT)]])
     depth: int = 0
     endings: list[Ending] = field(default_factory=list)
@@ -149,7 +149,7 @@ class SentenceSearch:
                 self.ahead[node] = guess
                 self.waiting.append((node, guess))
 
-    def _draft_piece(self, text: Text, wanted: list[int], plan: Plan) -> None:
+    def _draft_piece(self, text: DraftedText, wanted: list[int], plan: Plan) -> None:
         """Appends what follows in the text behind the best hypothesis, as far as tables lead along it."""
         tree, rules, requested = self.tree, self.rules, set(wanted)
         node, left = self.active[0][1], max(plan.piece, 1)
