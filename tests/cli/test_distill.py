@@ -146,7 +146,7 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
         (["--nbest", "2"], "--nbest"),
         (
             ["--decoding", "gad", "--draft-tokens", "auto", "--fp16"],
-            "--fp16 does not go with --block",
+            "--fp16 does not go with --draft-tokens auto",
         ),
         (
             ["--decoding", "blockwise", "--draft-tree", "auto", "--acceptance", "min:2"],

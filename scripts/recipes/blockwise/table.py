@@ -13,6 +13,7 @@ has changed: the checkpoint's bytes, the sentences, an option of decoding, for t
 """
 
 import argparse
+import copy
 import hashlib
 import json
 import logging
@@ -143,7 +144,9 @@ class Model:
         """Rules for the model's blocks: none that asks for more tokens than these have."""
         if not self.headed:
             return []
-        size = blockwise_size(read_settings(self.session.task.cfg), self.session.models)
+        cfg = copy.copy(self.session.task.cfg)
+        cfg.decoding = "blockwise"  # which says what --block-size means
+        size = blockwise_size(read_settings(cfg), self.session.models)
         least = {
             rule: read_settings(chosen).acceptance.min_block_size for rule, chosen in RULES.items()
         }

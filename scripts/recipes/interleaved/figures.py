@@ -55,6 +55,7 @@ class Model:
     def system(self, beam: int) -> System:
         """Ready to be timed with this beam."""
         cfg = self.session.task.cfg
+        cfg.dedup = 0  # the option's old name, which is this command's own
         cfg.variant = joined(read_variants(cfg.variant or "") | {"dedup": self.dedup})
         generator, counters = self.session.generator(self.decoding, beam)
 

@@ -131,18 +131,10 @@ def code_cases() -> list[Case]:
         names = [word for word in options.split() if word.startswith("--") and word != "--output"]
         title = " ".join((command, *names))
         found.append(Case(group, title, command, options, REFUSED, "evil.pt is refused", one))
-    # fairseq builds the checkpoint's own task here, so that no task of ours sees the file.
-    found.append(
-        Case(
-            group,
-            "--path",
-            "fairseq-validate",
-            "--path {tmp}/evil.pt",
-            REFUSED,
-            "fairseq was about",
-            make,
-        )
-    )
+    # fairseq builds the checkpoint's own task here.
+    options = "--path {tmp}/evil.pt"
+    case = Case(group, "--path", "fairseq-validate", options, REFUSED, "is no plain value", make)
+    found.append(case)
     for text in ("print(1)", "[1]", "{{'a':", "{{'dropout':open('x')}}"):
         options = method("greedy", f"--model-overrides {text}")
         title = f"--model-overrides {text}"
