@@ -124,8 +124,8 @@ def test_drafts_are_used(copier: Any) -> None:
     calls = {}
     for draft_from in ("auto", "none"):
         task = make_task("beam", draft_from=draft_from)
-        for _ in range(3):
-            ours([copier], sample, task=task, beam=4, max_len_b=40)
+        # One batch: a task keeps what it learns, and looking ahead behind the copied part does not pay here.
+        ours([copier], sample, task=task, beam=4, max_len_b=40)
         calls[draft_from] = task.counters.iterations
     assert calls["auto"] < 0.7 * calls["none"]
 
