@@ -71,7 +71,7 @@ def test_folders_of_the_recipe_on_wmt(trained: Trained, drafter: Path, tmp_path:
     record = json.loads(Path(f"{output}-block-size.json").read_text())
     assert record["title"] == "GAD on wmt14-src-tgt, src-tgt: block size (Table 6)"
     assert "drafter-k2-src-tgt-model/model.pt" in record["command"]
-    assert "model.pt --block-size 1" in record["command"]
+    assert "model.pt --draft-tokens 1" in record["command"]
     assert "model.pt --block-size 2" not in record["command"]
     missing = recipe("gad_analyses", **settings | {"DIRECTION": "tgt-src"})
     assert missing.returncode == 2
