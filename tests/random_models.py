@@ -70,6 +70,12 @@ def make_model(
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(seed)
     model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    stir(model, seed)
+    return model.eval()
+
+
+def stir(model: torch.nn.Module, seed: int) -> None:
+    """Gives a fresh model, which repeats one token, weights that make its outputs vary and end."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -79,7 +85,6 @@ def make_model(
                 parameter.normal_(0, 1.5 / parameter.size(-1) ** 0.5, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05, generator=generator)
-    return model.eval()
 
 
 def make_batch(

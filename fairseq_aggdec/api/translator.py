@@ -23,12 +23,7 @@ class Translator(Decoder):
     they take turns, batch by batch. Pickling it carries the arguments of ``from_pretrained``, not the weights: the
     other process loads the files.
 
-    Args:
-        task, models, generator: of fairseq, on one device.
-        codec: between text and tokens.
-        nbest: hypotheses per sentence.
-        post_process: marks of subwords to remove from outputs, as fairseq's ``--post-process`` names them.
-        generation: fairseq's generation options, to build a generator for calls with another ``beam``.
+    Its arguments are those of :class:`~fairseq_aggdec.api.decoding.Decoder`.
 
     Attributes:
         counters: of all that was decoded, see :class:`~fairseq_aggdec.search.counters.Counters`.

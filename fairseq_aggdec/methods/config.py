@@ -99,8 +99,8 @@ class DecodingConfig(OldNames):
         default="exact",
         metadata={
             "help": "iad, gad, blockwise: which drafted tokens are accepted. exact: the model's own choice, lossless; "
-            "top-beta:RANK:NATS, top-k:RANK, distance:N: others too; min:TOKENS: so many per iteration at least, also "
-            "behind a comma (top-k:2,min:2)"
+            "top-beta:RANK:NATS, top-k:RANK, distance:N: others too; min:TOKENS: at least this many tokens per "
+            "iteration, also behind a comma (top-k:2,min:2)"
         },
     )
     int8: Optional[str] = field(

@@ -31,6 +31,7 @@ import fairseq_aggdec
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.pipelines import takeover
 from tests.cli.commands import Result, run
+from tests.random_models import stir
 
 USER_DIR = ["--user-dir", fairseq_aggdec.__path__[0]]
 WORDS = [f"w{i}" for i in range(36)]
@@ -231,16 +232,3 @@ def write_model(path: Path, data: Path, task: str, arch: str, *flags: str, seed:
     state |= {"last_optimizer_state": None, "extra_state": {"train_iterator": {"epoch": 1}}}
     torch.save(state, path)
     return path
-
-
-def stir(model: torch.nn.Module, seed: int) -> None:
-    """Gives a fresh model, which repeats one token, weights that make its outputs vary and end."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_tokens" in name:
-                parameter.normal_(0, 0.4, generator=generator)
-            elif parameter.dim() > 1 and "embed_positions" not in name:
-                parameter.normal_(0, 1.5 / parameter.size(-1) ** 0.5, generator=generator)
-            elif name.endswith("bias"):
-                parameter.normal_(0, 0.05, generator=generator)
