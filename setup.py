@@ -199,9 +199,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
     KERNELS |= {"avx2": avx2, "avx512": avx2 + avx512}
 
 
-SOURCES = sorted(
-    path for path in Path("fairseq_aggdec/kernels").glob("*") if path.suffix in (".cpp", ".h")
-)
+SOURCES = sorted(Path("fairseq_aggdec/kernels/source").glob("*.[ch]*"))
 
 
 def digest() -> str:
@@ -216,7 +214,7 @@ def extension(name: str, flags: list[str]) -> Extension:
     """A library with a C interface, no Python module; where it cannot be compiled, it is left out."""
     return Extension(
         f"fairseq_aggdec.kernels._{name}",
-        ["fairseq_aggdec/kernels/kernels.cpp"],
+        ["fairseq_aggdec/kernels/source/kernels.cpp"],
         depends=[str(path) for path in SOURCES],
         define_macros=[("AGGDEC_DIGEST", f'"{digest()}"')],
         extra_compile_args=FLAGS + flags,
@@ -249,7 +247,7 @@ setup(
     packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
     package_dir={CONFIGS: "configs"},
     package_data={
-        "fairseq_aggdec": ["report/templates/*", "kernels/*.cpp", "kernels/*.h", "py.typed"],
+        "fairseq_aggdec": ["report/templates/*", "kernels/source/*", "py.typed"],
         CONFIGS: ["*.yaml"],
     },
     ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],

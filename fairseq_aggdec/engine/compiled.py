@@ -27,8 +27,8 @@ from fairseq_aggdec.windows.window import Window
 
 PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
-# What the expanded features of a layer go through, by its number in activations.h. None: ReLU, part of the product, or
-# nothing.
+# What the expanded features of a layer go through, in the order of kernels/source/activations.h. None: ReLU, which is
+# part of the product, or nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
 assert len(ACTIVATIONS) == library.ACTIVATIONS
 

@@ -1,6 +1,6 @@
-"""Finding, probing and calling the compiled library; the structures of ``kernels.cpp`` as ctypes spells them.
+"""Finding, probing and calling the compiled library; the structures of ``source/`` as ctypes spells them.
 
-The letters are those of ``kernels.cpp``.
+The letters are those of ``source/kernels.cpp``.
 """
 
 import ctypes
@@ -136,7 +136,7 @@ class HeadsStruct(ctypes.Structure):
     )
 
 
-ACTIVATIONS = 5  # functions in activations.h
+ACTIVATIONS = 5  # functions in source/activations.h
 
 _CALLS = (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct, HeadsStruct)
 _LAYOUT = (
@@ -148,9 +148,8 @@ _LAYOUT = (
 
 
 def digest() -> str | None:
-    """Of the sources beside this module, with which ``setup.py`` stamps what it compiles; None where there are none."""
-    folder = Path(__file__).parent
-    sources = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".h"))
+    """Of the sources in ``source/``, with which ``setup.py`` stamps what it compiles; None where there are none."""
+    sources = sorted((Path(__file__).parent / "source").glob("*.[ch]*"))
     whole = hashlib.sha256()
     for path in sources:
         whole.update(path.name.encode() + path.read_bytes())
@@ -158,7 +157,7 @@ def digest() -> str | None:
 
 
 def _stale(library: Any) -> bool:
-    """Whether a library was compiled from other sources than those in this folder, or reads other structures."""
+    """Whether a library was compiled from other sources than those in ``source/``, or reads other structures."""
     stamp = getattr(library, "aggdec_digest", None)
     if stamp is None:
         return True
@@ -184,7 +183,7 @@ def _places() -> Iterator[Path]:
 
 
 def _current(path: Path) -> bool:
-    """Whether an installed library carries the digest of the sources beside this module; read without loading it."""
+    """Whether an installed library carries the digest of the sources in ``source/``; read without loading it."""
     wanted = digest()
     return wanted is not None and wanted.encode() in path.read_bytes()
 

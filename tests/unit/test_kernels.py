@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from tests.support import ACTIVATIONS, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 31)
+SOURCE = ROOT / "fairseq_aggdec" / "kernels" / "source"
 PAD = 1
 SHAPES = [(24, 40), (61, 130), (530, 64), (512, 1100), (1, 1)]
 
@@ -232,16 +232,14 @@ def test_a_checkout_uses_the_kernels_of_the_installed_package(
     """Python that is started in a checkout imports its package, which has no libraries after ``pip install .``."""
     own, other = tmp_path / "checkout" / "kernels", tmp_path / "site-packages"
     own.mkdir(parents=True)
-    sources = Path(library.__file__).parent  # FOLDER has the libraries alone in the level with sanitizers
-    for path in itertools.chain(*map(sources.glob, ("*.cpp", "*.h"))):
-        shutil.copy(path, own)
+    shutil.copytree(SOURCE, own / "source")
     folder = other / "fairseq_aggdec" / "kernels"
     folder.mkdir(parents=True)
     if installed != "nowhere":
         for path in library.FOLDER.glob("_*.so"):
             shutil.copy(path, folder)
     if installed == "of other sources":
-        with (own / "vector.h").open("a") as file:
+        with (own / "source" / "vector.h").open("a") as file:
             file.write("// other\n")
     monkeypatch.setattr(library, "__file__", str(own / "library.py"))
     monkeypatch.setattr(library, "FOLDER", own)
@@ -276,18 +274,17 @@ def test_a_library_of_other_sources_is_not_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One word of a comment is enough; without sources there is nothing to compare with."""
-    for path in Path(library.__file__).parent.glob("*.[ch]*"):
-        shutil.copy(path, tmp_path)
+    copy = tmp_path / "source"
+    shutil.copytree(SOURCE, copy)
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     assert kernels() is not None
-    with (tmp_path / "vector.h").open("a") as file:
+    with (copy / "vector.h").open("a") as file:
         file.write("// other\n")
     kernels.cache_clear()
     assert kernels() is None
     (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert "was compiled from other sources" in said and "build_ext --inplace" in said
-    for path in tmp_path.iterdir():
-        path.unlink()
+    shutil.rmtree(copy)
     assert library.digest() is None
     kernels.cache_clear()
     assert kernels() is not None
@@ -311,8 +308,7 @@ def test_a_broken_file_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def checkout(tmp_path: Path) -> Path:
     """What building the kernels reads."""
     package = ROOT / "fairseq_aggdec"
-    sources = (path for path in (package / "kernels").iterdir() if path.suffix in (".cpp", ".h"))
-    for path in (ROOT / "setup.py", package / "version.py", *sources):
+    for path in (ROOT / "setup.py", package / "version.py", *SOURCE.iterdir()):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
