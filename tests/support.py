@@ -15,6 +15,7 @@ from fairseq.utils import get_available_activation_fns
 from torch import Tensor
 
 from fairseq_aggdec.drafters.chain import CANDIDATES
+from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import (
     SIZES,
@@ -38,6 +39,12 @@ __all__ = [
 
 # All that fairseq can build a layer with; its swish is a class, which no layer can call.
 ACTIVATIONS = (*get_available_activation_fns(), "relu_squared")
+ACTIVATED: dict[
+    str, dict[str, Any]
+] = {  # options of models with every activation that the kernels have
+    **{name: {"activation_fn": name} for name in ACTIVATIONS},
+    "swish": {"arch": SWISH},
+}
 
 
 def lines_run(action: Callable[[], object]) -> int:

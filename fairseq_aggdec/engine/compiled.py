@@ -10,6 +10,7 @@ import torch
 from fairseq.modules import gelu, gelu_accurate
 from fairseq.utils import relu_squared
 from torch import Tensor
+from torch.nn.functional import silu
 
 from fairseq_aggdec.engine.linear import FastNorm
 from fairseq_aggdec.kernels import library
@@ -29,7 +30,7 @@ PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
 # What the expanded features of a layer go through, in the order of kernels/source/activations.h. None: ReLU, which is
 # part of the product, or nothing.
-ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared)
+ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared, silu)
 assert len(ACTIVATIONS) == library.ACTIVATIONS
 
 

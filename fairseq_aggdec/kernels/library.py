@@ -136,7 +136,7 @@ class HeadsStruct(ctypes.Structure):
     )
 
 
-ACTIVATIONS = 5  # functions in source/activations.h
+ACTIVATIONS = 6  # functions in source/activations.h
 
 _CALLS = (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct, HeadsStruct)
 _LAYOUT = (

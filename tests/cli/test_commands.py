@@ -256,7 +256,7 @@ def test_the_doctor_knows_every_kind_of_model() -> None:
     ]
     other = make_model(task, 3)
     for part in (other.encoder, other.decoder):
-        part.layers[0].activation_fn = F.silu  # none of fairseq's
+        part.layers[0].activation_fn = F.gelu  # none of fairseq's
     assert "layer by layer" in doctor.decoder_form(other)
     assert "layer by layer" in doctor.encoder_form(other)
     tanh = make_model(task, 3, activation_fn="tanh")

@@ -14,7 +14,7 @@ from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.windows.window import Window
-from tests.support import ACTIVATIONS, make_batch, make_model, make_task, random_sources
+from tests.support import ACTIVATED, make_batch, make_model, make_task, random_sources
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "post-norm": {},
@@ -24,7 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm on embeddings": {"layernorm_embedding": True},
     "shared embeddings": {"share_all_embeddings": True},
     "unscaled embeddings": {"no_scale_embedding": True},
-    **{name: {"activation_fn": name} for name in ACTIVATIONS},
+    **ACTIVATED,
     "wider encoder": {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40},
     "other input and output width": {"decoder_input_dim": 8, "decoder_output_dim": 12},
     "bart": {"arch": "bart_base"},

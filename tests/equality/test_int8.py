@@ -30,7 +30,7 @@ from tests.equality.test_blockwise import FIRST, LAYOUTS, headed
 from tests.equality.test_gad import ALL, drafter
 from tests.equality.test_lossless import DRAFTERS, Propose, ScriptedDrafter
 from tests.support import (
-    ACTIVATIONS,
+    ACTIVATED,
     generate,
     make_batch,
     make_model,
@@ -62,11 +62,11 @@ KINDS: dict[str, dict[str, Any]] = {
     # Feed-forward layers of odd sizes: a row's end is no vector's end.
     **{
         name: {
-            "activation_fn": name,
+            **options,
             "encoder_ffn_embed_dim": 37,
             "decoder_ffn_embed_dim": 51,
         }
-        for name in ACTIVATIONS
+        for name, options in ACTIVATED.items()
     },
 }
 MODELS = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
@@ -348,10 +348,10 @@ def assert_near(found: Any, expected: Any, least_equal: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "activation"), [(2, "relu"), (3, "relu"), *((1, name) for name in ACTIVATIONS)]
+    ("seed", "activation"), [(2, "relu"), (3, "relu"), *((1, name) for name in ACTIVATED)]
 )
 def test_stock_on_the_model_in_8_bits(seed: int, activation: str) -> None:
-    model = make_model(make_task(), seed, activation_fn=activation)
+    model = make_model(make_task(), seed, **ACTIVATED[activation])
     sample = make_batch(random_sources(20 + seed, 40))
     expected = stock([in_eight_bits(model)], sample)
     assert_near(decode("greedy", model, sample), expected, 0.95)

@@ -13,7 +13,7 @@ from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft
 from tests.support import (
-    ACTIVATIONS,
+    ACTIVATED,
     WORDS,
     assert_same,
     generate,
@@ -157,10 +157,10 @@ def test_random_models(seed: int, decoding: str) -> None:
     assert_same(generate(task, [model], sample), stock([model], sample))
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations(activation: str) -> None:
+@pytest.mark.parametrize("options", ACTIVATED.values(), ids=ACTIVATED)
+def test_activations(options: dict[str, Any]) -> None:
     """Large products, so that one activation is not nearly another."""
-    model = make_model(make_task(), 3, activation_fn=activation)
+    model = make_model(make_task(), 3, **options)
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.fc1.weight.data.mul_(5)
     sources = random_sources(3, 8)

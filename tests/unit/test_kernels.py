@@ -24,7 +24,7 @@ from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
 from fairseq_aggdec.search.beam.tables import best_tokens
 from fairseq_aggdec.search.rules import Rules
-from tests.support import ACTIVATIONS, make_model, make_task
+from tests.support import ACTIVATED, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 31)
@@ -137,14 +137,14 @@ def test_activations(instructions: str, number: int) -> None:
     assert torch.equal(one.nan_to_num(), whole.nan_to_num())
 
 
-def test_every_activation_of_fairseq_is_compiled(instructions: str) -> None:
-    for name in ACTIVATIONS:
-        model = make_model(make_task(), 1, activation_fn=name)
+def test_every_activation_is_compiled(instructions: str) -> None:
+    for options in ACTIVATED.values():
+        model = make_model(make_task(), 1, **options)
         for int8 in (True, False) if fast_kernels() else (True,):
             assert CachedDecoder(model.decoder, Precision(int8=int8)).compiled is not None
             assert FastEncoder(model.encoder, Precision(int8=int8)).compiled is not None
     other = make_model(make_task(), 1)
-    other.decoder.layers[0].activation_fn = F.silu
+    other.decoder.layers[0].activation_fn = F.gelu
     assert CachedDecoder(other.decoder, Precision(int8=True)).compiled is None
 
 

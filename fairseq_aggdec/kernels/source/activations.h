@@ -10,7 +10,7 @@
 namespace aggdec {
 
 // library.py has the same order. ReLU is part of the product.
-enum Activation { NONE, GELU, GELU_BY_TANH, TANH, RELU_SQUARED, ACTIVATIONS };
+enum Activation { NONE, GELU, GELU_BY_TANH, TANH, RELU_SQUARED, SILU, ACTIVATIONS };
 
 template <class F>
 inline void each_number(float* x, int64_t count, int64_t threads, const F& f) {
@@ -34,6 +34,8 @@ inline void activate(int64_t activation, float* x, int64_t count, int64_t thread
             return each_number(x, count, threads, [](float y) { return std::tanh(y); });
         case RELU_SQUARED:  // in this order NaN stays NaN
             return each_number(x, count, threads, [](float y) { return y < 0 ? 0 : y * y; });
+        case SILU:
+            return each_number(x, count, threads, [](float y) { return y / (1.0f + std::exp(-y)); });
         default:
             return;
     }
