@@ -38,19 +38,21 @@ COLUMNS = ("tokens gained", "iterations", "share of iterations")
 METHODS = {
     "iad": (
         "Input-guided aggressive decoding",
-        "Input-guided aggressive decoding: the output is guessed to go on as the input does, and the verifier checks "
-        "the guess in one call. Its own token follows what is accepted.",
+        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
+        "Input-guided aggressive decoding guesses that the output goes on as the input does, and the verifier checks "
+        "the guess in one call.",
     ),
     "gad": (
         "Generalized aggressive decoding",
-        "Generalized aggressive decoding: in every iteration the drafter (D) proposes a block of tokens in one call, "
-        "and the verifier (V) checks all of them in one call. Its own token follows what is accepted.",
+        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
+        "In every iteration the drafter (D) proposes a block of tokens in one call, and the verifier (V) checks all of "
+        "them in one call.",
     ),
     "blockwise": (
         "Blockwise parallel decoding",
-        "Blockwise parallel decoding: one call of the decoder checks the block that the heads proposed in the call "
-        "before and proposes the next one. The verifier's own token follows what is accepted; the first call has no "
-        "proposals.",
+        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
+        "In blockwise parallel decoding one call checks the block that the heads proposed in the call before, and "
+        "proposes the next one.",
     ),
 }
 
@@ -123,9 +125,9 @@ def place(args: argparse.Namespace) -> Path:
 
 BEAM = (
     "Beam search, call by call",
-    "Beam search over a tree of prefixes: every call of the decoder evaluates what the search waits for and what it "
-    "will probably need next. A line is a branch of the tree; the number before a run of tokens is the call that "
-    "evaluated them.",
+    "This page shows the beam search of some sentences as trees of prefixes, with the scores of all hypotheses and the "
+    "winner. Every call of the decoder evaluates the prefixes that the search waits for, and those that it will "
+    "probably need next.",
 )
 
 
@@ -165,7 +167,11 @@ def show_beam(session: Session, output: TracedOutput) -> None:
         if not args.sentences and len(traces) == args.count:
             break
     trace.show(Console(), traces)
-    page = Page(*BEAM, traces=traces, lines="One line is one branch of the tree.", rows=rows)
+    page = Page(*BEAM, traces=traces, rows=rows)
+    page.lines = (
+        "One line is one branch of the tree, the first one that of the winner. The number before a run of tokens is "
+        "the call that evaluated them."
+    )
     page.columns = ("sentence", "steps", "calls", "nodes evaluated", "nodes used")
     page.table = "The trees in numbers"
     timed = args.sentences or list(by_number)

@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from fairseq.data import Dictionary
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.report.trace import AWAITED, CALL, NEEDED, OTHERS, VAIN, Piece, Trace, spell
+from fairseq_aggdec.options.hypotheses import Hypothesis
+from fairseq_aggdec.report.trace import (
+    AWAITED,
+    BEHIND,
+    CALL,
+    ENDED,
+    NEEDED,
+    OTHERS,
+    SCORE,
+    VAIN,
+    WINNER,
+    Piece,
+    Trace,
+    spell,
+)
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import ROOT
 
 
 def searches(
     session: Session, batches: list[dict[str, Any]]
-) -> Iterator[tuple[int, list[int], SentenceSearch, list[int]]]:
-    """Decodes sentences one by one: their numbers, sources, searches and best outputs."""
+) -> Iterator[tuple[int, list[int], SentenceSearch, list[Hypothesis]]]:
+    """Decodes sentences one by one: their numbers, sources, searches and hypotheses, best first."""
     generator, _ = session.generator("beam", session.cfg.generation.beam)
     for sample in batches:
-        output = session.decode(generator, sample)[0]["tokens"].tolist()
+        session.decode(generator, sample)
         source = sample["net_input"]["src_tokens"][0].tolist()
-        yield sample["id"].item(), source, generator.searches[0], output
+        search = generator.searches[0]
+        yield sample["id"].item(), source, search, generator.ranked(search)
 
 
 def trace(
     source: list[int],
     search: SentenceSearch,
-    output: list[int],
+    ranked: Sequence[Hypothesis],
     words: tuple[Dictionary, Dictionary],
 ) -> Trace:
-    """Puts a search into words: a line for each branch of its tree, indented as deep as it branches off."""
+    """Puts a search into words: a line for each branch of its tree, indented as deep as it branches off.
+
+    Args:
+        ranked: the hypotheses that the search found, best first.
+    """
     return Trace(
         spell(source[:-1], words[0]).strip(),
-        spell(output[:-1], words[1]).strip(),
-        list(branches(search, words[1])),
+        spell(ranked[0]["tokens"].tolist()[:-1], words[1]).strip(),
+        list(branches(search, words[1], ranked)),
         search.depth,
         calls=search.calls,
     )
@@ -44,18 +64,15 @@ def trace(
 def trace_calls(
     source: list[int],
     search: SentenceSearch,
-    output: list[int],
+    ranked: Sequence[Hypothesis],
     words: tuple[Dictionary, Dictionary],
 ) -> Trace:
     """Puts a search into words: a line for each call, of the tokens of the output that it evaluated.
 
     Arguments are those of :func:`trace`. The end symbol is no prefix: it belongs to the last call.
     """
-    node, path = ROOT, [ROOT]
-    for token in output[:-1]:
-        node = search.tree.child(node, token)
-        path.append(node)
-    of_output, lines, written, so_far = set(path[1:]), [], [], list[int]()
+    of_output = set(path_of(search, ranked[0])[1:])
+    lines, written, so_far = [], [], list[int]()
     for nodes in search.asked:
         own = [one for one in nodes if one in of_output]
         line = [
@@ -66,7 +83,7 @@ def trace_calls(
         lines.append([*line, Piece(f"  and {others} others", OTHERS)] if others else line)
         so_far += [search.tree.tokens[one] for one in own]
         written.append(spell(so_far, words[1]).strip())
-    shown = trace(source, search, output, words)
+    shown = trace(source, search, ranked, words)
     return Trace(shown.source, shown.output, lines, shown.tokens, written=written)
 
 
@@ -76,10 +93,17 @@ def _runs(search: SentenceSearch, nodes: list[int]) -> Iterator[tuple[str, list[
         yield kind, list(run)
 
 
-def branches(search: SentenceSearch, words: Dictionary) -> Iterator[list[Piece]]:
-    """A line for each branch: tokens, each run of one call behind its number; what was needed comes first."""
+def branches(
+    search: SentenceSearch, words: Dictionary, ranked: Sequence[Hypothesis]
+) -> Iterator[list[Piece]]:
+    """A line for each branch of the tree, the winner's first: runs of tokens, each behind the number of its call.
+
+    A branch ends with the score of its hypothesis, or with the log-probability that its prefix had in the beam.
+    """
     tree = search.tree
     call_of = {node: call for call, nodes in enumerate(search.asked, start=1) for node in nodes}
+    endings = {path_of(search, one)[-1]: one for one in reversed(ranked)}
+    best = set(path_of(search, ranked[0]))
     waiting = [(ROOT, 0)]
     while waiting:
         node, level = waiting.pop()
@@ -88,17 +112,54 @@ def branches(search: SentenceSearch, words: Dictionary) -> Iterator[list[Piece]]
             below = [child for child in tree.children(chain[-1]) if child in call_of]
             if not below:
                 break
-            below.sort(key=lambda child: (child not in tree.used, call_of[child]))
+            below.sort(key=lambda one: (one not in best, one not in tree.used, call_of[one]))
             waiting += [(child, level + 1) for child in reversed(below[1:])]
             chain.append(below[0])
-        line = [Piece("  " * level, CALL)]
-        for (call, kind), run in groupby(
-            chain, key=lambda item: (call_of[item], kind_of(search, item))
-        ):
-            tokens = [tree.tokens[item] for item in run]
+        line = _beginning(search, words, node, level)
+        for call, nodes in groupby(chain, key=call_of.__getitem__):
             line.append(Piece(f" {call}:", CALL, call))
-            line.append(Piece(spell(tokens, words), kind, call))
+            line += _run(search, words, list(nodes), call, endings, ranked[0])
+        last = chain[-1]
+        if last in tree.totals and last not in endings:
+            line.append(Piece(f" {tree.totals[last]:.2f}", SCORE, call_of[last]))
         yield line
+
+
+def _beginning(search: SentenceSearch, words: Dictionary, node: int, level: int) -> list[Piece]:
+    """What shows from where a branch goes on: it is indented, and names the token before."""
+    parent = search.tree.parents[node]
+    line = [Piece(f"{'  ' * (level - 1)}\u2514" if level else "", CALL)]
+    if parent != ROOT:
+        line.append(Piece(spell([search.tree.tokens[parent]], words), BEHIND))
+    return line
+
+
+def _run(
+    search: SentenceSearch,
+    words: Dictionary,
+    nodes: list[int],
+    call: int,
+    endings: Mapping[int, Hypothesis],
+    best: Hypothesis,
+) -> Iterator[Piece]:
+    """The tokens of a branch that one call evaluated; a hypothesis that ends among them ends with its score."""
+    ends = itertools.accumulate((node in endings for node in nodes), initial=0)
+    kinds = [(kind_of(search, node), end) for node, end in zip(nodes, ends, strict=False)]
+    for (kind, _), run in groupby(zip(nodes, kinds, strict=True), key=lambda item: item[1]):
+        own = [node for node, _ in run]
+        yield Piece(spell([search.tree.tokens[node] for node in own], words), kind, call)
+        if (one := endings.get(own[-1])) is not None:
+            end = f"{words.eos_word} {float(one['score']):.2f}"
+            yield Piece(" ", CALL, call)
+            yield Piece(f"{end} winner", WINNER, call) if one is best else Piece(end, ENDED, call)
+
+
+def path_of(search: SentenceSearch, hypothesis: Hypothesis) -> list[int]:
+    """The prefixes of a hypothesis, from the root on."""
+    path = [ROOT]
+    for token in hypothesis["tokens"].tolist()[:-1]:
+        path.append(search.tree.child(path[-1], token))
+    return path
 
 
 def kind_of(search: SentenceSearch, node: int) -> str:

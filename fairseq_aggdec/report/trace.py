@@ -21,6 +21,7 @@ COMMITTED, ACCEPTED, RELAXED = "committed", "accepted", "relaxed"
 OWN, DISCARDED = "own", "discarded"
 AWAITED, NEEDED, VAIN, CALL = "awaited", "needed", "vain", "call"
 OTHERS = "others"
+BEHIND, SCORE, ENDED, WINNER = "behind", "score", "ended", "winner"
 # Of rich; the report has the same names as CSS classes.
 STYLES = {
     COMMITTED: "dim",
@@ -33,6 +34,10 @@ STYLES = {
     VAIN: "strike dim",
     CALL: "dim",
     OTHERS: "dim",
+    BEHIND: "dim",
+    SCORE: "dim",
+    ENDED: "magenta",
+    WINNER: "bold magenta reverse",
 }
 # Around the text where there are no colours: in a file, in a pipe.
 MARKS = {
@@ -42,6 +47,10 @@ MARKS = {
     AWAITED: ("[", "]"),
     VAIN: ("~", "~"),
     OTHERS: ("{", "}"),
+    BEHIND: ("...", ""),
+    SCORE: ("= ", ""),
+    ENDED: ("= ", ""),
+    WINNER: (">> ", " <<"),
 }
 MEANING = {
     COMMITTED: "committed before",
@@ -54,6 +63,10 @@ MEANING = {
     NEEDED: "evaluated ahead of the search, and needed",
     VAIN: "evaluated ahead, and not needed",
     OTHERS: "tokens of other hypotheses, evaluated in the same call",
+    BEHIND: "the token that the branch goes on behind",
+    SCORE: "log-probability of a prefix that left the beam, the sum over its tokens",
+    ENDED: "a hypothesis ends here; its score",
+    WINNER: "the winner, which is the output; its score",
 }
 SPACE = "\u2581"  # sentencepiece's mark of a word's beginning
 BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # and how it writes characters that it does not know

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,10 +55,9 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
         if isinstance(generator, BeamGenerator):
             generator.searches = []  # a model that is left to stock fairseq has none
             best = _decode(translator, source)
-            output = _indices(translator, best.tokens)
             words = translator.task.source_dictionary, translator.task.target_dictionary
             for search in generator.searches:
-                given = source.tolist(), search, output, words
+                given = source.tolist(), search, generator.ranked(search), words
                 traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
         elif isinstance(generator, DraftAndVerifyGenerator) and not isinstance(
             generator, DraftOnlyGenerator
@@ -96,11 +94,6 @@ def recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, list[tr
         generator.drafter, generator.accept = before
     words = task.source_dictionary, task.target_dictionary
     return best, [trace.trace(record, *words) for record in recorder.records if record.iterations]
-
-
-def _indices(translator: Translator, tokens: Sequence[str]) -> list[int]:
-    words = translator.task.target_dictionary
-    return [*map(words.index, tokens), words.eos()]
 
 
 def _drawn(shown: trace.Trace, label: str) -> str:

@@ -19,7 +19,7 @@ from fairseq_aggdec.report import plots, report, trace
 from fairseq_aggdec.report.beam_trace import AWAITED, NEEDED
 from fairseq_aggdec.report.report import Page
 from fairseq_aggdec.report.svg import Label
-from fairseq_aggdec.report.trace import Piece, Trace
+from fairseq_aggdec.report.trace import WINNER, Piece, Trace
 from tests.unit.test_blockwise_trace import RECORD as BLOCKS
 from tests.unit.test_blockwise_trace import words as block_words
 from tests.unit.test_plots import LABEL, SYSTEMS
@@ -117,6 +117,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     Piece(" 1:", trace.CALL, 1),
                     Piece(" of", AWAITED, 1),
                     Piece(" calls", NEEDED, 2),
+                    Piece("</s> -0.25 winner", WINNER, 2),
                 ]
             ],
             3,
@@ -171,7 +172,7 @@ def test_every_call_can_be_stepped_to(page: Path, tmp_path: Path) -> None:
     assert texts[:4] == ["the cats sit <here>", "the cats", "the cats sit", "the cats sit <here>"]
     assert [output for *_, output in blocks][1] == "the"
     # Of a tree the tokens of later calls are hidden, the line stays.
-    assert [(call, later) for call, later, _ in tree][:3] == [("2", 0), ("1", 1), ("2", 0)]
+    assert [(call, later) for call, later, _ in tree][:3] == [("2", 0), ("1", 2), ("2", 0)]
     assert {later for _, later, _ in one} == {0}
 
 

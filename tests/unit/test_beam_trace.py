@@ -12,7 +12,7 @@ from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import trace as trace_tool
 from fairseq_aggdec.report import beam_trace
-from fairseq_aggdec.report.trace import AWAITED, NEEDED, VAIN
+from fairseq_aggdec.report.trace import AWAITED, ENDED, NEEDED, SCORE, VAIN, WINNER
 
 
 def arguments(folder: Path) -> list[str]:
@@ -25,8 +25,8 @@ def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:
     found = list(beam_trace.searches(session, session.batches(1)))
     words = session.task.source_dictionary, session.task.target_dictionary
     assert [number for number, *_ in found] == [0, 1, 2]
-    for _, source, search, output in found:
-        shown = beam_trace.trace(source, search, output, words)
+    for _, source, search, ranked in found:
+        shown = beam_trace.trace(source, search, ranked, words)
         kinds: Counter[str] = Counter()
         for line in shown.iterations:
             for piece in line:
@@ -38,13 +38,40 @@ def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:
         assert shown.calls == len(search.asked) == search.calls
 
 
+def test_the_tree_has_the_scores_of_stock_and_the_winner(tmp_path: Path) -> None:
+    session = Session(generation_parser(None), arguments(tmp_path), reads=["beam"])
+    words = session.task.source_dictionary, session.task.target_dictionary
+    batches = session.batches(1)
+    stock, _ = session.generator("stock", 3)
+    for (_, source, search, ranked), sample in zip(
+        beam_trace.searches(session, batches), batches, strict=True
+    ):
+        (expected,) = session.task.inference_step(stock, session.models, sample)
+        wanted = [float(one["score"]) for one in expected]
+        shown = beam_trace.trace(source, search, ranked, words)
+        pieces = [piece for line in shown.iterations for piece in line]
+        ended = [piece for piece in pieces if piece.kind in (ENDED, WINNER)]
+        scores = sorted((float(piece.text.split()[1]) for piece in ended), reverse=True)
+        assert scores == pytest.approx(wanted, abs=0.0051)
+        # The first line is the winner's: its tokens, and its score behind the last one.
+        assert [piece.kind for piece in ended] == [WINNER] + [ENDED] * (len(ended) - 1)
+        first = shown.iterations[0]
+        own = "".join(piece.text for piece in first if piece.kind in (AWAITED, NEEDED))
+        assert own.split()[1:] == words[1].string(expected[0]["tokens"]).split()
+        assert first[-1].text == f"</s> {wanted[0]:.2f} winner"
+        # A prefix that left the beam has the sum of its log-probabilities.
+        sums = {f" {total:.2f}" for total in search.tree.totals.values()}
+        left = {piece.text for piece in pieces if piece.kind == SCORE}
+        assert left and left <= sums
+
+
 def test_the_tool_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "tree.html"
     given = [*arguments(tmp_path / "data"), "--decoding", "beam", "--report", str(page)]
     trace_tool.main([*given, "--sentences", "2", "0"])
     text = page.read_text(encoding="utf-8")
     assert (
-        "One line is one branch of the tree." in text
+        "One line is one branch of the tree" in text
         and '<strong class="awaited" data-call="1">' in text
     )
     assert "Speed against stock fairseq" in text and "fairseq beam 3" in text

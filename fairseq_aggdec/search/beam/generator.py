@@ -122,14 +122,13 @@ class BeamGenerator(CachedGenerator):
         self.foreteller.foretell(searches, self.verifier, said)
 
     def _hypotheses(self, done: list[SentenceSearch]) -> list[list[Hypothesis]]:
-        """All hypotheses, best first as stock sorts them."""
-        found = []
-        for search in done:
-            ranked = [self._hypothesis(search, ending) for ending in search.endings]
-            scores = in_fp32([float(one["score"]) for one in ranked])
-            order = torch.sort(scores, descending=True)[1].tolist()
-            found.append([ranked[i] for i in order])
-        return found
+        return [self.ranked(search) for search in done]
+
+    def ranked(self, search: SentenceSearch) -> list[Hypothesis]:
+        """All hypotheses of a finished search, best first as stock sorts them."""
+        found = [self._hypothesis(search, ending) for ending in search.endings]
+        scores = in_fp32([float(one["score"]) for one in found])
+        return [found[i] for i in torch.sort(scores, descending=True)[1].tolist()]
 
     def _hypothesis(self, search: SentenceSearch, ending: Ending) -> Hypothesis:
         tree, node = search.tree, ending.node
