@@ -15,7 +15,6 @@ from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -178,9 +177,9 @@ def check_call(call: Call, own: Own) -> None:
 
 def _copies(generator: Any) -> bool:
     """Whether a generator verifies texts that are proposed."""
-    if isinstance(generator, DraftOnlyGenerator):
-        return False
-    return isinstance(generator, DraftAndVerifyGenerator | BeamGenerator)
+    return isinstance(generator, DraftAndVerifyGenerator | BeamGenerator) and getattr(
+        generator, "verified", True
+    )
 
 
 @contextmanager

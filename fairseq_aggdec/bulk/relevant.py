@@ -16,7 +16,7 @@ from fairseq_aggdec.jobs.job import BulkError
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.candidates import tables_folder
-from fairseq_aggdec.methods.table import METHODS
+from fairseq_aggdec.methods.table import method_of
 
 MAX_TOKENS = 12000  # fairseq-generate's, where neither --max-tokens nor --batch-size is given
 RELEVANT = {
@@ -52,7 +52,7 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
         BulkError: names the two options that do not go together.
     """
     settings = read_settings(cfg.task)
-    reads = METHODS[settings.decoding].reads(settings)
+    reads = method_of(settings.decoding).reads(settings)
     clocked = {
         "--draft-tokens auto": "draft_vocabulary" in reads and settings.draft_tokens == "auto",
         "--draft-tree auto": "draft_tree" in reads and settings.draft_tree == "auto",

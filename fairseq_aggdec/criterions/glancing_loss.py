@@ -19,7 +19,6 @@ from fairseq.utils import get_perplexity
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
 from fairseq_aggdec.models.nar_decoder import NarDecoder
@@ -102,6 +101,8 @@ class GlancingLoss(FairseqCriterion):
             raise ValueError(f"--slot-decay {cfg.slot_decay}: more than 0 and at most 1")
         self.probe = None
         if cfg.eval_acceptance:
+            from fairseq_aggdec.criterions.acceptance_probe import AcceptanceProbe
+
             self.probe = AcceptanceProbe(cfg.eval_acceptance, cfg.eval_acceptance_sentences, task)
 
     def forward(

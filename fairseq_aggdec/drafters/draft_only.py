@@ -74,6 +74,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
 
     drafter: NarDrafter
     on_device = DraftOnlyLoop
+    verified = False
 
     @exclusive
     def prepare(self) -> None:

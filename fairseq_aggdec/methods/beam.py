@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairseq_aggdec.drafters.head_tables import HeadTables
 from fairseq_aggdec.methods.iad import TEXT_READS, copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
@@ -14,6 +13,9 @@ from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.drafters.head_tables import HeadTables
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +76,10 @@ def _head_tables(request: Request) -> HeadTables:
     size = blockwise_size(request.cfg, request.models, "--draft-from heads")
     if size < 2:
         raise ValueError("--draft-from heads needs a model with at least two block heads")
+    from fairseq_aggdec.drafters.head_tables import HeadTables
+
     target = request.task.target_dictionary
     return HeadTables(size, target.pad(), target.unk(), proposing(request.cfg))
 
 
-METHOD = Method(
-    "beam", "what stock fairseq gives with the same --beam, faster", reads, build, becomes=becomes
-)
+METHOD = Method("beam", reads, build, becomes=becomes)

@@ -25,9 +25,4 @@ def draft(request: Request) -> Drafter:
     return after_copies(request, drafter)
 
 
-METHOD = loop_method(
-    "blockwise",
-    "the model's own extra heads draft (--arch blockwise_transformer)",
-    draft,
-    model_reads,
-)
+METHOD = loop_method("blockwise", draft, model_reads)

@@ -10,9 +10,9 @@ from omegaconf import II
 
 from fairseq_aggdec.methods.options.settings import INT8
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import METHODS, SHORTLISTED
+from fairseq_aggdec.methods.table import HELP, SHORTLISTED
 
-DECODING = ChoiceEnum(list(METHODS))
+DECODING = ChoiceEnum(list(HELP))
 DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
 
 
@@ -55,7 +55,7 @@ class DecodingConfig(OldNames):
 
     decoding: DECODING = field(
         default="beam",
-        metadata={"help": "; ".join(f"{name}: {one.help}" for name, one in METHODS.items())},
+        metadata={"help": "; ".join(f"{name}: {help}" for name, help in HELP.items())},
     )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
     bf16: bool = II("common.bf16")

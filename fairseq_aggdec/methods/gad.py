@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.iad import copy_drafter
@@ -65,7 +64,11 @@ def reads(settings: Settings) -> set[str]:
 def after_copies(request: Request, drafter: Drafter) -> Drafter:
     """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
     copies = copy_drafter(request) if copies_first(request.cfg) else None
-    return drafter if copies is None else CopyFirst(copies, drafter)
+    if copies is None:
+        return drafter
+    from fairseq_aggdec.drafters.copy_first import CopyFirst
+
+    return CopyFirst(copies, drafter)
 
 
 def draft(request: Request) -> Drafter:
@@ -73,9 +76,4 @@ def draft(request: Request) -> Drafter:
     return after_copies(request, nar_drafter(request, cfg, "gad"))
 
 
-METHOD = loop_method(
-    "gad",
-    "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
-    draft,
-    reads,
-)
+METHOD = loop_method("gad", draft, reads)

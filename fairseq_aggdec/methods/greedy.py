@@ -17,7 +17,6 @@ from fairseq_aggdec.methods.refusing import (
     refuse_unsupported,
     set_greedy_beam,
 )
-from fairseq_aggdec.methods.shared.candidates import build_shortlist
 from fairseq_aggdec.search.aligned import AlignedGenerator
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -46,13 +45,21 @@ def loop_generator(
     if request.option("print_alignment"):
         kind = AlignedGenerator
     extra = request.computing() | {
-        "shortlist": build_shortlist(request.cfg, request.task, request.args),
+        "shortlist": _shortlist(request),
         "drafter": request.drafter(name) if request.drafter else draft(request),
         "accept": acceptance_rule(
             request.cfg.acceptance, name, getattr(request.task, "first_number", None)
         ),
     }
     return request.make(kind, extra)
+
+
+def _shortlist(request: Request) -> Any:
+    if not request.cfg.shortlist:
+        return None
+    from fairseq_aggdec.methods.shared.candidates import build_shortlist
+
+    return build_shortlist(request.cfg, request.task, request.args)
 
 
 def refusing(name: str) -> Callable[[Request], None]:
@@ -76,7 +83,6 @@ def loop_reads(settings: Settings) -> set[str]:
 
 def loop_method(
     name: str,
-    help: str,
     draft: Draft,
     reads: Callable[[Settings], set[str]] = lambda settings: set(),
 ) -> Method:
@@ -88,11 +94,7 @@ def loop_method(
     def all_reads(settings: Settings) -> set[str]:
         return loop_reads(settings) | reads(settings)
 
-    return Method(name, help, all_reads, build, refusing(name), drafter=draft)
+    return Method(name, all_reads, build, refusing(name), drafter=draft)
 
 
-METHOD = loop_method(
-    "greedy",
-    "one token at a time on the cached decoder",
-    lambda request: EmptyDrafter(),
-)
+METHOD = loop_method("greedy", lambda request: EmptyDrafter())

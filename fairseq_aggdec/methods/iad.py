@@ -7,19 +7,14 @@ after a bifurcation drafting goes on where a suffix of the output occurs in it (
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter
-from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
-from fairseq_aggdec.lattice.generator import LatticeGenerator
 from fairseq_aggdec.methods.greedy import loop_method
-from fairseq_aggdec.methods.interleaved import READS as INTERLEAVED_READS
-from fairseq_aggdec.methods.interleaved import build_interleaved_generator
-from fairseq_aggdec.methods.lattice import READS as LATTICE_READS
-from fairseq_aggdec.methods.lattice import build_lattice_generator
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.settings import Settings
+from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED, OF_LATTICE
 from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
 from fairseq_aggdec.methods.shared.loading import load_writer
 from fairseq_aggdec.methods.shared.texts import FileDrafter, WriterDrafter
@@ -27,18 +22,11 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import refusal
 
-# --draft-from -> what builds the generator of the model of --drafter-path.
-WRITERS: dict[str, Callable[..., Any]] = {
-    "interleaved": build_interleaved_generator,
-    "lattice": build_lattice_generator,
-}
-
-
 # --draft-from -> the options that the text comes from.
 TEXT_READS: dict[str, set[str]] = {
     "file": {"draft_file"},
-    "interleaved": {"drafter_path", *INTERLEAVED_READS},
-    "lattice": {"drafter_path", *LATTICE_READS},
+    "interleaved": {"drafter_path", *OF_INTERLEAVED},
+    "lattice": {"drafter_path", *OF_LATTICE},
 }
 
 
@@ -63,7 +51,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
     if cfg.draft_file and kind != "file":
         raise ValueError(f"--draft-file {cfg.draft_file} is read with --draft-from file only")
     drafter: CopyDrafter
-    if kind in WRITERS:
+    if kind in ("interleaved", "lattice"):
         drafter = _writer_drafter(request)
     elif kind == "file":
         if not cfg.draft_file:
@@ -102,18 +90,19 @@ def _writer_drafter(request: Request) -> WriterDrafter:
     model = load_writer(cfg.drafter_path, task).to(next(request.models[0].parameters()))
     names = ("max_len_a", "max_len_b")
     limits = {name: request.option(name) for name in names if hasattr(request.args, name)}
-    generator = WRITERS[kind](cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
+    build = getattr(import_module(f"fairseq_aggdec.methods.{kind}"), f"build_{kind}_generator")
+    generator = build(cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
     return WriterDrafter(generator, model, task.target_dictionary.eos(), cfg.iad_match)
 
 
-def branching(drafter: CopyDrafter, cfg: Settings) -> CopyDrafter | LatticeTreeDrafter:
+def branching(drafter: CopyDrafter, cfg: Settings) -> Drafter:
     """Lets drafts branch where ``--draft-tree`` asks for trees: of copies, or of paths through a lattice."""
     nodes = drafted_nodes(cfg)
-    if nodes and isinstance(drafter, WriterDrafter):
-        generator = drafter.generator
-        if isinstance(generator, LatticeGenerator):
-            return LatticeTreeDrafter(generator, drafter.model, choosing(cfg, LONGEST), nodes)
+    if nodes and isinstance(drafter, WriterDrafter) and cfg.draft_from == "lattice":
+        from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
+
+        return LatticeTreeDrafter(drafter.generator, drafter.model, choosing(cfg, LONGEST), nodes)
     drafter.branch(nodes)
     return drafter
 
@@ -129,6 +118,4 @@ def draft(request: Request) -> Drafter:
     return EmptyDrafter() if copies is None else branching(copies, request.cfg)
 
 
-METHOD = loop_method(
-    "iad", "input-guided aggressive decoding, drafts from the source", draft, reads
-)
+METHOD = loop_method("iad", draft, reads)

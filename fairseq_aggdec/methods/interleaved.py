@@ -10,6 +10,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
+from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED
 from fairseq_aggdec.methods.refusing import beam_gap, refuse_own_generator, refuse_prefix_function
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
@@ -20,13 +21,11 @@ from fairseq_aggdec.search.interleaved.generator import (
     common_geometry,
 )
 
-READS = frozenset({"end_condition", "stop_rule", "length_penalty", "dedup"})
-
 
 def reads(settings: Settings) -> set[str]:
     """The options that have an effect. A model of one word per step is read by beam search, which may look ahead."""
     ahead = {"draft_from"} if settings.draft_from == "none" else set()
-    return {*READS, "no_graphs", "low_memory"} | ahead
+    return {*OF_INTERLEAVED, "no_graphs", "low_memory"} | ahead
 
 
 def build_interleaved_generator(
@@ -108,10 +107,4 @@ def _build(request: Request) -> InterleavedGenerator | BeamGenerator:
     )
 
 
-METHOD = Method(
-    "interleaved",
-    "beam search with several words per step (--arch interleaved_transformer)",
-    reads,
-    _build,
-    _refuses,
-)
+METHOD = Method("interleaved", reads, _build, _refuses)

@@ -12,15 +12,11 @@ from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.methods.options.variants import OF_LATTICE
 from fairseq_aggdec.methods.refusing import refuse_own_generator, refuse_prefix_function
 from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.errors import refuse
-
-READS = frozenset(
-    {"lattice", *(key.replace("-", "_") for key in VARIANTS if key.startswith("lattice-"))}
-)
 
 
 def check_sizes(cfg: Settings) -> None:
@@ -95,10 +91,4 @@ def _build(request: Request) -> LatticeGenerator:
     )
 
 
-METHOD = Method(
-    "lattice",
-    "the best path through a lattice of candidates (--arch lattice_transformer)",
-    lambda settings: {*READS, "low_memory"},
-    _build,
-    _refuses,
-)
+METHOD = Method("lattice", lambda settings: {*OF_LATTICE, "low_memory"}, _build, _refuses)

@@ -65,11 +65,10 @@ def nothing(request: Request) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of ``--decoding``: one file, one line of the table.
+    """A method of ``--decoding``: one file, and one line of the table, which has its help.
 
     Attributes:
         name: as ``--decoding`` takes it.
-        help: one sentence.
         reads: the names of the options that have an effect with these settings; those that the method refuses too.
         build: makes the generator.
         refuses: raises ``ValueError`` with one sentence for one of fairseq's options, or a model, that the method
@@ -79,7 +78,6 @@ class Method:
     """
 
     name: str
-    help: str
     reads: Callable[[Settings], Set[str]]
     build: Callable[[Request], Any]
     refuses: Callable[[Request], None] = nothing

@@ -29,6 +29,4 @@ def build(request: Request) -> Any:
     return loop_generator("nar", draft, request, DraftOnlyGenerator)
 
 
-METHOD = Method(
-    "nar", "the non-autoregressive drafter alone", reads, build, refusing("nar"), drafter=draft
-)
+METHOD = Method("nar", reads, build, refusing("nar"), drafter=draft)

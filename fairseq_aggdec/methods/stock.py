@@ -16,4 +16,4 @@ def build(request: Request) -> Any:
     return generator
 
 
-METHOD = Method("stock", "fairseq's own generator", lambda settings: set(), build)
+METHOD = Method("stock", lambda settings: set(), build)

@@ -1,4 +1,4 @@
-"""The table of methods. A new method is one file and its name here."""
+"""The table of methods. A new method is one file and one line here."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
 
-# A file of this room for each method, in the order in which --help names them.
-NAMES = (
-    "beam",
-    "stock",
-    "greedy",
-    "iad",
-    "gad",
-    "nar",
-    "blockwise",
-    "interleaved",
-    "lattice",
-)
-METHODS: dict[str, Method] = {
-    name: import_module(f"fairseq_aggdec.methods.{name}").METHOD for name in NAMES
+# Of each method, in the order of --help: the name, which is that of its file in this room, and one sentence.
+HELP = {
+    "beam": "what stock fairseq gives with the same --beam, faster",
+    "stock": "fairseq's own generator",
+    "greedy": "one token at a time on the cached decoder",
+    "iad": "input-guided aggressive decoding, drafts from the source",
+    "gad": "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
+    "nar": "the non-autoregressive drafter alone",
+    "blockwise": "the model's own extra heads draft (--arch blockwise_transformer)",
+    "interleaved": "beam search with several words per step (--arch interleaved_transformer)",
+    "lattice": "the best path through a lattice of candidates (--arch lattice_transformer)",
 }
+METHODS: dict[str, Method] = {}  # those that were asked for
 # Methods of the loop with a verifier.
-SHORTLISTED = [name for name, one in METHODS.items() if "shortlist" in one.reads(Settings(name))]
+SHORTLISTED = ("greedy", "iad", "gad", "blockwise")
+
+
+def method_of(name: str) -> Method:
+    """A method, whose file is imported when it is first asked for: a process that decodes loads what it runs."""
+    if name not in METHODS:
+        METHODS[name] = import_module(f"fairseq_aggdec.methods.{name}").METHOD
+    return METHODS[name]
 
 
 def build_generator(request: Request, prepare: bool = True) -> Any:
@@ -44,9 +49,9 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
         FileNotFoundError, CheckpointError, ValueError: what does not fit, in one sentence.
     """
     asked = request.cfg.decoding
-    method = METHODS["stock" if request.option("score_reference") else asked]
+    method = method_of("stock" if request.option("score_reference") else asked)
     while other := method.becomes(request):
-        method = METHODS[other]
+        method = method_of(other)
     request.cfg = settings = replace(request.cfg, decoding=method.name)
     where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
     if settings.shortlist and method.name not in SHORTLISTED:
@@ -74,6 +79,6 @@ def announce_unused(settings: Settings, method: Method, where: str) -> None:
 
 def build_drafter(name: str, request: Request) -> Drafter:
     """The drafter of a method that has one."""
-    build = METHODS[name].drafter
+    build = method_of(name).drafter
     assert build is not None, f"--decoding {name} has no drafter"
     return build(request)

@@ -211,9 +211,11 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     Attributes:
         on_device: makes the loop that a GPU goes on with alone.
+        verified: drafts are; a drafter alone is the exception.
     """
 
     on_device: type[DeviceLoop] = DeviceLoop
+    verified = True
 
     def __init__(
         self,

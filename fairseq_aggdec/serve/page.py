@@ -10,7 +10,6 @@ from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import NOTHING
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bench.recording_drafters import RecordingDrafter
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.report import beam_trace, colours, trace
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.search.beam.generator import BeamGenerator
@@ -59,9 +58,7 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
             for search in generator.searches:
                 given = source.tolist(), search, generator.ranked(search), words
                 traces = [beam_trace.trace_calls(*given), beam_trace.trace(*given)]
-        elif isinstance(generator, DraftAndVerifyGenerator) and not isinstance(
-            generator, DraftOnlyGenerator
-        ):
+        elif isinstance(generator, DraftAndVerifyGenerator) and generator.verified:
             best, traces = recorded(translator, source)
         else:
             best = _decode(translator, source)

@@ -12,7 +12,6 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.utils import split_paths
 
-from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.engine.linear import against_bfloat16
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.config import add_decoding_options
@@ -38,7 +37,7 @@ from fairseq_aggdec.search.errors import (
     explained,
     refusal,
 )
-from fairseq_aggdec.search.generator import CachedGenerator
+from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.asked import asked_options
 from fairseq_aggdec.tasks.hooks import Hooks
 from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators, again, same_fields, values_of
@@ -213,8 +212,9 @@ class DecodingTask(Hooks):
             return found
         except (AssertionError, NonFiniteError) as error:
             paths, named = self.model_paths, models
-            if isinstance(generator, DraftOnlyGenerator):
-                paths, named = self.asked.drafter_path, [generator.drafter.model]
+            if isinstance(generator, DraftAndVerifyGenerator) and not generator.verified:
+                drafter: Any = generator.drafter
+                paths, named = self.asked.drafter_path, [drafter.model]
             if isinstance(error, AssertionError) and not any(map(broken_weight, models)):
                 refuse_wide_beam(generator)
                 raise  # stock search, which looks for no NaN, has a limit that it does not pass otherwise

@@ -16,7 +16,7 @@ from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import METHODS, unused
+from fairseq_aggdec.methods.table import HELP, SHORTLISTED, method_of, unused
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -211,7 +211,7 @@ def test_every_option_is_given_here() -> None:
 @pytest.mark.parametrize(
     "source", ["auto", "source", "file", "interleaved", "lattice", "heads", "none"]
 )
-@pytest.mark.parametrize("decoding", METHODS)
+@pytest.mark.parametrize("decoding", HELP)
 def test_every_option_is_read_or_announced(
     decoding: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,10 @@ def test_every_option_is_read_or_announced(
         said = {"drafter_path": "x", "draft_file": __file__ if source == "file" else None}
         said |= {"decoding": decoding, "draft_from": source, option.split()[0]: value}
         settings, name = read_settings(said, every=True), option.split()[-1].replace("-", "_")
-        if settings.spelt(name) in unused(settings, METHODS[decoding]) or name not in settings.said:
+        if (
+            settings.spelt(name) in unused(settings, method_of(decoding))
+            or name not in settings.said
+        ):
             continue
         watched = Watched(**vars(settings))
         request = Request(
@@ -234,7 +237,7 @@ def test_every_option_is_read_or_announced(
         )
         vars(watched)["seen"].clear()
         try:
-            METHODS[decoding].build(request)
+            method_of(decoding).build(request)
         except (ValueError, FileNotFoundError):
             continue  # refused, in one sentence
         assert name in vars(watched)["seen"], f"{option} is neither read nor announced"
@@ -257,3 +260,8 @@ def test_what_is_no_whole_number_is_named(name: str, value: Any) -> None:
 
 def test_no_acceptance_is_the_exact_one() -> None:
     assert read_settings({"acceptance": None}) == Settings()
+
+
+def test_the_shortlisted_methods_are_those_that_read_the_option() -> None:
+    reading = [name for name in HELP if "shortlist" in method_of(name).reads(Settings(name))]
+    assert reading == list(SHORTLISTED)

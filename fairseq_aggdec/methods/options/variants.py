@@ -85,6 +85,10 @@ VARIANTS: dict[str, Variant] = {
     ),
 }
 
+# Options that only one method reads, and drafts that a model of it writes.
+OF_LATTICE = {"lattice", *(key.replace("-", "_") for key in VARIANTS if key.startswith("lattice-"))}
+OF_INTERLEAVED = {"end_condition", "stop_rule", "length_penalty", "dedup"}
+
 
 def read_variants(text: str) -> dict[str, Any]:
     """The values that a text such as ``dedup=2,stop-rule=any`` gives, by key; of several for one key the last.

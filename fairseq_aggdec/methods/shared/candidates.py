@@ -47,8 +47,8 @@ def tables_folder(
     return Path(folder)
 
 
-def build_shortlist(cfg: Settings, task: Any, args: Any) -> Shortlist | None:
-    """The shortlist that the options ask for; says once that it is not lossless.
+def build_shortlist(cfg: Settings, task: Any, args: Any) -> Shortlist:
+    """The shortlist of ``--shortlist``; says once that it is not lossless.
 
     Args:
         cfg: decoding options.
@@ -59,10 +59,8 @@ def build_shortlist(cfg: Settings, task: Any, args: Any) -> Shortlist | None:
         ValueError, FileNotFoundError: an option or tables that do not fit, in one sentence.
     """
     count = cfg.shortlist
-    if count < 0:
+    if count < 1:
         raise ValueError(f"--shortlist {count}: it must be at least 0")
-    if count == 0:
-        return None
     if getattr(args, "prefix_size", 0):
         raise ValueError("--prefix-size does not go with --shortlist, which may lack its words")
     model = open_candidates(cfg, task, "--shortlist")
