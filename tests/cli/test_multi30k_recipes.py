@@ -25,6 +25,8 @@ SETTINGS = {
     "BF16": "0",
 }
 
+ANALYSES = ("choices", "information", "figures", "contrast")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -143,9 +145,15 @@ def test_interleaved(made: Path, tmp_path: Path) -> None:
     result = recipe("interleaved_analyses", **SETTINGS | environment)
     assert result.returncode == 0, result.stderr[-2000:]
     made_files = {path.name for path in tmp_path.glob("analysis-*.json")}
-    assert made_files == {f"analysis-{name}.json" for name in ("choices", "information", "figures")}
+    assert made_files == {f"analysis-{name}.json" for name in ANALYSES}
     pairs = json.loads((tmp_path / "analysis-information.json").read_text())["results"]
     assert [pair["step"] for pair in pairs] == [2, 2]
+    points = json.loads((tmp_path / "analysis-figures.json").read_text())["results"]["words"]
+    assert {"bleu", "otem", "utem"} <= points[0].keys()
+    contrasted = json.loads((tmp_path / "analysis-contrast.json").read_text())["results"]
+    assert {row["model"] for row in contrasted} == {"Transformer", "2x1"}
+    counts = [row["pairs"] for row in contrasted if row["kind"] == "all"]
+    assert counts[0] == counts[1] > 0
     result = recipe("interleaved_analyses", **SETTINGS | environment | {"ANALYSES": "tables"})
     assert result.returncode == 2
     assert "unknown analysis 'tables'" in result.stderr

@@ -28,11 +28,12 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.options.variants import joined, read_variants
 from fairseq_aggdec.records import machine
-from fairseq_aggdec.records.quality import bleu
+from fairseq_aggdec.records.quality import bleu, texts
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.report import redraw
 from fairseq_aggdec.report.redraw import ENGINE, STOCK
 from fairseq_aggdec.search.interleaved.generator import common_geometry
+from scripts.recipes.interleaved.otem import scored
 
 BASELINES = (ENGINE, STOCK)
 TITLE = "Interleaved decoding by batch, beam, source length and words per step"
@@ -99,13 +100,15 @@ class Bin:
 
 @dataclass
 class Point:
-    """One model at the beam of ``--beam`` (Figure 4)."""
+    """One model at the beam of ``--beam`` (Figure 4); OTEM and UTEM in percent, lower is better."""
 
     system: str
     directions: int
     words_per_direction: int
     dedup: int
     bleu: float
+    otem: float
+    utem: float
     speedup: dict[str, float]
 
 
@@ -179,17 +182,24 @@ def by_length(
 
 def by_words(models: Sequence[Model], found: Mapping[str, Measurement]) -> list[Point]:
     """Figure 4."""
-    return [
-        Point(
-            model.name,
-            model.geometry.directions,
-            model.geometry.words_per_direction,
-            model.dedup,
-            bleu(model.session, found[model.name].outputs)[0],
-            over(found, model.name),
-        )
-        for model in models
-    ]
+    return [point(model, found[model.name].outputs, over(found, model.name)) for model in models]
+
+
+def point(model: Model, outputs: Mapping[int, list[int]], speedup: dict[str, float]) -> Point:
+    """Quality of one model, and how much it says too often or leaves out."""
+    session, shape = model.session, model.geometry
+    wanted = {sentence: session.dataset[sentence]["target"] for sentence in outputs}
+    counted = scored(model.name, texts(session, outputs), texts(session, wanted))
+    return Point(
+        model.name,
+        shape.directions,
+        shape.words_per_direction,
+        model.dedup,
+        bleu(session, outputs)[0],
+        counted.otem,
+        counted.utem,
+        speedup,
+    )
 
 
 # -- tables
@@ -215,8 +225,8 @@ def length_row(part: Bin) -> list[object]:
 
 
 def words_row(point: Point) -> list[object]:
-    row = [point.system, point.directions, point.words_per_direction, point.dedup, point.bleu]
-    return [*row, *point.speedup.values()]
+    shape = [point.system, point.directions, point.words_per_direction, point.dedup]
+    return [*shape, point.bleu, point.otem, point.utem, *point.speedup.values()]
 
 
 def markdown(cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]) -> str:
@@ -229,7 +239,10 @@ def markdown(cells: Sequence[Cell], bins: Sequence[Bin], points: Sequence[Point]
             "**Source length (Figure 3)**\n",
             table(length_heads, [length_row(part) for part in bins]),
             "**Words per direction (Figure 4)**\n",
-            table(["system", "h", "c", "dedup", "BLEU"], [words_row(point) for point in points]),
+            table(
+                ["system", "h", "c", "dedup", "BLEU", "OTEM", "UTEM"],
+                [words_row(point) for point in points],
+            ),
         )
     )
 

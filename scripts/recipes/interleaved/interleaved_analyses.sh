@@ -7,13 +7,14 @@
 #   choices      what the paper leaves open: end condition, stop rule, how the score of a hypothesis counts its length
 #   information  Table 3: what words that are written at once tell about each other, from the models 1x2 and 2x1 and their
 #                twins that write one by one
-#   figures      Figures 2, 3 and 4: speed-up by batch size and beam, by source length, by words per direction
+#   figures      Figures 2, 3 and 4: speed-up by batch size and beam, by source length, by words per direction (BLEU, OTEM)
+#   contrast     Figure 5 in small: is a reference likelier than the same with one error, agreement by distance among them
 #
-# The models of all three: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved/interleaved_multi30k.sh
+# The models of all four: GEOMETRIES='1x1 1x2 2x1 2x2 4x1' ABLATIONS=one-by-one scripts/recipes/interleaved/interleaved_multi30k.sh
 # A result that is there already is kept: delete its .json to make it anew.
 # Environment: WORK (work/multi30k), SOURCE and TARGET (de, en), SETTING (distilled: models trained on that), LAYERS (3),
 # START (warm; scratch: the fair choice for information, as a model that begins as a Transformer is nearest to 1x1),
-# ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of choices and figures), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
+# ANALYSES, GEOMETRIES (2x1 2x2 4x1: those of all but information), BATCH_SIZES (1 8 32) and BEAMS (1 4: of Figure 2), LIMIT
 # (sentences; all), TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), OUTPUT
 # (docs/results/interleaved-multi30k, of START=scratch with -scratch behind it).
 set -euo pipefail
@@ -28,7 +29,7 @@ case ${START:=warm} in
     scratch) SUFFIX=-scratch ;;
     *) die "unknown START '$START' (choose from: warm scratch)" ;;
 esac
-ANALYSES=${ANALYSES:-choices information figures}
+ANALYSES=${ANALYSES:-choices information figures contrast}
 GEOMETRIES=${GEOMETRIES:-2x1 2x2 4x1}
 BATCH_SIZES=${BATCH_SIZES:-1 8 32}
 BEAMS=${BEAMS:-1 4}
@@ -42,8 +43,8 @@ LENGTHS=(--max-len-a 1.2 --max-len-b 10)
 
 for analysis in $ANALYSES; do
     case $analysis in
-        choices | information | figures) ;;
-        *) die "unknown analysis '$analysis' in ANALYSES (choose from: choices information figures)" ;;
+        choices | information | figures | contrast) ;;
+        *) die "unknown analysis '$analysis' in ANALYSES (choose from: choices information figures contrast)" ;;
     esac
 done
 
@@ -86,6 +87,13 @@ figures() {
     # shellcheck disable=SC2086
     "$PYTHON" -m scripts.recipes.interleaved.figures "${DATA[@]}" "${LENGTHS[@]}" "${systems[@]}" --variant dedup=2 --post-process sentencepiece \
         --batch-sizes $BATCH_SIZES --beams $BEAMS --output "$OUTPUT-figures"
+}
+
+contrast() {
+    local systems=(--model "Transformer=$WORK/model-$PAIR/model.pt") geometry
+    for geometry in $GEOMETRIES; do systems+=(--model "$geometry=$(model "$geometry")"); done
+    "$PYTHON" -m scripts.recipes.interleaved.contrast "${DATA[@]}" --bpe sentencepiece \
+        --sentencepiece-model "$WORK/subwords/spm.model" "${systems[@]}" --output "$OUTPUT-contrast"
 }
 
 for analysis in $ANALYSES; do

@@ -1,0 +1,91 @@
+"""OTEM and UTEM against cases that were worked by hand."""
+
+from __future__ import annotations
+
+import json
+from math import exp
+from pathlib import Path
+
+import pytest
+
+from scripts.recipes.interleaved import otem
+
+REFERENCE = "a dog sees the dog".split()
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "n", "over"),
+    [
+        ("a dog sees the dog", 1, 0),
+        ("dog dog dog", 1, 1),  # the reference has two
+        ("cat cat cat", 1, 2),  # it has none, and one is no repetition
+        ("cat bird", 1, 0),
+        ("a dog a dog a dog", 2, 3),  # "a dog" twice too often, "dog a" once
+        ("a", 2, 0),
+    ],
+)
+def test_over_matches(hypothesis: str, n: int, over: int) -> None:
+    assert otem.over_matches(hypothesis.split(), REFERENCE, n) == over
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "n", "missing"),
+    [
+        ("a dog sees the dog", 4, 0),
+        ("a dog sees the", 1, 1),  # one of two dogs
+        ("a dog sees the", 2, 1),
+        ("dog dog dog", 1, 3),
+        ("", 4, 2),
+    ],
+)
+def test_missing_matches(hypothesis: str, n: int, missing: int) -> None:
+    assert otem.missing_matches(hypothesis.split(), REFERENCE, n) == missing
+
+
+def test_scores_of_a_set_with_their_length_penalties() -> None:
+    """Counts of sentences add up; OTEM punishes what is too long, UTEM what is too short."""
+    pairs = [("a dog dog sees a dog".split(), REFERENCE), ("so it is".split(), "so it is".split())]
+    # Words: "dog" once and "a" once too often of 9. Pairs of words: "a dog" once too often of 7.
+    mean = (2 / 9 * 1 / 7) ** 0.5
+    assert otem.otem(pairs) == pytest.approx(exp(1 - 8 / 9) * mean)
+    # Missing: "the" of 8 words, "sees the" and "the dog" of 6, "dog sees the" and "sees the dog" of 4, both of 2; and
+    # "dog sees" is there, "a dog sees" is not.
+    mean = (1 / 8 * 2 / 6 * 3 / 4 * 2 / 2) ** 0.25
+    assert otem.utem(pairs) == pytest.approx(mean)
+    short = [("so it".split(), "so it is now".split())]
+    assert otem.otem(short) == 0
+    assert otem.utem(short) == pytest.approx(exp(1 - 2 / 4) * (2 / 4 * 2 / 3) ** 0.25)
+
+
+def test_repetition_is_what_otem_sees_and_omission_what_utem_sees() -> None:
+    wanted = ["Two dogs run over the green grass ."]
+    repeated = otem.scored("repeated", ["Two dogs run over run over the green grass ."], wanted)
+    omitted = otem.scored("omitted", ["Two dogs run over grass ."], wanted)
+    assert repeated.otem > omitted.otem
+    assert omitted.utem > repeated.utem
+    assert repeated.length_ratio == pytest.approx(10 / 8)
+
+
+def test_files_of_both_kinds_and_the_table(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("The dog runs.\nA cat.\n")
+    (tmp_path / "lines.txt").write_text("The dog the dog The dog runs.\nA cat.\n")
+    printed = "S-1\tx\nH-1\t-0.5\tA cat.\nH-0\t-0.5\tThe dog the dog The dog runs.\n"
+    (tmp_path / "generate.txt").write_text(printed)
+    given = ["--references", str(tmp_path / "ref"), "--output", str(tmp_path / "table")]
+    for name in ("lines", "generate"):
+        given += ["--system", f"c = 1, {name}={tmp_path / name}.txt"]
+    otem.main(given)
+    first, second = json.loads((tmp_path / "table.json").read_text())["results"]
+    assert first.pop("system") == "c = 1, lines" and second.pop("system") == "c = 1, generate"
+    assert first == second and first["otem"] > 0
+
+
+@pytest.mark.parametrize(
+    ("system", "says"), [("nothing", "give NAME=FILE"), ("a=ref2", "a: 1 hypotheses for 2 ref")]
+)
+def test_refusals(system: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ref").write_text("a\nb\n")
+    Path("ref2").write_text("a\n")
+    with pytest.raises(SystemExit, match=says):
+        otem.main(["--references", "ref", "--system", system])
