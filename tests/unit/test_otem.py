@@ -10,7 +10,12 @@ import pytest
 
 from scripts.recipes.interleaved import otem
 
-REFERENCE = "a dog sees the dog".split()
+
+def words(line: str) -> list[str]:
+    return line.split()
+
+
+REFERENCE = words("a dog sees the dog")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +30,7 @@ REFERENCE = "a dog sees the dog".split()
     ],
 )
 def test_over_matches(hypothesis: str, n: int, over: int) -> None:
-    assert otem.over_matches(hypothesis.split(), REFERENCE, n) == over
+    assert otem.over_matches(words(hypothesis), REFERENCE, n) == over
 
 
 @pytest.mark.parametrize(
@@ -39,12 +44,12 @@ def test_over_matches(hypothesis: str, n: int, over: int) -> None:
     ],
 )
 def test_missing_matches(hypothesis: str, n: int, missing: int) -> None:
-    assert otem.missing_matches(hypothesis.split(), REFERENCE, n) == missing
+    assert otem.missing_matches(words(hypothesis), REFERENCE, n) == missing
 
 
 def test_scores_of_a_set_with_their_length_penalties() -> None:
     """Counts of sentences add up; OTEM punishes what is too long, UTEM what is too short."""
-    pairs = [("a dog dog sees a dog".split(), REFERENCE), ("so it is".split(), "so it is".split())]
+    pairs = [(words("a dog dog sees a dog"), REFERENCE), (words("so it is"), words("so it is"))]
     # Words: "dog" once and "a" once too often of 9. Pairs of words: "a dog" once too often of 7.
     mean = (2 / 9 * 1 / 7) ** 0.5
     assert otem.otem(pairs) == pytest.approx(exp(1 - 8 / 9) * mean)
@@ -52,7 +57,7 @@ def test_scores_of_a_set_with_their_length_penalties() -> None:
     # "dog sees" is there, "a dog sees" is not.
     mean = (1 / 8 * 2 / 6 * 3 / 4 * 2 / 2) ** 0.25
     assert otem.utem(pairs) == pytest.approx(mean)
-    short = [("so it".split(), "so it is now".split())]
+    short = [(words("so it"), words("so it is now"))]
     assert otem.otem(short) == 0
     assert otem.utem(short) == pytest.approx(exp(1 - 2 / 4) * (2 / 4 * 2 / 3) ** 0.25)
 

@@ -19,15 +19,15 @@ UNSEEN = "unseen word"
 
 # Singular and plural of a verb.
 VERBS = {
-    "en": "is are, was were, has have, stands stand, sits sit, walks walk, plays play, runs run, wears wear, holds hold, "
-    "looks look, rides ride, jumps jump, works work, talks talk, watches watch, takes take, performs perform",
+    "en": "is are, was were, has have, stands stand, sits sit, walks walk, plays play, runs run, wears wear, "
+    "holds hold, looks look, rides ride, jumps jump, works work, talks talk, watches watch, takes take, performs perform",
     "de": "ist sind, war waren, hat haben, steht stehen, sitzt sitzen, geht gehen, spielt spielen, läuft laufen, "
     "trägt tragen, hält halten, macht machen, fährt fahren, springt springen, schaut schauen, arbeitet arbeiten",
 }
 # Singular and plural of a noun that a caption begins with.
 NOUNS = {
-    "en": "man men, woman women, boy boys, girl girls, child children, person people, dog dogs, kid kids, player players, "
-    "lady ladies, worker workers, guy guys",
+    "en": "man men, woman women, boy boys, girl girls, child children, person people, dog dogs, kid kids, "
+    "player players, lady ladies, worker workers, guy guys",
     "de": "Mann Männer, Frau Frauen, Junge Jungen, Kind Kinder, Hund Hunde, Person Personen, Spieler Spieler, "
     "Arbeiter Arbeiter, Mädchen Mädchen",
 }

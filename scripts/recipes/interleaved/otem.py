@@ -1,4 +1,4 @@
-"""OTEM and UTEM, how much a translation says too often and leaves out (Yang et al. 2018): right half of Zhang's Figure 4.
+"""OTEM and UTEM: what a translation says too often and leaves out (Yang et al. 2018); right half of Zhang's Figure 4.
 
     python -m scripts.recipes.interleaved.otem --references test.en --system "c = 1=ib.txt" --system "c = 2=sa.txt" \\
         --output docs/results/otem-multi30k
