@@ -20,7 +20,7 @@ UNSEEN = "unseen word"
 # Singular and plural of a verb.
 VERBS = {
     "en": "is are, was were, has have, stands stand, sits sit, walks walk, plays play, runs run, wears wear, "
-    "holds hold, looks look, rides ride, jumps jump, works work, talks talk, watches watch, takes take, performs perform",
+    "holds hold, looks look, rides ride, jumps jump, works work, talks talk, watches watch, takes take",
     "de": "ist sind, war waren, hat haben, steht stehen, sitzt sitzen, geht gehen, spielt spielen, läuft laufen, "
     "trägt tragen, hält halten, macht machen, fährt fahren, springt springen, schaut schauen, arbeitet arbeiten",
 }
