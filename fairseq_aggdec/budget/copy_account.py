@@ -24,6 +24,9 @@ class CopyAccount:
     A draft of K tokens that are accepted with chance p emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the limit
     is the K with the most tokens per cost. On a CPU no clock has a say: c is the usual cost.
 
+    Args:
+        clocks: measure c on other devices.
+
     Attributes:
         fixed, most: whether the length is not learned, and tokens of any draft.
         resting: drafts hardly ever stood, so none is worth its cost, not even in a batch of one sentence; the current
@@ -33,7 +36,8 @@ class CopyAccount:
 
     fixed, most = False, sys.maxsize
 
-    def __init__(self) -> None:
+    def __init__(self, clocks: bool = True) -> None:
+        self.clocks = clocks
         self.chances, self.cost, self.clock = Chances(), CallCost(), IterationClock()
         self.resting, self.probing, self.rested = False, False, 0
         self.unknown = False  # nothing was ever drafted
@@ -43,7 +47,7 @@ class CopyAccount:
         """Takes up a batch of ``rows`` sentences, decoded by ``kernels``, on ``cpu`` or on another device."""
         if by != self.by:
             self.cost = CallCost()
-        self.by, self.timed = by, by not in ("kernels", "cpu")
+        self.by, self.timed = by, self.clocks and by not in ("kernels", "cpu")
         self.clock.start(by)
         self.step_cost = self.cost.beside(rows, by)
         self.unknown = self.chances.unseen and rows > 1 and not self.timed

@@ -92,7 +92,7 @@ class DecodingConfig(OldNames):
         default=None,
         metadata={
             "help": "iad, gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as "
-            "many as pay (default: one path; gad, blockwise on a CPU: what pays)"
+            "many as pay (default: one path; gad, blockwise in fp32 on a CPU: what pays)"
         },
     )
     acceptance: str = field(

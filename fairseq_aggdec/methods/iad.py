@@ -68,7 +68,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         )
     else:
         return None
-    drafter.limit_drafts(copied_length(cfg))
+    drafter.limit_drafts(copied_length(cfg, request.models))
     return drafter
 
 

@@ -3,7 +3,10 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import torch
 
 from fairseq_aggdec.budget.account import (
     MOST_NODES,
@@ -26,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 # The tree that --acceptance top-beta takes where nothing is said of one.
 RELAXED_NODES = 8
+HALF = (torch.float16, torch.bfloat16)
 
 
 def blockwise_size(
@@ -69,10 +73,10 @@ def drafted_size(cfg: Settings, drafter: Any) -> Account:
 def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     """The options of a method whose model drafts, where nothing was said of how much.
 
-    Only on CPU, where a call costs more the more it reads. Where the output does not depend on it: with the compiled
-    kernels as much as pays, in 8 bits; in half precision, which these do not read, a block as long as pays. With
-    ``--acceptance top-beta`` the output depends on it, so that no clock may decide: a small tree, of whose paths the
-    verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
+    Only on CPU, where a call costs more the more it reads. A clock decides where the output does not depend on the
+    amount: with the compiled kernels as much as pays, in 8 bits. In half precision rounding depends on it, so every
+    iteration drafts a whole block. With ``--acceptance top-beta`` the output depends on it as well: a small tree, of
+    whose paths the verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
     said = cfg.draft_tokens is not None or cfg.draft_tree is not None or cfg.strict
     if said or cfg.every or cfg.eval_bleu or cfg.acceptance.min_block_size > 1 or copies_first(cfg):
@@ -80,17 +84,12 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     weights = [weight.detach() for model in models for weight in model.parameters()]
     if not all(weight.device.type == "cpu" for weight in weights):
         return cfg
-    kernels = int8_available() and not cfg.low_memory
-    compiled = kernels and all(map(reads, weights))
+    compiled = int8_available() and not cfg.low_memory and all(map(reads, weights))
     int8 = cfg.int8 or ("drafts" if compiled else None)
     if cfg.acceptance.kind == "top-beta":
         chosen = replace(cfg, draft_tree=str(RELAXED_NODES), int8=int8)
-    elif cfg.acceptance.kind != "exact":
-        return cfg
-    elif compiled:
+    elif compiled and cfg.acceptance.kind == "exact":
         chosen = replace(cfg, draft_tree="auto", int8=int8)
-    elif kernels:
-        chosen = replace(cfg, draft_tokens="auto")
     else:
         return cfg
     _say_what_was_chosen(chosen)
@@ -98,11 +97,7 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
 
 
 def _say_what_was_chosen(cfg: Settings) -> None:
-    options = {
-        "--draft-tree": cfg.draft_tree,
-        "--draft-tokens": cfg.draft_tokens,
-        "--int8": cfg.int8,
-    }
+    options = {"--draft-tree": cfg.draft_tree, "--int8": cfg.int8}
     said = " ".join(f"{name} {value}" for name, value in options.items() if value)
     logger.info("nothing is said of how much is drafted, so: %s", said)
 
@@ -186,8 +181,8 @@ def drafted_nodes(cfg: Settings, gpu: bool = False) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
-    """Makes what says how long copied drafts are.
+def copied_length(cfg: Settings, models: Sequence[Any]) -> Callable[[], CopyAccount]:
+    """Makes what says how long copied drafts are; no clock does in half precision, where rounding depends on it.
 
     Raises:
         ValueError: the length is no positive number, not ``all`` and not ``auto``.
@@ -195,7 +190,8 @@ def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
     name = "copy_tokens" if cfg.decoding in COPIES_BESIDE else "draft_tokens"
     given = getattr(cfg, name) or "auto"
     if given == "auto":
-        return CopyAccount
+        half = any(weight.dtype in HALF for model in models for weight in model.parameters())
+        return partial(CopyAccount, clocks=not half)
     if given != "all" and (not given.isdecimal() or int(given) < 1):
         raise ValueError(f"{cfg.told(name)}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
