@@ -26,6 +26,7 @@ from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
+from fairseq_aggdec.methods.options.settings import refuse_switch
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
 logger = logging.getLogger(__name__)
@@ -198,6 +199,7 @@ def make_config(
     _set(cfg.task, "decoding", decoding)
     _set(cfg.generation, "beam", beam)
     for name, value in options.items():
+        refuse_switch(name, value, f"{name}={value}")
         if name not in TEXT | LANGUAGES:
             _set(cfg.task if name in DECODING else cfg.generation, name, value)
     if not 1 <= cfg.generation.nbest <= max(1, cfg.generation.beam):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     """
     folder = _checked(folders.read(path))
     pair = _pair(folder, source, target)
+    generation = _generation(folder)
     given = folders.weights(path)
     folders.check_sizes(folder, given)
     both = sides(folder)
@@ -75,7 +77,6 @@ def convert(path: Path, output: Path, source: str | None, target: str | None) ->
     task = _task(folder, output, *pair)
     _save_dictionaries(output, task, both, languages(folder))
     pieces = save_pieces(folder, output)
-    generation = _generation(folder)
     options = _model_options(folder) | shared(model)
     _save(output, model, options, task, pieces, generation)
     arch = options["_name"]
@@ -178,16 +179,46 @@ def _model_options(folder: Folder) -> dict[str, Any]:
 def _generation(folder: Folder) -> dict[str, Any]:
     """The search that the model's authors chose. transformers counts start and end of a text, fairseq neither."""
     given = folder.generation
-    found = {"beam": given.num_beams or 1}
-    if given.max_length not in (None, HF_MAX_LENGTH):
-        found["max_len_b"] = given.max_length - 2
-    if given.min_length and given.min_length > 2:
-        found["min_len"] = given.min_length - 1
-    if given.length_penalty not in (None, 1.0):
-        found["lenpen"] = given.length_penalty
-    if given.no_repeat_ngram_size:
-        found["no_repeat_ngram_size"] = given.no_repeat_ngram_size
+    found: dict[str, Any] = {"beam": _number(folder, "num_beams", 1, 1)}
+    longest = _number(folder, "max_length", HF_MAX_LENGTH, 2)
+    if longest != HF_MAX_LENGTH:
+        found["max_len_b"] = longest - 2
+    if (shortest := _number(folder, "min_length", 0, 0)) > 2:
+        found["min_len"] = shortest - 1
+    if shortest > longest != HF_MAX_LENGTH:
+        raise ValueError(
+            f"{folder.path}: its generation settings have min_length {shortest} above max_length {longest}"
+        )
+    penalty = given.length_penalty
+    if penalty not in (None, 1.0):
+        if type(penalty) not in (int, float) or not math.isfinite(penalty):
+            raise _wrong(folder, "length_penalty", "a finite number")
+        found["lenpen"] = penalty
+    if size := _number(folder, "no_repeat_ngram_size", 0, 0):
+        found["no_repeat_ngram_size"] = size
     return found
+
+
+def _number(folder: Folder, name: str, default: int, least: int) -> int:
+    """A whole number of the generation settings.
+
+    Raises:
+        ValueError: it is none, or less than ``least``.
+    """
+    value = getattr(folder.generation, name)
+    if value is None or (value == 0 and type(value) is int):
+        value = default
+    if type(value) is not int or value < least:
+        raise _wrong(folder, name, f"a whole number of at least {least}")
+    return value
+
+
+def _wrong(folder: Folder, name: str, wanted: str) -> ValueError:
+    value = getattr(folder.generation, name)
+    return ValueError(
+        f"{folder.path}: its generation settings have {name} {value!r:.40}, which must be {wanted}: edit "
+        "generation_config.json, or config.json where there is none"
+    )
 
 
 def _stored_task(task: dict[str, Any], output: Path) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def read(path: Path) -> Folder:
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"{path} holds quantised weights: convert the model before quantisation")
     if (path / "generation_config.json").exists():
+        _json(path / "generation_config.json")  # a damaged one is named
         generation = transformers.GenerationConfig.from_pretrained(path)
     else:
         generation = transformers.GenerationConfig.from_model_config(config)

@@ -55,6 +55,10 @@ class TakenOver(DecodingTask):
 
     taken_over: ClassVar[type[FairseqTask]]
 
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        """For pickle and copy, which would look for this class under the name of the task that it stands for."""
+        return _empty, (self.taken_over, self.kind), self.__getstate__()
+
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
         """A task of this class, or of the one that it stands for where nobody has asked."""
@@ -71,6 +75,12 @@ class TakenOver(DecodingTask):
             for action in own._actions:
                 if not set(action.option_strings) & parser._option_string_actions.keys():
                     parser._add_action(action)
+
+
+def _empty(task: Any, name: str) -> TakenOver:
+    """A task that :func:`taken_over` stands for, without its attributes."""
+    kind = taken_over(task, name)
+    return kind.__new__(kind)
 
 
 def adopt(thing: Any = None, **options: Any) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks.fairseq_task import StatefulContainer
 from fairseq.utils import split_paths
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_aggdec.engine.linear import against_bfloat16
 from fairseq_aggdec.engine.verifier import Verifier
@@ -76,6 +78,22 @@ class DecodingTask(Hooks):
         self.kept = KeptGenerators()
         self.asked = asked_options(self.settings, None, self.hidden, self.given)
         read_settings(self.asked)  # a wrong option is told before anything is loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what was made for decoding, which a copy makes anew.
+
+        fairseq's container of state cannot be read back, and its configurations have types that pickle does not find.
+        """
+        state = vars(self) | {"verifier": None, "kept": KeptGenerators()}
+        for name, value in state.items():
+            if isinstance(value, DictConfig):
+                plain = OmegaConf.to_container(value, resolve=True, enum_to_str=True)
+                state[name] = OmegaConf.create(plain)
+        return state | {"state": vars(self.state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, state=StatefulContainer())
+        self.state.__dict__.update(state["state"])
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -20,6 +22,7 @@ from fairseq_aggdec.cli import fairseq_commands
 from fairseq_aggdec.pipelines import takeover
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
+from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from tests.pipelines.making import (
     BATCHES,
     SEARCH,
@@ -248,3 +251,28 @@ def test_every_task_has_our_options_but_where_they_clash() -> None:
 
 def test_the_alias(written: tuple[Path, Path]) -> None:
     assert_same(ours(*command(written, "translation_aggdec")), ours(*command(written)))
+
+
+@pytest.mark.parametrize("name", ["translation", "multilingual_translation", "translation_aggdec"])
+def test_a_task_can_be_pickled_and_copied(
+    written: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    """One with a configuration, one with a Namespace, and our own; each decodes as before."""
+    data, model = written
+    if name == "multilingual_translation":
+        model = tmp_path / "model.pt"
+        flags = ["--lang-pairs", "de-en", "-s", "de", "-t", "en"]
+        write_model(model, data, name, "multilingual_transformer", *flags, *SIZES)
+    changes = {"data": str(data), "source_lang": "de", "target_lang": "en"}
+    with forgotten():
+        fairseq_aggdec.adopt()
+        if name == "translation_aggdec":
+            task = fairseq_aggdec.from_pretrained(model, data).task
+        else:
+            task = checkpoint_utils.load_model_ensemble_and_task([str(model)], changes)[2]
+        assert isinstance(task, DecodingTask)
+        for again in (pickle.loads(pickle.dumps(task)), copy.deepcopy(task), copy.copy(task)):
+            assert type(again) is type(task) and again.kind == task.kind
+            assert again.source_dictionary == task.source_dictionary
+            assert again.settings.source_lang == "de" and again.datasets == {}
+            assert again.kept is not task.kept and again.state_dict() == {}

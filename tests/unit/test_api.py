@@ -133,6 +133,8 @@ def test_pieces_in_pieces_out() -> None:
         ({"qqqq": 3}, TypeError, "there are acceptance, bpe"),
         ({"decoding": "iadd"}, ValueError, "decoding='iadd': Invalid value"),
         ({"max_len_b": "many"}, ValueError, "max_len_b='many'"),
+        ({"draft_tokens": True}, ValueError, "draft_tokens=True: it takes a number or a word"),
+        ({"draft_tree": False}, ValueError, "draft_tree=False: it takes a number or a word"),
         ({"dtype": "int8"}, ValueError, "dtype='int8': there are fp32, fp16, bf16"),
         ({"dtype": torch.float64}, ValueError, "there are fp32, fp16, bf16"),
         ({"decoding": "gad"}, ValueError, "needs a drafter"),

@@ -169,6 +169,10 @@ def with_code(folder: Path) -> None:
     torch.save({"weight": torch.ones(1), "code": folder}, folder / "pytorch_model.bin")
 
 
+def search(folder: Path, text: str) -> None:
+    (folder / "generation_config.json").write_text(text)
+
+
 INT8 = torch.ones(4, dtype=torch.int8)
 WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (lambda f: [p.unlink() for p in f.iterdir()] and f.rmdir(), "hf$"),
@@ -189,6 +193,18 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: save(f, **{"model.encoder.layers.0.fc1.bias": torch.full((64,), torch.nan)}),
         "fc1.bias holds numbers that are NaN",
     ),
+    "search": (lambda f: search(f, "["), "generation_config.json is damaged"),
+    "beam": (lambda f: search(f, '{"num_beams": "x"}'), "num_beams 'x', which must be a whole"),
+    "no beam": (lambda f: search(f, '{"num_beams": -1}'), "num_beams -1, which must be .* least 1"),
+    "half a beam": (lambda f: search(f, '{"num_beams": 2.5}'), "num_beams 2.5"),
+    "a switch": (lambda f: search(f, '{"num_beams": true}'), "num_beams True"),
+    "no length": (lambda f: search(f, '{"max_length": 1}'), "max_length 1, .* of at least 2"),
+    "lengths": (
+        lambda f: search(f, '{"max_length": 9, "min_length": 50}'),
+        "min_length 50 above max_length 9",
+    ),
+    "penalty": (lambda f: search(f, '{"length_penalty": NaN}'), "length_penalty nan, .* finite"),
+    "n-grams": (lambda f: search(f, '{"no_repeat_ngram_size": -2}'), "no_repeat_ngram_size -2"),
     "giant vocabulary": (lambda f: edit(f, vocab_size=10**12), "has vocab_size 1000000000000"),
     "giant width": (lambda f: edit(f, d_model=10**12), "has d_model 1000000000000"),
     "giant depth": (lambda f: edit(f, encoder_layers=10**6), "has encoder_layers 1000000"),

@@ -81,6 +81,7 @@ class Settings:
 
 
 INNER = {"every", "eval_bleu", "said"}
+DEFAULTS = vars(Settings())
 
 
 def spelling(name: str) -> str:
@@ -133,9 +134,16 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
     return settings
 
 
+def refuse_switch(name: str, value: Any, said: str) -> None:
+    """Raises ``ValueError`` for true or false where an option takes a text; ``said``: how it was given."""
+    if isinstance(value, bool) and name != "int8" and isinstance(DEFAULTS.get(name, 0), str | None):
+        raise ValueError(f"{said}: it takes a number or a word in quotes, not True or False")
+
+
 def _typed(name: str, default: Any, value: Any) -> Any:
     """A value in the type of the default; a text where that is None."""
     said = f"{spelling(name)} {value}"
+    refuse_switch(name, value, said)
     if isinstance(default, bool):
         return as_switch(value, said)
     if isinstance(default, int | float):
