@@ -41,8 +41,7 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     add("--replay", type=Path, metavar="FILE")
     add("--size", default="base", help=", ".join(SIZES))
     add("--drafter-flags", type=shlex.split, default=[], metavar="FLAGS")
-    for other in ("--step-cost", "--overhead", "--memory"):
-        add(other, action="store_true")
+    add("--memory", action="store_true")
 
 
 def split(item: str) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ from fairseq_aggdec.budget.fading import Fading
 
 # What a call of the verifier costs beside its positions (reading the weights, host work), in positions.
 # kernels: with which IAD was fastest in the compiled library, in fp32 and in 8 bits (docs/performance.md).
-# cpu: `aggdec bench --step-cost` on the shipped model (docs/results/iad-step_cost-cpu2.md).
+# cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad-step_cost-cpu2.md).
 # cuda: a guess; it is learned.
 USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0}
 # What the call of a model that drafts adds: three layers of width 256 in the compiled library took as long as two.

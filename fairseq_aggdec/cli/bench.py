@@ -18,8 +18,6 @@ systems of a run with one of them, or with --apart.
     --replay FILE         instead of DATA and --path: a model of --size with random weights, forced to do what was
                           recorded; with gad among the systems a drafter of that size runs as well, with the options of
                           fairseq-train in --drafter-flags="..."; with blockwise, heads do
-    --step-cost           instead: time of one decoder call against the number of tokens it reads
-    --overhead            instead: share of the loop's time outside the decoder's matrix products (batch 1, CPU)
 """
 
 import argparse
@@ -41,7 +39,7 @@ from fairseq_aggdec.api.session import (
     refuse_decoding_beside,
     take_batch_size,
 )
-from fairseq_aggdec.bench import memory, profile, recording, replay, systems, table
+from fairseq_aggdec.bench import memory, recording, replay, systems, table
 from fairseq_aggdec.bench.asked import check, entries, file_name, own_options
 from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, Apart, entered
 from fairseq_aggdec.bench.recording import Record
@@ -105,9 +103,7 @@ class Bench:
         if not args.record and self.named:
             refuse_decoding_beside(self.named, str(self.session.cfg.task.decoding))
         self.gec = [gec_score.read_sentences(path) for path in args.gec or ()]
-        self.apart = args.apart or (
-            records is None and any(entry.external for entry in entries) and not args.overhead
-        )
+        self.apart = args.apart or (records is None and any(entry.external for entry in entries))
         self.measure_of_quality, self.signature = "F0.5" if self.gec else "BLEU", ""
         if records is not None:
             drafter = replay.replay_drafter(self.session, records)
@@ -122,10 +118,6 @@ class Bench:
             method = "iad" if decoding in ("beam", "stock") else decoding
             batches = self.session.batches(1, args.limit)
             recording.save(args.record, systems.record(method, self.session, batches))
-        elif args.step_cost:
-            self.step_cost()
-        elif args.overhead:
-            self.overhead()
         elif args.memory:
             self.memory()
         else:
@@ -255,31 +247,6 @@ class Bench:
                 print(
                     f"warning: {row.system} replayed {replayed:.2f} tokens per iteration, not {recorded:.2f}"
                 )
-
-    def step_cost(self) -> None:
-        tables, found = [], {}
-        for threads in self.args.threads:
-            torch.set_num_threads(threads)
-            cost = profile.step_cost(self.session)
-            found[threads] = asdict(cost)
-            tables.append(profile.cost_table(threads, cost))
-        self.report("Cost of a decoder call", "\n\n".join(tables), found)
-
-    def overhead(self) -> None:
-        found = []
-        batches = self.session.batches(1, self.args.limit)
-        for threads in self.args.threads:
-            torch.set_num_threads(threads)
-            for system in (self.load(entry) for entry in self.entries if not entry.external):
-                if system.counters is not None:
-                    spent = profile.overhead(system, system.counters, batches)
-                    found.append((systems.label(system.name), threads, spent, system.name))
-        record = {
-            f"{name}, {threads} threads": asdict(spent) | {"share": spent.share}
-            for _, threads, spent, name in found
-        }
-        shown = profile.overhead_table([one[:3] for one in found])
-        self.report("Time of the loop by part", shown, record)
 
     def memory(self) -> None:
         """Peaks of all systems, each of which alone is loaded."""

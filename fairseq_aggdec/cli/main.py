@@ -19,17 +19,13 @@ TOOLS = {
     "train-drafter": "a drafter, or block heads, for a trained model",
     "lattice-tables": "tables of candidates for --decoding lattice and --shortlist",
     "average-checkpoints": "one checkpoint of the mean of several",
-    "lattice-dump": "the lattice of sentences as text or drawing",
-    "redraw": "plots and tables of result files drawn anew from their JSON",
     "convert": "a model of Hugging Face transformers as a fairseq checkpoint",
     "upgrade-checkpoint": "a copy of an old checkpoint that holds data only",
     "doctor": "what this machine and a checkpoint will use, and which method to take",
 }
-# Tools whose module is not cli/NAME.py.
 ELSEWHERE = {
-    "average-checkpoints": "distill.average_checkpoints",
-    "redraw": "report.redraw_command",
-}
+    "average-checkpoints": "distill.average_checkpoints"
+}  # tools whose module is not cli/NAME.py
 FORMER = ("benchmark", "compare", "rivals")  # names of `bench` until version 0.3
 COMMANDS = ("generate", "interactive", "train", "validate")  # aggdec-generate and so on
 

@@ -1,56 +1,27 @@
-"""Pairs of a low- and a high-resolution image, as arrays on disk and as sequences of intensities.
+"""Pairs of a low- and a high-resolution image, prepared on disk, as sequences of intensities.
 
-    python -m fairseq_aggdec.images.data --output DIR                        # 4x4 -> 16x16 grey, from photographs
-    python -m fairseq_aggdec.images.data --output DIR --low-size 8 --high-size 32 --channels rgb \\
-        --images CELEBA/img_align_celeba --margins 40 20 --partition CELEBA/list_eval_partition.txt
-
-writes ``{train,valid,test}.{low,high}.npy``, uint8 (images, height, width, channels), and ``format.json``, which names
-sizes, channels, and how the images were made; ``--task super_resolution`` reads them.
-
-Without ``--images`` the photographs that scikit-image ships are used. Each is cut into tiles, and every tile belongs to
-one set, so that no pixel of the training set is in another set. Images are random squares of a tile, shrunk (the mean
-over the area of each pixel); those of the training set are mirrored half of the time.
-
-With ``--images`` every image of the folder gives one square, the largest in its middle once ``--margins`` are cut off,
-and goes whole into one set, at random or as the file ``--partition`` says. The second command above makes the
-paper's CelebA images.
+A folder holds ``{train,valid,test}.{low,high}.npy``, uint8 (images, height, width, channels), and ``format.json``,
+which names sizes, channels, and how the images were made. ``scripts/recipes/images/make_images.py`` writes such
+a folder, and ``--task super_resolution`` reads it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
-import random
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.images.sets import (
-    ImageDataError,
-    central_square,
-    folder_files,
-    load,
-    photograph_sets,
-    random_squares,
-    shrink,
-    split_by_file,
-    split_randomly,
-)
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 INTENSITIES = 256
-SPLITS = ("train", "valid", "test")
-MODES = {"grey": "L", "rgb": "RGB"}
 FORMAT_FILE = "format.json"
+
+
+class ImageDataError(ValueError):
+    """Images or prepared files that cannot be used. The message names the file or the option."""
 
 
 @dataclass(frozen=True)
@@ -139,24 +110,6 @@ def to_image(tokens: Tensor, shape: tuple[int, int, int], offset: int, eos: int)
 # -- prepared files
 
 
-def write_split(folder: Path, split: str, squares: Iterable[Image], form: ImageFormat) -> int:
-    """Writes the low- and the high-resolution image of every square; returns their number."""
-    pairs = [
-        (shrink(square, form.low, form.channels), shrink(square, form.high, form.channels))
-        for square in squares
-    ]
-    if not pairs:
-        raise ImageDataError(f"no image is left for the set '{split}'")
-    for name, images in zip(("low", "high"), zip(*pairs, strict=True), strict=True):
-        np.save(folder / f"{split}.{name}.npy", np.stack(images))
-    return len(pairs)
-
-
-def write_format(folder: Path, form: ImageFormat) -> None:
-    text = json.dumps(asdict(form), indent=2)
-    (folder / FORMAT_FILE).write_text(text + "\n", encoding="utf-8")
-
-
 def read_format(folder: str | Path) -> ImageFormat:
     """The format of a prepared folder.
 
@@ -168,7 +121,7 @@ def read_format(folder: str | Path) -> ImageFormat:
         return ImageFormat(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ImageDataError(
-            f"{path} is missing: prepare the images with python -m fairseq_aggdec.images.data"
+            f"{path} is missing: prepare the images with scripts/recipes/images/make_images.py"
         ) from None
     except (TypeError, json.JSONDecodeError) as error:
         raise ImageDataError(f"{path} is not a format file of this project ({error})") from error
@@ -197,101 +150,3 @@ def read_split(folder: str | Path, split: str, form: ImageFormat) -> tuple[np.nd
             f"{folder}: set '{split}' has {len(low)} low- but {len(high)} high-resolution images"
         )
     return low, high
-
-
-# -- the command
-
-
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--low-size", type=int, default=4, help="pixels a side of the input")
-    parser.add_argument("--high-size", type=int, default=16, help="pixels a side of the output")
-    parser.add_argument("--channels", choices=list(MODES), default="grey")
-    parser.add_argument(
-        "--held-out",
-        type=float,
-        default=0.1,
-        metavar="SHARE",
-        help="of the tiles or images for each of validation and test set (default: 0.1)",
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    photographs = parser.add_argument_group("without --images")
-    photographs.add_argument(
-        "--crops",
-        type=int,
-        nargs=3,
-        default=[20000, 200, 200],
-        metavar=("TRAIN", "VALID", "TEST"),
-        help="how many squares of the photographs (default: 20000 200 200)",
-    )
-    folder = parser.add_argument_group("with --images")
-    folder.add_argument("--images", type=Path, metavar="FOLDER", help="images of any size")
-    folder.add_argument(
-        "--margins",
-        type=int,
-        nargs=2,
-        default=[0, 0],
-        metavar=("ROWS", "COLUMNS"),
-        help="cut off at both ends first; the paper's CelebA crops: 40 20",
-    )
-    folder.add_argument("--partition", type=Path, metavar="FILE", help="lines NAME and 0, 1 or 2")
-    folder.add_argument("--limit", type=int, metavar="IMAGES", help="no more than these per set")
-    args = parser.parse_args(arguments)
-    if not 0 < args.low_size < args.high_size:
-        parser.error(f"--low-size {args.low_size} must be smaller than --high-size")
-    if not 0 < args.held_out < 0.5:
-        parser.error(f"--held-out {args.held_out}: a share between 0 and 0.5")
-    if min(args.crops) < 1:
-        parser.error("--crops: every set needs at least one")
-    if args.partition and not args.images:
-        parser.error("--partition needs --images")
-    return args
-
-
-def sets_of_squares(args: argparse.Namespace) -> tuple[list[Iterable[Image]], str]:
-    """The squares of each set, made while they are read, and where they come from."""
-    mode, rng = MODES[args.channels], random.Random(args.seed)
-    squares: list[Iterable[Image]]
-    if args.images is None:
-        smallest = 2 * args.high_size  # shrunk to half at least: no blur of the camera is left
-        squares = [
-            random_squares(parts, count, smallest, index == 0, random.Random(f"{args.seed}{index}"))
-            for index, (parts, count) in enumerate(
-                zip(photograph_sets(mode, args.held_out, rng), args.crops, strict=True)
-            )
-        ]
-        return squares, f"photographs of scikit-image, seed {args.seed}, disjoint tiles per set"
-    files = folder_files(args.images)
-    if args.partition:
-        sets, how = split_by_file(files, args.partition), f"partition {args.partition.name}"
-    else:
-        sets, how = split_randomly(files, args.held_out, rng), f"whole images, seed {args.seed}"
-    rows, columns = args.margins
-    squares = [
-        (central_square(load(path, mode), (rows, columns)) for path in paths[: args.limit])
-        for paths in sets
-    ]
-    return squares, f"folder {args.images.name}, margins {rows} {columns}, {how}"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    args = parse_arguments(arguments)
-    logging.getLogger("PIL").setLevel(logging.WARNING)  # fairseq makes everybody log at DEBUG
-    args.output.mkdir(parents=True, exist_ok=True)
-    try:
-        squares, source = sets_of_squares(args)
-        form = ImageFormat(
-            args.low_size, args.high_size, 3 if args.channels == "rgb" else 1, source
-        )
-        for split, images in zip(SPLITS, squares, strict=True):
-            print(split, write_split(args.output, split, images, form), "images")
-        write_format(args.output, form)
-    except (ImageDataError, OSError) as error:
-        raise SystemExit(f"error: {error}") from error
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
 """How many reference tokens a lattice holds (Deng and Rush 2023, figure 1), and the weights that make it hold many.
 
 A reference token is held at N when it is among the N likeliest words of its position, the reference's own length given.
-``</s>`` is in every lattice and is not counted. The shared-vocabulary lattice (L'Hostis et al. 2016) has the same N
-words at every position: those with the largest sum of P(y | x_s) over the source words.
+``</s>`` is in every lattice and is not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +19,9 @@ from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.candidates import (
     CandidateModel,
     Smoothing,
-    Special,
     Weights,
     gather_words,
-    most_likely,
 )
-from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 
 START = Weights(translation=0.4, position=0.6)
 GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
@@ -44,48 +39,6 @@ def by_position(model: CandidateModel, smoothing: Smoothing) -> Proposer:
         words: Tensor, lengths: Tensor, positions: int, count: int
     ) -> tuple[Tensor, Tensor]:
         return model.words(words, lengths, positions, count, smoothing)
-
-    return propose
-
-
-def shared_vocabulary(model: CandidateModel) -> Proposer:
-    """Proposes the same words at every position."""
-
-    def propose(
-        words: Tensor, lengths: Tensor, positions: int, count: int
-    ) -> tuple[Tensor, Tensor]:
-        tokens, chances, _ = model.lexicon.look_up(words)  # (B, S, K)
-        tokens, chances = tokens.flatten(1).unsqueeze(1), chances.flatten(1).unsqueeze(1)
-        best, sums = most_likely(tokens, chances, count, model.special.types)  # (B, 1, N)
-        return best.expand(-1, positions, -1), sums.expand(-1, positions, -1)
-
-    return propose
-
-
-def non_autoregressive(model: NarDrafterModel, special: Special) -> Proposer:
-    """Proposes what a non-autoregressive Transformer finds likely in each slot of its first block.
-
-    Args:
-        model: in evaluation mode; what is longer than its block has no candidates.
-        special: symbols of its dictionaries.
-    """
-    decoder: Any = model.decoder
-
-    @torch.inference_mode()
-    def propose(
-        words: Tensor, lengths: Tensor, positions: int, count: int
-    ) -> tuple[Tensor, Tensor]:
-        source = torch.nn.functional.pad(words, (0, 1), value=special.pad)
-        source = source.scatter(1, lengths.unsqueeze(1), special.eos)  # (B, S + 1)
-        slots = words.new_full((len(words), decoder.block_size), decoder.mask_index)
-        features = model(source, lengths + 1, slots)[:, :positions]  # (B, T or k, C)
-        chances = decoder.output_layer(features).float().softmax(-1)
-        best = chances.topk(min(count, chances.size(-1)))
-        missing = (0, 0, 0, positions - features.size(1))
-        tokens, found = (
-            torch.nn.functional.pad(part, missing) for part in (best.indices, best.values)
-        )
-        return tokens, found
 
     return propose
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.images.data import main as prepare_images
+from scripts.recipes.images.make_images import main as prepare_images
 from tests.cli.commands import ROOT, SENTENCES, Trained, run_process
 
 CONFIGS = ROOT / "configs"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from fairseq_cli import train
 
-from fairseq_aggdec.cli import lattice_dump, lattice_tables
+from fairseq_aggdec.cli import lattice_tables
 from fairseq_aggdec.compat import CheckpointError
+from scripts.recipes.lattice import dump as lattice_dump
 from tests.cli.commands import CUT, PLUGIN, TRAINING, Result, Trained, run
 
 

@@ -20,8 +20,8 @@ from PIL import Image
 
 from fairseq_aggdec.images import super_resolution  # noqa: F401  (registers the task)
 from fairseq_aggdec.images import transformer as image_transformer  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.images.data import main as prepare
 from scripts.recipes.images import sheet as super_resolution_sheet
+from scripts.recipes.images.make_images import main as prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = shlex.split("--task super_resolution --cpu --num-workers 0 --user-dir")

@@ -134,8 +134,7 @@ def test_no_room_is_crowded(room: str) -> None:
         for path in (ROOT / "fairseq_aggdec" / room).iterdir()
         if path.suffix in (".py", ".h", ".cpp")
     ]
-    most = 16 if room == "cli" else 14  # until lattice-dump and redraw are parts of other tools
-    assert len(files) <= most, f"{room} has {len(files)} files"
+    assert len(files) <= 14, f"{room} has {len(files)} files"
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room != "registration"])

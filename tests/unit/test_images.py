@@ -17,18 +17,18 @@ from PIL import Image
 
 from fairseq_aggdec.images.data import (
     INTENSITIES,
+    ImageDataError,
     ImageFormat,
     intensity_dictionary,
     intensity_offset,
-    main,
     read_format,
     read_split,
     to_image,
     to_tokens,
 )
-from fairseq_aggdec.images.sets import (
-    ImageDataError,
+from scripts.recipes.images.make_images import (
     central_square,
+    main,
     photograph_sets,
     random_squares,
     shrink,

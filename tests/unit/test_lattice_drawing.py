@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import torch
 
-from fairseq_aggdec.report.drawing import Record, dot, record, svg
+from scripts.recipes.lattice.drawing import Record, dot, record, svg
 
 SYMBOLS = ["<s>", "<pad>", "</s>", 'a "<&>\\ very long word', "b", "c"]
 

@@ -21,7 +21,7 @@ def test_commands_can_be_given_again() -> None:
         "--output",
         "x",
     ]
-    assert machine.command("lattice_dump", []) == "aggdec lattice-dump"
+    assert machine.command("lattice_tables", []) == "aggdec lattice-tables"
     assert machine.command("scripts.mutants", ["-h"]) == "python -m scripts.mutants -h"
 
 

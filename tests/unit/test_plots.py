@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_aggdec.report import drawing, plots, svg
+from fairseq_aggdec.report import plots, svg
 from fairseq_aggdec.report.colours import BEHIND, COLOURS, CONTRAST, SERIES, contrast
 from fairseq_aggdec.report.svg import Label
+from scripts.recipes.lattice import drawing
 from tests.unit.test_lattice_drawing import make_record
 
 SPACE = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_aggdec.lattice.candidates import Special
-from fairseq_aggdec.lattice.recall import non_autoregressive
+from scripts.recipes.lattice.recall_table import non_autoregressive
 from tests.support import make_batch, make_model, make_task, random_sources
 
 EOS, PAD, BLOCK = 2, 1, 5

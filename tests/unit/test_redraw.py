@@ -1,4 +1,4 @@
-"""``aggdec redraw``: plots and tables from result files alone."""
+"""``scripts/redraw.py``: plots and tables from result files alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.report import redraw
-from fairseq_aggdec.report import redraw_command as command
+from scripts import redraw as command
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # One of each kind.

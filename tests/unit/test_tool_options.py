@@ -77,7 +77,7 @@ OWN = {
     "bench by options": ["--system", "a=", "--output", "{tmp}/out"],
     "bench apart": ["--systems", "greedy", "--apart"],
     "trace": ["--decoding", "iad", "--report", "{tmp}/page.html"],
-    "lattice-dump": ["--output", "{tmp}/out"],
+    "scripts.recipes.lattice.dump": ["--output", "{tmp}/out"],
     "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
     "scripts.recipes.gad.tree_drafts": ["--output", "{tmp}/out"],
     "scripts.recipes.beam.validation_speed": [],
@@ -262,8 +262,9 @@ def test_every_tool_with_these_options_is_known_here() -> None:
         for path in files
         if "generation_parser(" in path.read_text(encoding="utf-8")
     }
-    # Distillation and the GPU's plan have tests of their own; mutual information decodes nothing.
-    others = {"distill", "scripts.recipes.gpu.plan", "scripts.recipes.interleaved.pmi"}
+    # Distillation and the GPU's plan have tests of their own; mutual information and the cost of a call decode nothing.
+    others = {"distill", "scripts.recipes.gpu.plan"}
+    others |= {"scripts.recipes.gpu.step_cost", "scripts.recipes.interleaved.pmi"}
     assert tools - others == {tool.split()[0] for tool in OWN}
 
 

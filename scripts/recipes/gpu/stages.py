@@ -18,13 +18,14 @@ import torch
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.audit import equality, nbest_equality
-from fairseq_aggdec.bench import memory, profile, replay, systems, timing
+from fairseq_aggdec.bench import memory, replay, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.records import machine
 from scripts.recipes.gpu import device_counts
 from scripts.recipes.gpu import methods as gpu_methods
 from scripts.recipes.gpu.device_counts import COUNTED, ITERATIONS, START
 from scripts.recipes.gpu.plan import PRECISIONS, ROOT, Plan, Row, Rows, shipped, tried
+from scripts.recipes.gpu.step_cost import step_cost
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import KERNEL, TRANSFER
@@ -239,7 +240,7 @@ def windows(plan: Plan) -> Rows:
         for precision in plan.few(["fp32", "fp16"], 2):
             session = plan.session(arguments, *PRECISIONS[precision])
             for rows in plan.few([1, 8, 32], 2):
-                cost = profile.step_cost(session, rows=rows, repeats=1 if plan.rehearse else 15)
+                cost = step_cost(session, rows=rows, repeats=1 if plan.rehearse else 15)
                 yield {
                     "model": name,
                     "precision": precision,

@@ -4,11 +4,11 @@
         --system greedy model.pt decoding=greedy
         --system both/8 tuned.pt decoding=blockwise acceptance=distance epsilon=2
 
-DATA is a folder made by ``python -m fairseq_aggdec.images.data``. A system is a name, a checkpoint, and options of the
-task as NAME=VALUE. Names of the form COLUMN/K, with COLUMN one of regular, approximate, fine-tuned and both, fill the
-cells of Table 2. The first system is what the others are compared with, and k = 1 of the table. Written are OUTPUT.png
-(one row of pictures per image: the input, which is its nearest-neighbour enlargement, systems, reference), OUTPUT.json
-and OUTPUT.md.
+DATA is a folder made by ``python -m scripts.recipes.images.make_images``. A system is a name, a checkpoint, and
+options of the task as NAME=VALUE. Names of the form COLUMN/K, with COLUMN one of regular, approximate, fine-tuned
+and both, fill the cells of Table 2. The first system is what the others are compared with, and k = 1 of the table.
+Written are OUTPUT.png (one row of pictures per image: the input, which is its nearest-neighbour enlargement,
+systems, reference), OUTPUT.json and OUTPUT.md.
 """
 
 # ruff: noqa: E402

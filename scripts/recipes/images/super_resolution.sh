@@ -9,7 +9,7 @@
 #
 # Table 2: regular (base frozen), approximate (the same heads, an intensity stands that is at most EPSILON off), fine-tuned (base
 # trained on), both. Killed at any moment, the same command goes on.
-# Environment: WORK (work/super_resolution), IMAGE_FLAGS (what fairseq_aggdec.images.data takes), ARCH (image_transformer),
+# Environment: WORK (work/super_resolution), IMAGE_FLAGS (what make_images.py takes), ARCH (image_transformer),
 # MODEL_FLAGS, NOISE (as --input-noise; 24), MAX_UPDATE (2700), WARMUP (300), BATCH (8), SETTINGS (regular fine-tuned; empty:
 # no heads), BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_FLAGS (of the
 # regular heads; --identity-first-head: head 1 is the base itself), HEAD_LOSS (mean), EPSILON (2), SEED (1), DEVICE_FLAGS
@@ -42,7 +42,7 @@ BASE=$WORK/train/checkpoint_best.pt
 
 images() {
     # shellcheck disable=SC2086  # the flags are lists
-    "$PYTHON" -m fairseq_aggdec.images.data --output "$OUT" $IMAGE_FLAGS
+    "$PYTHON" -m scripts.recipes.images.make_images --output "$OUT" $IMAGE_FLAGS
 }
 
 # fit UPDATES WARMUP FLAGS: what every training has in common.

@@ -24,25 +24,68 @@ logging.getLogger().addHandler(logging.NullHandler())
 
 import torch  # noqa: E402
 from fairseq.tasks.translation import TranslationConfig, TranslationTask  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 from fairseq_aggdec.compat import CheckpointError  # noqa: E402
 from fairseq_aggdec.lattice import tables  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
-from fairseq_aggdec.lattice.candidates import CandidateModel  # noqa: E402
+from fairseq_aggdec.lattice.candidates import CandidateModel, Special, most_likely  # noqa: E402
 from fairseq_aggdec.lattice.recall import (  # noqa: E402
     COUNTS,
+    Proposer,
     by_position,
-    non_autoregressive,
     recalls,
     reference_ranks,
-    shared_vocabulary,
 )
 from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
+from fairseq_aggdec.models.nar_drafter import NarDrafterModel  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records import results as files  # noqa: E402
 from fairseq_aggdec.report import redraw  # noqa: E402
 
 Curves = dict[str, dict[int, float]]
+
+
+def shared_vocabulary(model: CandidateModel) -> Proposer:
+    """Proposes the same words at every position (L'Hostis et al. 2016): those with the largest sum of P(y | x_s)."""
+
+    def propose(
+        words: Tensor, lengths: Tensor, positions: int, count: int
+    ) -> tuple[Tensor, Tensor]:
+        tokens, chances, _ = model.lexicon.look_up(words)  # (B, S, K)
+        tokens, chances = tokens.flatten(1).unsqueeze(1), chances.flatten(1).unsqueeze(1)
+        best, sums = most_likely(tokens, chances, count, model.special.types)  # (B, 1, N)
+        return best.expand(-1, positions, -1), sums.expand(-1, positions, -1)
+
+    return propose
+
+
+def non_autoregressive(model: NarDrafterModel, special: Special) -> Proposer:
+    """Proposes what a non-autoregressive Transformer finds likely in each slot of its first block.
+
+    Args:
+        model: in evaluation mode; what is longer than its block has no candidates.
+        special: symbols of its dictionaries.
+    """
+    decoder: Any = model.decoder
+
+    @torch.inference_mode()
+    def propose(
+        words: Tensor, lengths: Tensor, positions: int, count: int
+    ) -> tuple[Tensor, Tensor]:
+        source = torch.nn.functional.pad(words, (0, 1), value=special.pad)
+        source = source.scatter(1, lengths.unsqueeze(1), special.eos)  # (B, S + 1)
+        slots = words.new_full((len(words), decoder.block_size), decoder.mask_index)
+        features = model(source, lengths + 1, slots)[:, :positions]  # (B, T or k, C)
+        chances = decoder.output_layer(features).float().softmax(-1)
+        best = chances.topk(min(count, chances.size(-1)))
+        missing = (0, 0, 0, positions - features.size(1))
+        tokens, found = (
+            torch.nn.functional.pad(part, missing) for part in (best.indices, best.values)
+        )
+        return tokens, found
+
+    return propose
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Plots and tables of result files drawn anew from their JSON, in today's looks; nothing is measured.
 
-    aggdec redraw docs/results/*.json
+    python -m scripts.redraw docs/results/*.json
 
 writes OUTPUT-*.svg and OUTPUT.md beside each OUTPUT.json that has any; numbers, machine and commit are those of the
 file. Files in which there is nothing to draw are named and passed over.

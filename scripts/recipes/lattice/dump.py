@@ -1,6 +1,6 @@
 """One sentence's lattice, scored and searched: candidates, edges and the best path, to be read or looked at.
 
-    aggdec lattice-dump data-bin --path scorer.pt --gen-subset test --sentence 17 --output lattice-17
+    python -m scripts.recipes.lattice.dump data-bin --path scorer.pt --gen-subset test --sentence 17 --output lattice-17
 
 takes every flag of fairseq-generate, and decodes with --decoding lattice. Written are OUTPUT.json, OUTPUT.dot
 (Graphviz) and OUTPUT.svg; the score of the best path in nats and its text are printed.
@@ -23,7 +23,7 @@ import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
-from fairseq_aggdec.report import drawing
+from scripts.recipes.lattice import drawing
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -103,7 +103,7 @@ def main(given: Sequence[str] | None = None) -> None:
         made = dump(session)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    command = machine.command("lattice_dump", arguments)
+    command = machine.command("scripts.recipes.lattice.dump", arguments)
     write(session.args.output, {"command": command} | made)
     print(f"{made['score']:.3f}\t{made['best']}")
 
