@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fairseq_aggdec.api.decoding import batches_by_length
 from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.engine.precision import precision_name
 from fairseq_aggdec.search.counters import Counters
 
 TASK = "translation_aggdec"
@@ -251,9 +252,8 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """``fp32``, ``fp16`` or ``bf16``."""
-        names = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-        return names.get(next(self.models[0].parameters()).dtype, "fp32")
+        """``fp32``, ``tf32``, ``fp16`` or ``bf16``."""
+        return precision_name(self.models[0])
 
     def generator(self, decoding: str, beam: int = 1) -> tuple[Any, Counters]:
         """A generator of this method with all of the command line's generation options, and its counters."""

@@ -22,9 +22,10 @@ from fairseq_aggdec.api.session import Hypothesis, Session
 from fairseq_aggdec.search.drafter import Drafter
 
 # Largest margin, in nats, that rounding may explain. In half precision the bounds are a few units in the last place of
-# a logit, stated and not measured: there a tie says only that the margin is that small.
-TIE_MARGIN = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.4}
-SCORE_TOLERANCE = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.4}
+# a logit, stated and not measured: there a tie says only that the margin is that small. TF32 keeps as many bits of what
+# is multiplied as fp16.
+TIE_MARGIN = {"fp32": 1e-4, "tf32": 0.05, "fp16": 0.05, "bf16": 0.4}
+SCORE_TOLERANCE = {"fp32": 1e-4, "tf32": 0.05, "fp16": 0.05, "bf16": 0.4}
 
 EQUAL, TIE, BUG, MISSING = "equal", "tie", "BUG", "missing"
 

@@ -4,7 +4,7 @@
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import OUTLIER, CallCost, IterationClock
+from fairseq_aggdec.budget.call_cost import OUTLIER, CallCost, IterationClock, UsualCost
 from fairseq_aggdec.budget.fading import Fading
 from fairseq_aggdec.windows.draft import Verdict
 
@@ -29,6 +29,10 @@ STEP, DRAFTER = 5.0, 0.7
 # Of what became of drafts, the weight per new one: some 170 count. What fifty gain is off by a tenth, which is
 # how much faster drafts must look: those that pay would be given up by chance.
 REMEMBER = 0.994
+# Tokens per iteration below which a draft cannot pay: one takes longer than that of iterations without.
+LEAST_GAIN = 1.6
+# Batches without drafts after which it is tried again.
+RESTING_BATCHES = 31
 # The largest tree where its size is learned: what costs more does not pay even where a call is waited for longest.
 MOST_NODES = 64
 
@@ -54,19 +58,20 @@ class Account:
 
     Args:
         size: tokens.
+        cost: what iterations cost, where somebody needs to know; None: it is learned.
 
     Attributes:
-        cost: what iterations cost, where somebody needs to know.
         learned: decides by the times it is told, which must be those of all the work of an iteration.
         resting: no draft will be planned as long as this many sentences are left.
         timing: the time of the iteration is asked for.
+        counts: decides by what it is told of tokens.
     """
 
-    learned = resting = False
+    learned = resting = counts = False
     timing = True
 
-    def __init__(self, size: int):
-        self.size, self.cost = size, CallCost()
+    def __init__(self, size: int, cost: CallCost | None = None):
+        self.size, self.cost = size, cost or CallCost()
 
     def start(self, outputs: Sequence[Sized]) -> None:
         """Takes up a batch: the tokens of each sentence, its start symbol now, which grow while it is decoded."""
@@ -114,6 +119,38 @@ class Account:
     ) -> None:
         """As :meth:`learn`, from the tokens that were drafted in all and those that each sentence gained."""
         self.cost.observe(len(emitted), drafted, seconds - once)
+
+
+class CountedAccount(Account):
+    """All of a block, or 0 in most batches where drafts hardly ever stand. No clock has a say.
+
+    For models in half precision: what is read beside a token decides what its products round to, so that the output
+    would follow the clock.
+    """
+
+    counts = True
+
+    def __init__(self, size: int):
+        super().__init__(size, UsualCost())
+        self.gained = Fading(REMEMBER)
+        self.chosen, self.rested = size, 0
+
+    def start(self, outputs: Sequence[Sized]) -> None:
+        pays = self.gained.mean_with(PRIOR) >= LEAST_GAIN or self.rested == RESTING_BATCHES
+        self.chosen, self.rested = (self.size, 0) if pays else (0, self.rested + 1)
+
+    def plan(self, rows: int) -> int:
+        return self.chosen
+
+    def observe(
+        self, drafted: int, emitted: Sequence[int], seconds: float, once: float = 0.0
+    ) -> None:
+        if drafted:
+            self.gained.add(sum(emitted), len(emitted))
+
+    def batch_ended(self, clean: bool, gain: float) -> None:
+        if self.chosen:
+            self.gained.add(gain)
 
 
 class Ledger:

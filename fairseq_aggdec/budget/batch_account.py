@@ -9,7 +9,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Sequence, Sized
 
-from fairseq_aggdec.budget.account import CREDIT, Account, Ledger
+from fairseq_aggdec.budget.account import CREDIT, LEAST_GAIN, Account, Ledger
 from fairseq_aggdec.budget.call_cost import FIRST_PATIENCE, OUTLIER, PATIENCE
 
 # Batches of a kind that are remembered, and by how many it is known: one in which the machine did something else
@@ -18,8 +18,6 @@ REMEMBERED, KNOWN_FROM = 5, 3
 # Of a batch's time without drafts: how much faster drafting must look, and what one with drafts is believed to lose
 # before any was seen, and at least. Batches are measured more exactly than iterations.
 MARGIN, GUESS, LEAST_LOSS = 0.05, 0.1, 0.05
-# Tokens per iteration below which a draft cannot pay: one takes longer than that of iterations without.
-LEAST_GAIN = 1.6
 # Where nobody says which batches are a measure, those behind the first ones are: by then all is made that is kept.
 UNMEASURED = 2
 

@@ -7,8 +7,9 @@ from fairseq_aggdec.budget.fading import Fading
 # What a call of the verifier costs beside its positions (reading the weights, host work), in positions.
 # kernels: with which IAD was fastest in the compiled library, in fp32 and in 8 bits (docs/performance.md).
 # cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad-step_cost-cpu2.md).
-# cuda: a guess; it is learned.
-USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0}
+# cuda: what a base model's products of so many positions take is what an iteration takes beside them: 0.6 ms on an
+# H200 in fp32. In half precision products are some four times as fast.
+USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds: three layers of width 256 in the compiled library took as long as two.
 DRAFTER = 2.0
 # A call of beam search, beside its prefixes, in prefixes.
@@ -142,6 +143,13 @@ class CallCost:
     def fixed(self, rows: int, by: str, drafter: bool = False) -> float:
         """Cost of an iteration beside its draft, for each row, in drafted tokens; arguments as for :meth:`beside`."""
         return 1.0 + self.beside(rows, by, drafter) / rows
+
+
+class UsualCost(CallCost):
+    """What iterations usually cost, whatever the clock says."""
+
+    def observe(self, rows: int, drafted: int, seconds: float) -> float | None:
+        return None
 
 
 class IterationClock:

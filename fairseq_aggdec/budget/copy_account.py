@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Sequence
 
-from fairseq_aggdec.budget.call_cost import CallCost, IterationClock
+from fairseq_aggdec.budget.account import RESTING_BATCHES
+from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.budget.chances import Chances
 
-# Where drafts hardly ever stand, 31 batches in a row are decoded without; then one is drafted for again, in case
-# the text has changed.
-RESTING_BATCHES = 31
-# Tokens of that one's first drafts, and of the very first of all on CPU: a guess that costs next to nothing.
+# Where drafts hardly ever stand, some batches in a row are decoded without; then one is drafted for again, in case
+# the text has changed. Tokens of that one's first drafts, and of the very first of all on CPU: a guess that costs
+# next to nothing.
 PROBE_LENGTH = 4
 # How many more tokens per cost than none a draft must promise: finding and judging drafts has costs that are in no
 # line, and no method may be slower than greedy decoding.
@@ -22,10 +22,7 @@ class CopyAccount:
     """Limits copies, so that a heavily edited sentence does not pay for tokens it throws away.
 
     A draft of K tokens that are accepted with chance p emits (1 - p^(K+1)) / (1 - p) tokens and costs c + K; the limit
-    is the K with the most tokens per cost. On a CPU no clock has a say: c is the usual cost.
-
-    Args:
-        clocks: measure c on other devices.
+    is the K with the most tokens per cost. No clock has a say: c is the usual cost.
 
     Attributes:
         fixed, most: whether the length is not learned, and tokens of any draft.
@@ -36,21 +33,15 @@ class CopyAccount:
 
     fixed, most = False, sys.maxsize
 
-    def __init__(self, clocks: bool = True) -> None:
-        self.clocks = clocks
-        self.chances, self.cost, self.clock = Chances(), CallCost(), IterationClock()
+    def __init__(self) -> None:
+        self.chances = Chances()
         self.resting, self.probing, self.rested = False, False, 0
         self.unknown = False  # nothing was ever drafted
-        self.by, self.timed = "", False
 
     def start(self, rows: int, by: str) -> None:
-        """Takes up a batch of ``rows`` sentences, decoded by ``kernels``, on ``cpu`` or on another device."""
-        if by != self.by:
-            self.cost = CallCost()
-        self.by, self.timed = by, self.clocks and by not in ("kernels", "cpu")
-        self.clock.start(by)
-        self.step_cost = self.cost.beside(rows, by)
-        self.unknown = self.chances.unseen and rows > 1 and not self.timed
+        """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
+        self.step_cost = CallCost().beside(rows, by)
+        self.unknown = self.chances.unseen and rows > 1 and by in ("kernels", "cpu")
         self.chances.start(rows)
         pointless = worthwhile(self.chances.mean, 1.0 + self.step_cost, 1) == 0
         self.resting = pointless and self.rested < RESTING_BATCHES
@@ -76,10 +67,8 @@ class CopyAccount:
             return min(PROBE_LENGTH, room)
         return worthwhile(self.chances.of(row), self.fixed_cost, room)
 
-    def observe(self, drafted: Sequence[int], accepted: Sequence[int], read: int) -> None:
-        """Learns from an iteration: of every row the draft, and how many drafted tokens were read in all."""
-        if self.timed and (seconds := self.clock.end()) is not None:
-            self.cost.observe(len(drafted), read, seconds)
+    def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        """Learns from an iteration: of every row what was drafted and accepted."""
         self.chances.observe(drafted, accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:

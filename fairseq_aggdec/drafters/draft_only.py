@@ -17,7 +17,6 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.generator import Batch, DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy import commit
-from fairseq_aggdec.search.guards import exclusive
 from fairseq_aggdec.search.judge.verdict import scored
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
@@ -76,8 +75,7 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     on_device = DraftOnlyLoop
     verified = False
 
-    @exclusive
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
             self.verifier.prepare()
         self.drafter.prepare(self.verifier)

@@ -1,5 +1,6 @@
 """What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,7 +55,7 @@ class ModelDrafter(DeviceDrafter):
         # Not when the drafter is made: training moves the models after that.
         timed = self.account.learned and state.device.type == "cuda"
         if timed:
-            self.wait = torch.cuda.synchronize
+            self.wait = functools.partial(torch.cuda.synchronize, state.device)
         self.clock.start(state.device.type, anew=timed)
 
     def plan(self, state: DecodeState, idle: bool = False) -> int:
@@ -126,7 +127,7 @@ class ModelDrafter(DeviceDrafter):
             if trees is not None:
                 trees.trees = []
             return
-        if self.learns_times:
+        if self.learns_times or self.account.counts:
             self.account.learn(verdict, seconds, once)
         if trees is not None:
             trees.observe(verdict.of_own())

@@ -1,32 +1,7 @@
-"""Attention: its kernels on a GPU, masks that they read without a copy, and a form without library sums on a CPU."""
-
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, ParamSpec, TypeVar
+"""Attention on a CPU without the sums of a library, which round by where a query stands."""
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-# PyTorch's own order without cuDNN, which PyTorch prefers on Hopper in half precision. cuDNN prepares a plan for every
-# shape, and every step has one key more.
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def with_kernels(
-    device: torch.device,
-    function: Callable[Arguments, Result],
-    *args: Arguments.args,
-    **kwargs: Arguments.kwargs,
-) -> Result:
-    """Calls a function whose attention runs on a device, with the kernels that suit windows there."""
-    chosen: Any = sdpa_kernel(KERNELS) if device.type == "cuda" else nullcontext()
-    with chosen:
-        return function(*args, **kwargs)
 
 
 def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -13,7 +13,6 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor
 
-from fairseq_aggdec.engine.attention import with_kernels
 from fairseq_aggdec.engine.compiled import needs_mask
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
@@ -85,7 +84,7 @@ class CachedDecoder:
     def features(self, window: Window) -> Tensor:
         """Runs a window and stores its keys and values: tokens (N,) -> features (N, C_out), or (B * wanted, C_out)."""
         if self.compiled is None or window.alone or window.fixed:
-            x = window.of_wanted(with_kernels(window.tokens.device, self._run, window))
+            x = window.of_wanted(self._run(window))
         else:
             x = self._run_compiled(window)
         project_out = self.packed.project_out
@@ -111,6 +110,10 @@ class CachedDecoder:
 
     def _run(self, window: Window) -> Tensor:
         cache = self.cache
+        if (
+            not window.alone
+        ):  # before a shape is chosen, which must not depend on what there was room for
+            cache.reserve(window.end)
         if self.graphs is not None:
             if isinstance(window, GridWindow) and (kept := self.graphs.part(*window.size)):
                 return self.run_on_grid(window.tokens, window, kept)
@@ -122,8 +125,6 @@ class CachedDecoder:
             )
             if (x := self.graphs.step(window, given)) is not None:
                 return x
-        if not window.alone:
-            cache.reserve(window.end)
         if self.views is None or self.views[0] is not cache.memory:
             self.views = cache.memory, self.packed.split(cache.memory)
         x = self.embedding(window)

@@ -8,7 +8,7 @@ import torch
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 
-from fairseq_aggdec.engine.attention import attend_alone, with_kernels
+from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.compiled import compile_layers
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
@@ -102,13 +102,9 @@ class FastEncoder:
         if padding is not None:
             x = x.masked_fill(padding.unsqueeze(-1), 0)
             hidden_keys = additive_mask(padding, x.dtype)
-        x = with_kernels(x.device, self._layers, x, hidden_keys)
-        return x if self.norm is None else self.norm(x)
-
-    def _layers(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
         for layer in self.layers:
             x = layer(x, hidden_keys)
-        return x
+        return x if self.norm is None else self.norm(x)
 
     def _compiled(self, x: Tensor, padding: Tensor | None) -> Tensor:
         """Padding is not computed: it stays 0."""

@@ -224,6 +224,11 @@ class Verifier:
         )
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return _first_parameter(self.members[0].model).dtype
+
+    @property
     def proposed_from(self) -> tuple[int, Tensor]:
         """What heads read: how many features of a position, and a weight of their device and precision."""
         weight = self.members[0].model.decoder.output_projection.weight

@@ -20,7 +20,7 @@ from fairseq_aggdec.search.drafter import Drafter
 def draft(request: Request) -> Drafter:
     models = request.models
     cfg, gpu = with_what_pays(request.cfg, models), on_gpu(models[0])
-    size = choosing(cfg, blockwise_size(cfg, models) - 1, gpu)
+    size = choosing(cfg, blockwise_size(cfg, models) - 1, models[0])
     drafter = BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, gpu))
     return after_copies(request, drafter)
 

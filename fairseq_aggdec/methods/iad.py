@@ -68,7 +68,7 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
         )
     else:
         return None
-    drafter.limit_drafts(copied_length(cfg, request.models))
+    drafter.limit_drafts(copied_length(cfg))
     return drafter
 
 
@@ -102,7 +102,8 @@ def branching(drafter: CopyDrafter, cfg: Settings) -> Drafter:
     if nodes and isinstance(drafter, WriterDrafter) and cfg.draft_from == "lattice":
         from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
 
-        return LatticeTreeDrafter(drafter.generator, drafter.model, choosing(cfg, LONGEST), nodes)
+        account = choosing(cfg, LONGEST, drafter.model)
+        return LatticeTreeDrafter(drafter.generator, drafter.model, account, nodes)
     drafter.branch(nodes)
     return drafter
 

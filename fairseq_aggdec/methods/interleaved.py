@@ -7,7 +7,7 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.engine.precision import Precision, tf32_allowed
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED
@@ -57,7 +57,9 @@ def build_interleaved_generator(
     alignment = getattr(args, "print_alignment", None)
     extra |= {
         "counters": task.counters,
-        "precision": Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs),
+        "precision": Precision(
+            pack=not cfg.low_memory, graphs=not cfg.no_graphs, tf32=tf32_allowed()
+        ),
         "retain_history": bool(getattr(args, "retain_iter_history", False)),
     }
     generator_class: Any = InterleavedGenerator

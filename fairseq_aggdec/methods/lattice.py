@@ -8,7 +8,7 @@ from typing import Any
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.engine.precision import Precision, tf32_allowed
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
@@ -75,7 +75,7 @@ def build_lattice_generator(
         "normalise": cfg.lattice_normalise,
         "form": cfg.lattice_search,
         "count": getattr(args, "nbest", 1),
-        "precision": Precision(pack=not cfg.low_memory),
+        "precision": Precision(pack=not cfg.low_memory, tf32=tf32_allowed()),
     }
     return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)
 

@@ -10,7 +10,7 @@ from fairseq.tasks import FairseqTask
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
-from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.engine.precision import Precision, tf32_allowed
 from fairseq_aggdec.methods.options.rule import Rule
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
@@ -223,7 +223,8 @@ def precision(cfg: Settings) -> Precision:
         raise ValueError(f"--strict {cfg.strict}: it must be at least 2, or 0")
     if cfg.strict and cfg.int8_all:
         raise ValueError("--strict does not go with --int8, whose outputs agree without it")
-    return Precision(not cfg.low_memory, cfg.int8_all, not cfg.no_graphs, int(cfg.strict))
+    graphs, tf32 = not cfg.no_graphs, tf32_allowed()
+    return Precision(not cfg.low_memory, cfg.int8_all, graphs, int(cfg.strict), tf32)
 
 
 def announce_int8(cfg: Settings) -> None:

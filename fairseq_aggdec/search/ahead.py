@@ -3,7 +3,8 @@
 The verbs are those of :mod:`~fairseq_aggdec.search.loop`: ask, read, take, keep. All that they decide is on the device,
 on the :class:`~fairseq_aggdec.search.board.Board`. The host only has to know when all sentences have ended, how many
 are left and how long they are. It reads that of the last iteration, or of the one before where it would keep the device
-waiting too long (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain.
+waiting too long (:class:`~fairseq_aggdec.budget.pace.Pace`): then one iteration is started in vain. That follows from
+measured times; the shapes of a window never do. They follow from what the iteration before the last has come to.
 
 The tokens are those of the plain loop, which is the twin that tests compare this with.
 """
@@ -49,10 +50,9 @@ Emitted = tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]
 
 @dataclass(frozen=True)
 class Launched:
-    """An iteration under way: its sentences, the slots of its window, when it was launched, what is told of it."""
+    """An iteration under way: its sentences, when it was launched, what is told of it."""
 
     sentences: Sequence[int]
-    slots: int
     at: float
     told: Told
 
@@ -90,17 +90,21 @@ class DeviceLoop:
         sentences: Sequence[int] = range(len(state.rows))
         pace = self.paces[grid_rows(min(len(sentences), ROWS[-1])), size > 0]
         pending: deque[Launched] = deque()
+        outcomes: deque[dict[int, int]] = (
+            deque()
+        )  # of iterations, to shape the windows of later ones
         calls, reach, before, ahead = counters.calls, 1, None, pace.ahead
         now = time.perf_counter()
         while sentences:
-            end = min(self.longest, reach + (size + 1) * (len(pending) + 1))
-            slots = self._launch(sentences, size, end)
+            unknown = len(pending) + len(outcomes)
+            end = min(self.longest, reach + (size + 1) * (unknown + 1))
+            self._launch(sentences, size, end)
             told = Told(board.flags[: len(sentences)])
             launched = time.perf_counter()
             if self.steady:
                 pace.launched(launched - now)
             now = launched
-            pending.append(Launched(sentences, slots, launched, told))
+            pending.append(Launched(sentences, launched, told))
             counters.calls += 1
             if len(pending) > ahead:
                 known = pending.popleft()
@@ -108,27 +112,28 @@ class DeviceLoop:
                 now, steady, self.steady = time.perf_counter(), self.steady, True
                 if steady and before:
                     pace.passed(now - max(before, known.at))
-                    if size:
-                        self.drafter.iteration_ended(
-                            len(known.sentences), known.slots, now - before
-                        )
                 before = now
-                reach = 1 + max(max(position, ~position) for position in positions.values())
-                sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
-        outcomes = board.outcomes(len(state.rows), self.longest)
+                outcomes.append(positions)
+                if max(positions.values()) < 0:
+                    sentences = []
+                elif ahead or len(outcomes) > 1:
+                    positions = outcomes.popleft()
+                    reach = 1 + max(max(position, ~position) for position in positions.values())
+                    sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
+        found = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
-        pace.ended(max(len(outcome.emitted) for outcome in outcomes))
-        _hand_over(outcomes, state, counters)
+        pace.ended(max(len(outcome.emitted) for outcome in found))
+        _hand_over(found, state, counters)
         if size:
-            drafted = [number for outcome in outcomes for number in outcome.drafted]
-            accepted = [number for outcome in outcomes for number in outcome.accepted]
+            drafted = [number for outcome in found for number in outcome.drafted]
+            accepted = [number for outcome in found for number in outcome.accepted]
             counters.drafted += sum(drafted)
             counters.accepted += sum(accepted)
             counters.stood.update(accepted)
         else:
             drafted = accepted = []
-            counters.stood[0] += sum(len(outcome.emitted) for outcome in outcomes)
-        emitted = [number for outcome in outcomes for number in outcome.emitted]
+            counters.stood[0] += sum(len(outcome.emitted) for outcome in found)
+        emitted = [number for outcome in found for number in outcome.emitted]
         self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted, self.clean))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
@@ -151,12 +156,8 @@ class DeviceLoop:
         self.owning: Sequence[int] = ()
         return board
 
-    def _launch(self, sentences: Sequence[int], size: int, end: int) -> int:
-        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache.
-
-        Returns:
-            how many slots its window has in all.
-        """
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
+        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
         rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
         captures = self.captures()
         if captures:  # sizes in steps
@@ -170,7 +171,7 @@ class DeviceLoop:
         if not captures or self.met[key] < CAPTURED_AT:
             self.clean = self.clean and not captures
             step()
-            return shape.rows * shape.width
+            return
         over = [(room, room.generation) for room in rooms]
         if self.over.get(len(over), over) != over:
             self._drop()
@@ -182,7 +183,6 @@ class DeviceLoop:
             self.steady = self.clean = False
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
-        return shape.rows * shape.width
 
     def takes_over(self) -> bool:
         """Whether this loop decodes the batch that has been started, and not the host's."""

@@ -145,9 +145,6 @@ class DeviceDrafter(Drafter):
         """
         return owners.new_empty(len(owners), 0)
 
-    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
-        """An iteration with a draft took ``seconds``: it had ``rows`` rows and ``slots`` positions in all."""
-
     def observe_batch(self, verdict: BatchVerdict) -> None:
         """Learns from a batch that the device has decoded alone: what :meth:`observe` is for the host."""
 

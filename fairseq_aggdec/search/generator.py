@@ -4,7 +4,7 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
 from fairseq_aggdec.engine.graphs.streams import Beside
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
@@ -111,6 +112,10 @@ class CachedGenerator(SequenceGenerator):
     @exclusive
     def prepare(self) -> None:
         """Packs the weights now, so that the first batch does not wait for it."""
+        with self._conditions(next(self.model.parameters()).device):
+            self._prepare()
+
+    def _prepare(self) -> None:
         self.verifier.prepare()
 
     def forget(self) -> None:
@@ -144,7 +149,7 @@ class CachedGenerator(SequenceGenerator):
                 name = "--" + option.replace("_", "-")
                 raise ValueError(refusal(name, self.decoding, self.refused[option]))
         source = sample["net_input"]["src_tokens"]
-        with self._verifier_taken():
+        with self._verifier_taken(), self._conditions(source.device):
             begin([source, *self._reads(sample)], list(self._watches()))
             prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
             start = self.eos if bos_token is None else bos_token
@@ -156,6 +161,9 @@ class CachedGenerator(SequenceGenerator):
         found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         send_hypotheses(found, source.device)
         return found
+
+    def _conditions(self, device: torch.device) -> AbstractContextManager[None]:
+        return decoding_on(device, streams_of(self.verifier), self.precision.tf32)
 
     @contextmanager
     def _verifier_taken(self) -> Iterator[None]:
@@ -239,9 +247,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         )
         self.device_loop: DeviceLoop | None = None
 
-    @exclusive
-    def prepare(self) -> None:
-        """Packs the weights of verifier and drafter now: the first sentence does not wait for it."""
+    def _prepare(self) -> None:
         self.verifier.prepare()
         net_input = self.verifier.warm_up()
         if net_input is not None:

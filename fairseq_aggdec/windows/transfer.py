@@ -66,8 +66,8 @@ class Told:
         self.numbers = numbers.to("cpu", non_blocking=True)
         self.there = None
         if numbers.device.type == "cuda":
-            self.there = torch.cuda.Event()
-            self.there.record()
+            # Of the device that the copy comes from, which need not be the current one.
+            self.there = torch.cuda.current_stream(numbers.device).record_event()
 
     def read(self) -> list[int]:
         if self.there is not None and not self.there.query():

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.attention import with_kernels
+from fairseq_aggdec.engine.graphs.conditions import decoding_on
+from fairseq_aggdec.engine.graphs.streams import Streams
 from fairseq_aggdec.windows.transfer import begin, on_host, read, to_device
 from tests.strict.device.recorder import BLOCKING, KERNEL, TRANSFER, VIEW, Recorder
 from tests.strict.device.strict_device import DEVICE, MixedDevices, strict_device
@@ -134,8 +135,9 @@ def test_attention_in_half_precision_avoids_the_kernel_that_plans(recorder: Reco
         return F.scaled_dot_product_attention(q, q, q, mask)
 
     assert names(attend) == {"attention: cudnn"}
-    assert names(lambda: with_kernels(DEVICE, attend)) == {"attention: flash"}
-    masked = names(lambda: with_kernels(DEVICE, attend, mask))
+    with decoding_on(DEVICE, Streams()):
+        assert names(attend) == {"attention: flash"}
+        masked = names(lambda: attend(mask))
     assert masked == {"attention: efficient", "attention: mask copied"}
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.methods.options.settings import read_settings
-from fairseq_aggdec.methods.shared.amounts import copied_length, with_what_pays
+from fairseq_aggdec.methods.shared.amounts import with_what_pays
 from tests.support import make_model, make_task
 
 pytestmark = pytest.mark.skipif(not int8_available(), reason="no compiled kernels")
@@ -33,12 +33,6 @@ def test_in_half_precision_the_amount_is_fixed(dtype: torch.dtype) -> None:
     """There rounding depends on how much is drafted, so that outputs would depend on a clock."""
     assert chosen(dtype) == (None, None, None)
     assert chosen(dtype, int8="none") == (None, None, "none")
-    cfg = read_settings(make_task("gad", block_size=None).cfg)
-    for kind in (dtype, torch.float32):
-        model = make_model(make_task(), 1).to(kind)
-        account = copied_length(cfg, [model])()
-        account.start(1, "cuda")
-        assert account.timed == (kind is torch.float32)
 
 
 @pytest.mark.parametrize("int8", [None, "drafts"])

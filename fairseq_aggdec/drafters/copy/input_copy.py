@@ -78,6 +78,8 @@ class CopyDrafter(DeviceDrafter):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.
         by = "kernels" if verifier.compiled else state.device.type
+        if by == "cuda" and verifier.dtype is not torch.float32:
+            by = "cuda half"
         self.account.start(len(state.rows), by)
         self.branched = False
         if not self.resting:
@@ -119,10 +121,9 @@ class CopyDrafter(DeviceDrafter):
         if self.resting:
             return
         drafted, accepted = verdict.drafted, verdict.accepted
-        verified = sum(drafted)
         if self.branched and self.growing is not None and verdict.whole:
             drafted, accepted = self._learn_edits(self.growing, verdict, state)
-        self.account.observe(drafted, accepted, verified)
+        self.account.observe(drafted, accepted)
 
     def _learn_edits(
         self, trees: CopyTrees, verdict: Verdict, state: DecodeState
@@ -167,10 +168,6 @@ class CopyDrafter(DeviceDrafter):
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
         self.account.chances.learn(verdict.drafted, verdict.accepted)
-
-    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
-        if self.account.timed:
-            self.account.cost.observe(rows, slots - rows, seconds)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         if not self.resting:

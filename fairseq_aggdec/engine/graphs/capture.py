@@ -4,14 +4,22 @@ A graph reads and writes the memory that it was captured with. So all that chang
 that stay where they are. Nothing in the function may look at a number of the device or depend on one of the host.
 """
 
+import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.graphs.streams import side_stream
+from fairseq_aggdec.engine.graphs.streams import CAPTURE, side_stream
+
+logger = logging.getLogger(__name__)
+
+# PyTorch notes the state of its random numbers with each capture: two at a time would mix them up.
+_one_capture = threading.Lock()
 
 
 @dataclass
@@ -20,9 +28,12 @@ class Made:
 
     graphs: int = 0
     bytes: int = 0
+    failed: int = 0
 
     def summary(self) -> str:
-        return f"{self.graphs} captured ({self.bytes / 2**20:.0f} MiB), --no-graphs does without"
+        failed = f", {self.failed} could not be captured" if self.failed else ""
+        size = self.bytes / 2**20
+        return f"{self.graphs} captured ({size:.0f} MiB){failed}, --no-graphs does without"
 
 
 made = Made()
@@ -31,29 +42,63 @@ made = Made()
 class Captured:
     """A function of no arguments over tensors that stay where they are.
 
+    A capture that fails changes no output: the function is then called at every replay, on the current stream.
+
     Args:
         function: is called twice, the first time so that libraries set up what they need.
         device: a GPU.
         pool: memory of graphs of which no two run at the same time; what one gives is to be read before the next runs.
+
+    Attributes:
+        graph: None where the capture failed.
     """
 
     def __init__(self, function: Callable[[], Tensor], device: torch.device, pool: Any):
-        main, side = torch.cuda.current_stream(device), side_stream(device)
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            function()
-        main.wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        # Other threads may go on with what is theirs (reading data) meanwhile.
-        with torch.cuda.graph(
-            self.graph, pool=pool, stream=side, capture_error_mode="thread_local"
-        ):
-            before = torch.cuda.memory_reserved(device)
-            self.result = function()
-            made.bytes += torch.cuda.memory_reserved(device) - before
+        self.function, self.device, self.pool = function, device, pool
+        self.graph: torch.cuda.CUDAGraph | None = None
+        main, side = torch.cuda.current_stream(device), side_stream(device, CAPTURE)
+        with _one_capture:
+            side.wait_stream(main)
+            try:
+                # The outermost context: whatever fails inside, the current stream is the main one afterwards.
+                with torch.cuda.stream(side):
+                    function()
+                    self._capture()
+            finally:
+                main.wait_stream(side)
+
+    def _capture(self) -> None:
+        """Captures on the current stream. ``torch.cuda.graph`` would first empty the caches of the host program."""
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self.device)
+        try:
+            # Other threads may go on with what is theirs (reading data, training) meanwhile.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                self.result = self.function()
+            finally:
+                graph.capture_end()
+        except RuntimeError as error:
+            made.failed += 1
+            logger.warning("a step runs without a captured graph, only slower: %s", error)
+            _close(self.pool, self.device)
+            return
+        self.graph = graph
+        made.bytes += torch.cuda.memory_reserved(self.device) - before
         made.graphs += 1
 
     def replay(self) -> Tensor:
-        """What the function gives now: the same tensor every time, with other numbers."""
+        """What the function gives now: of a graph the same tensor every time, with other numbers."""
+        if self.graph is None:
+            return self.function()
         self.graph.replay()
         return self.result
+
+
+def _close(pool: Any, device: torch.device) -> None:
+    """Tells PyTorch's allocator that a capture has ended: one that failed may have left its pool open."""
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with suppress(
+            RuntimeError, TypeError
+        ):  # it was closed, or this version asks for something else
+            end(device.index, pool)

@@ -1,10 +1,54 @@
-"""Work that a GPU does beside other work: a drafter reads the source while the verifier does."""
+"""The streams of a GPU that a generator works on beside the current one.
 
-import functools
+A library of products keeps scratch memory for each stream, and a captured graph goes on using that of the stream on
+which it was captured, wherever it is replayed. So graphs are captured on a stream of their own: what runs beside the
+current stream never shares scratch memory with a replay.
+"""
+
+from __future__ import annotations
+
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+BESIDE, CAPTURE = "beside", "capture"
+
+
+class Streams:
+    """The side streams of one generator, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+
+    def get(self, device: torch.device, purpose: str) -> torch.cuda.Stream:
+        """The stream of a device for ``BESIDE`` or ``CAPTURE``."""
+        if (device, purpose) not in self._made:
+            self._made[device, purpose] = torch.cuda.Stream(device)
+        return self._made[device, purpose]
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within this, :func:`side_stream` of this thread gives these streams."""
+        before, _of_thread.streams = _of_thread.streams, self
+        try:
+            yield
+        finally:
+            _of_thread.streams = before
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.streams = Streams()
+
+
+_of_thread = _OfThread()
+
+
+def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    """The stream for ``BESIDE`` or ``CAPTURE`` of the generator that decodes in this thread."""
+    return _of_thread.streams.get(device, purpose)
 
 
 class Beside:
@@ -26,7 +70,7 @@ class Beside:
         if self.device.type != "cuda":
             yield
             return
-        main, side = torch.cuda.current_stream(self.device), side_stream(self.device)
+        main, side = torch.cuda.current_stream(self.device), side_stream(self.device, BESIDE)
         # Blocks of the side stream's memory that the main stream has read were freed before `ready`: from here on the
         # side stream may write to them.
         side.wait_event(self.ready)
@@ -35,8 +79,3 @@ class Beside:
                 yield
         finally:
             main.wait_stream(side)
-
-
-@functools.cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)

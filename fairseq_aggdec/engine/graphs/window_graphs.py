@@ -1,8 +1,9 @@
 """The window step as captured graphs: on a GPU a call of the decoder is one launch, whatever its window holds.
 
 A window is laid out on a grid (:mod:`fairseq_aggdec.windows.grid`) of one of a few sizes. For each size that comes a
-second time the step is captured, over memory that stays where it is from batch to batch (:class:`Room`). Windows of
-other sizes and kinds run as they are, over the same memory, so both may follow each other in a batch.
+second time the step is captured, over memory that stays where it is from batch to batch (:class:`Room`). The first time
+it runs on the same grid, so that products round alike whatever was decoded before. Windows of other kinds run as they
+are, over the same memory, so both may follow each other in a batch.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class CapturedStep:
         self.depths = self.numbers.new_zeros(slots)
         self.captured: Captured | None = None
 
-    def __call__(self, window: Window, given: Tensor) -> Tensor:
-        """A window's features (N, C), to be read before the decoder's next call."""
+    def __call__(self, window: Window, given: Tensor, capture: bool) -> Tensor:
+        """A window's features (N, C), to be read before the decoder's next call; ``capture``: by a graph."""
         rows, width, end, _, _ = self.size
         count = len(given)
         self.given[:count] = given
@@ -121,9 +122,11 @@ class CapturedStep:
             seen = bits_seen(window, rows, width, end)
             numbers = torch.cat([numbers, seen.view(-1, rows * width)])
         send_into(self.numbers, numbers)
-        if self.captured is None:  # not before: the call that warms up writes to the cache
+        if (
+            capture and self.captured is None
+        ):  # not before: the call that warms up writes to the cache
             self.captured = Captured(self._features, given.device, self.pool)
-        x = self.captured.replay()
+        x = self.captured.replay() if self.captured else self._features()
         if used[-1] == count - 1:
             return x[:count]  # no holes
         return x.index_select(0, self.numbers[3, :count])
@@ -245,13 +248,11 @@ class WindowGraphs:
         sources, tree = self.batch.sources, isinstance(window, TreeWindow)
         size = GridSize(grid_rows(window.rows), width, grid_end(window.end), sources, tree)
         self.met[size] += 1
-        if self.met[size] < CAPTURED_AT:
-            return None
         assert self.room is not None
         read = given()
         if size not in self.steps:
             self.steps[size] = CapturedStep(size, self.run, self.room.part(size), read, self.pool)
-        return self.steps[size](window, read)
+        return self.steps[size](window, read, self.met[size] >= CAPTURED_AT)
 
 
 def grid_rows(rows: int) -> int:

@@ -3,21 +3,21 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
-
-import torch
 
 from fairseq_aggdec.budget.account import (
     MOST_NODES,
     Account,
+    CountedAccount,
     LearnedAccount,
     NodeBudget,
 )
 from fairseq_aggdec.budget.batch_account import BatchAccount
+from fairseq_aggdec.budget.call_cost import UsualCost
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
+from fairseq_aggdec.engine.precision import precision_name
 from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.methods.options.old_names import COPIES_BESIDE
 from fairseq_aggdec.methods.options.settings import Settings
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 # The tree that --acceptance top-beta takes where nothing is said of one.
 RELAXED_NODES = 8
-HALF = (torch.float16, torch.bfloat16)
 
 
 def blockwise_size(
@@ -67,7 +66,7 @@ def drafted_size(cfg: Settings, drafter: Any) -> Account:
     if cfg.draft_tokens != "auto" or cfg.decoding == "nar":
         size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
         _check_least(cfg, size + 1)
-    return choosing(cfg, size, on_gpu(drafter))
+    return choosing(cfg, size, drafter)
 
 
 def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
@@ -106,17 +105,22 @@ def on_gpu(model: Any) -> bool:
     return bool(next(model.parameters()).is_cuda)
 
 
-def choosing(cfg: Settings, most: int, gpu: bool = False) -> Account:
+def choosing(cfg: Settings, most: int, model: Any) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
+
+    What ``model`` computes with says by what that is known: measured times only where these cannot change the output.
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
     all.
     """
     alone = cfg.decoding == "iad" or not copies_first(cfg)
     learned = most and alone and "auto" in (cfg.draft_tokens, cfg.draft_tree)
+    rounds = precision_name(model) != "fp32"
+    if rounds and learned:
+        return CountedAccount(most)
     if not learned:
-        return Account(most)
-    return BatchAccount(most) if gpu else LearnedAccount(most)
+        return Account(most, UsualCost() if rounds else None)
+    return BatchAccount(most) if on_gpu(model) else LearnedAccount(most)
 
 
 def _check_least(cfg: Settings, most: int) -> None:
@@ -181,8 +185,8 @@ def drafted_nodes(cfg: Settings, gpu: bool = False) -> NodeBudget | None:
     return NodeBudget(int(given))
 
 
-def copied_length(cfg: Settings, models: Sequence[Any]) -> Callable[[], CopyAccount]:
-    """Makes what says how long copied drafts are; no clock does in half precision, where rounding depends on it.
+def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
+    """Makes what says how long copied drafts are.
 
     Raises:
         ValueError: the length is no positive number, not ``all`` and not ``auto``.
@@ -190,8 +194,7 @@ def copied_length(cfg: Settings, models: Sequence[Any]) -> Callable[[], CopyAcco
     name = "copy_tokens" if cfg.decoding in COPIES_BESIDE else "draft_tokens"
     given = getattr(cfg, name) or "auto"
     if given == "auto":
-        half = any(weight.dtype in HALF for model in models for weight in model.parameters())
-        return partial(CopyAccount, clocks=not half)
+        return CopyAccount
     if given != "all" and (not given.isdecimal() or int(given) < 1):
         raise ValueError(f"{cfg.told(name)}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)

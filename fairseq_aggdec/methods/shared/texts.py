@@ -135,7 +135,7 @@ class GivenTexts(CopyDrafter):
     def __init__(self, cfg: Any, eos: int, models: Sequence[Any]):
         settings = read_settings(cfg)
         super().__init__(eos, settings.iad_match)
-        self.limit_drafts(copied_length(settings, models))
+        self.limit_drafts(copied_length(settings))
         self.texts_given: Sequence[Sequence[int]] = ()
         self.budget: Any = None
 

@@ -11,8 +11,7 @@ As unforgiving as CUDA:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,13 +20,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.strict.device.recorder import BLOCKING, IN_GRAPH, KERNEL, TRANSFER, Recorder
+from tests.strict.device.streams import Streams, spoilt
 
-WRONG = -(2**40)  # what no token, position or index is
 Pool = list["Tape"]
 
 
-class CaptureError(RuntimeError):
-    """What CUDA does not permit while a stream is captured, or what a replay would read that is gone."""
+class CaptureError(AssertionError):
+    """What CUDA does not permit while a stream is captured, or what a replay would read that is gone.
+
+    No ``RuntimeError``: the plugin must not take it for a capture that happened to fail.
+    """
+
+
+class CaptureFailed(RuntimeError):
+    """A capture that a test wants to fail, as one does that runs out of memory."""
 
 
 class Given:
@@ -131,13 +137,7 @@ class Tape:
     def spoil(self) -> None:
         """Whoever reads now what the graph gave reads nonsense."""
         for tensor in self.own.values():
-            tensor.fill_(
-                torch.nan
-                if tensor.is_floating_point()
-                else WRONG
-                if tensor.dtype is torch.long
-                else 1
-            )
+            spoilt(tensor)
 
     def replay(self) -> None:
         for other in self.pool:
@@ -165,30 +165,41 @@ def _there(value: Tensor | Given) -> Tensor:
     return value.tensor() if isinstance(value, Given) else value
 
 
-def stands_in(recorder: Recorder) -> dict[str, Any]:
-    """What takes the place of the names of ``torch.cuda``."""
+class CUDAGraph:
+    """What takes the place of ``torch.cuda.CUDAGraph``."""
+
+    recorder: Recorder
+    streams: Streams
+    tape: Tape | None = None
+
+    def capture_begin(self, pool: Pool, capture_error_mode: str = "global") -> None:
+        self.stream = self.streams.current()
+        if self.stream is self.streams.main[self.stream.device]:
+            raise CaptureError("the default stream cannot be captured")
+        if self.recorder.tape is not None:
+            raise CaptureError("two captures at a time")
+        self.recorder.tape = Tape(self.recorder, pool)
+
+    def capture_end(self) -> None:
+        recorder = self.recorder
+        tape, recorder.tape = recorder.tape, None
+        tape.end()
+        if self.streams.current() is not self.stream:
+            raise CaptureError("a capture ends on another stream than it began")
+        if recorder.failing:
+            recorder.failing -= 1
+            raise CaptureFailed("operation failed due to a previous error during capture")
+        self.tape = tape
+
+    def replay(self) -> None:
+        if self.tape is None or self.recorder.tape is not None:
+            raise CaptureError("a graph is replayed that was not captured, or within a capture")
+        self.tape.replay()
+
+
+def stands_in(recorder: Recorder, streams: Streams) -> dict[str, Any]:
+    """What takes the place of the names of ``torch.cuda``. ``graph`` does not: it empties the program's caches."""
     pools: list[Pool] = []
-
-    class CUDAGraph:
-        tape: Tape | None = None
-
-        def replay(self) -> None:
-            if self.tape is None or recorder.tape is not None:
-                raise CaptureError("a graph is replayed that was not captured, or within a capture")
-            self.tape.replay()
-
-    @contextmanager
-    def graph(
-        cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = ""
-    ) -> Iterator[None]:
-        torch.cuda.synchronize()
-        recorder.tape = tape = Tape(recorder, [] if pool is None else pool)
-        try:
-            yield
-        finally:
-            recorder.tape = None
-            tape.end()
-        cuda_graph.tape = tape
 
     def graph_pool_handle() -> Pool:
         pools.append([])
@@ -198,8 +209,7 @@ def stands_in(recorder: Recorder) -> dict[str, Any]:
         return sum(tape.bytes for pool in pools for tape in pool)
 
     return {
-        "CUDAGraph": CUDAGraph,
-        "graph": graph,
+        "CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"recorder": recorder, "streams": streams}),
         "graph_pool_handle": graph_pool_handle,
         "memory_reserved": memory_reserved,
     }

@@ -1,12 +1,11 @@
-"""What the strict device was asked to do: events, where they come from, and streams that do nothing but be counted."""
+"""What the strict device was asked to do: events, and where they come from."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -48,12 +47,14 @@ class Recorder:
         streams: calls of streams and events, by name.
         moment: noted with every event.
         tape: of the graph that is captured, whose operators are no events.
+        failing: how many captures are to fail from now on.
     """
 
     events: list[Event] = field(default_factory=list)
     streams: Counter[str] = field(default_factory=Counter)
     moment: Callable[[], Any] = lambda: None
     tape: Any = None
+    failing: int = 0
 
     def note(self, kind: str, operator: str) -> None:
         if self.tape is not None:
@@ -77,55 +78,3 @@ def _name(file: str) -> str | None:
     path = Path(file)
     inside = path.is_relative_to(PACKAGE)
     return str(path.relative_to(PACKAGE)) if inside else None
-
-
-class Stream:
-    """A stream, or an event, that does nothing but be counted."""
-
-    recorder: Recorder
-
-    def __init__(self, *_: Any, **__: Any):
-        pass
-
-    def _count(self, name: str) -> None:
-        self.recorder.streams[name] += 1
-
-    def record_event(self, event: Any = None) -> Any:
-        self._count("record_event")
-        return event or self
-
-    def record(self, stream: Any = None) -> None:
-        self._count("record")
-
-    def wait_event(self, event: Any) -> None:
-        self._count("wait_event")
-
-    def wait_stream(self, stream: Any) -> None:
-        self._count("wait_stream")
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        self._count("synchronize")
-        self.recorder.note(BLOCKING, "synchronize")
-
-
-def stands_in(recorder: Recorder) -> dict[str, Any]:
-    """What takes the place of the functions of ``torch.cuda``."""
-    kind = type("Stream", (Stream,), {"recorder": recorder})
-    main = kind()
-
-    @contextmanager
-    def stream(other: Any) -> Iterator[None]:
-        recorder.streams["stream"] += 1
-        yield
-
-    return {
-        "_lazy_init": lambda: None,
-        "current_stream": lambda device=None: main,
-        "Stream": kind,
-        "Event": kind,
-        "stream": stream,
-        "synchronize": lambda device=None: main.synchronize(),
-    }

@@ -9,8 +9,9 @@ view, a transfer, and whether the host waits for it.
 What blocks is what blocks in PyTorch's CUDA back end: reading a value (``item``, ``tolist``, ``cpu``, the truth of a
 tensor, ``equal``), sizes that depend on values (``nonzero``, boolean indices, ``unique``, ``repeat_interleave``), and
 copies from host memory that is not pinned, Python scalars stored by index among them. A copy from pinned memory, or to
-it with ``non_blocking``, does not. Streams and events do nothing but be counted. CUDA graphs are captured and replayed
-(:mod:`~tests.strict.device.graphs`).
+it with ``non_blocking``, does not, and what it brings to the host arrives late (:mod:`~tests.strict.device.streams`).
+CUDA graphs are captured and replayed (:mod:`~tests.strict.device.graphs`). There are two devices, of which operators
+take tensors of one.
 
 Limits: tensors and modules are moved to ``DEVICE``, with its number (``to("cuda")`` asks the guard of a back end that
 is not there which device is the current one, and stays on the CPU). There is no backward pass. Time and the order of
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_aggdec.engine.graphs import streams
+from fairseq_aggdec.engine.graphs.streams import Streams as own_streams
 from tests.strict.device import graphs as device_graphs
 from tests.strict.device.graphs import CaptureError
 from tests.strict.device.operators import ASKING, INDEXING, NO_WORK, TAKE_SCALARS
@@ -42,15 +43,15 @@ from tests.strict.device.recorder import (
     TRANSFER,
     VIEW,
     Recorder,
-    stands_in,
 )
+from tests.strict.device.streams import DEVICES, Streams
 
-DEVICE = torch.device("cuda", 0)
+DEVICE, SECOND = DEVICES
 aten = torch.ops.aten
 
 
 class MixedDevices(RuntimeError):
-    """What CUDA would refuse: tensors of host and device in one operator."""
+    """What CUDA would refuse: tensors of host and device, or of two devices, in one operator."""
 
 
 def _map(change: Callable[[Tensor], Any], value: Any) -> Any:
@@ -74,23 +75,24 @@ def _unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dic
 
 
 class DeviceTensor(Tensor):
-    """A tensor that says it is on ``cuda:0`` and holds its numbers in a CPU tensor.
+    """A tensor that says it is on a GPU and holds its numbers in a CPU tensor.
 
     Args:
         held: holds the numbers; views and storage are as its own.
+        there: the GPU.
     """
 
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> DeviceTensor:
+    def __new__(cls, held: Tensor, there: torch.device = DEVICE) -> DeviceTensor:
         made: DeviceTensor = Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            device=DEVICE,
+            device=there,
         )
         made.held = held
         return made
@@ -104,12 +106,12 @@ class DeviceTensor(Tensor):
         raise RuntimeError("a tensor of the strict device is used outside it")
 
     # With these, `module.to` keeps its Parameter objects, and what is tied stays tied, as on a GPU.
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["held"], None
+    def __tensor_flatten__(self) -> tuple[list[str], torch.device]:
+        return ["held"], self.device
 
     @staticmethod
     def __tensor_unflatten__(held: Any, context: Any, size: Any, stride: Any) -> DeviceTensor:
-        return DeviceTensor(held["held"])
+        return DeviceTensor(held["held"], context)
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -124,9 +126,9 @@ class DeviceTensor(Tensor):
 class _Mode(TorchDispatchMode):
     """Sees every operator while the device is there."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: Recorder, streams: Streams):
         super().__init__()
-        self.recorder = recorder
+        self.recorder, self.streams = recorder, streams
         self.pinned: dict[int, Tensor] = {}  # held, so that no other tensor gets the address
 
     def __torch_dispatch__(
@@ -142,17 +144,20 @@ class _Mode(TorchDispatchMode):
         return tensor
 
 
+def _pinned(mode: _Mode, name: str, tensor: Tensor) -> Any:
+    if mode.recorder.tape is not None:
+        raise CaptureError(f"{name}: not permitted while a graph is captured")
+    if isinstance(tensor, DeviceTensor):
+        raise MixedDevices("only memory of the host can be pinned")
+    if name == "is_pinned" or mode.is_pinned(tensor):
+        return mode.is_pinned(tensor) if name == "is_pinned" else tensor
+    return mode.pin(tensor.clone())
+
+
 def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.removeprefix("aten::")
     if name in ("is_pinned", "_pin_memory", "pin_memory"):
-        if mode.recorder.tape is not None:
-            raise CaptureError(f"{name}: not permitted while a graph is captured")
-        (tensor,) = args[:1]
-        if isinstance(tensor, DeviceTensor):
-            raise MixedDevices("only memory of the host can be pinned")
-        if name == "is_pinned" or mode.is_pinned(tensor):
-            return mode.is_pinned(tensor) if name == "is_pinned" else tensor
-        return mode.pin(tensor.clone())
+        return _pinned(mode, name, args[0])
     tensors: list[Tensor] = []
     _map(tensors.append, [*args, *kwargs.values()])
     devices = [value for value in (kwargs.get("device"), *args) if isinstance(value, torch.device)]
@@ -203,13 +208,16 @@ def _compute(
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     found = _done(mode, func, args, kwargs)
     to_host = wanted is not None and wanted.type == "cpu"
-    if to_host:
-        return mode.pin(found) if kwargs.get("non_blocking") else found
-    if func is aten.copy_.default and id(args[0]) not in wrappers:
-        return found  # into a tensor of the host
+    if to_host or (func is aten.copy_.default and id(args[0]) not in wrappers):
+        stream = mode.streams.current(inputs[0].device)
+        if to_host and kwargs.get("non_blocking"):
+            return stream.copies(mode.pin(found))
+        stream.arrives()  # the host has waited for it
+        return found
+    there = mode.streams.device_of(inputs[0].device if wanted is None else wanted)
 
     def wrapped(tensor: Tensor) -> Tensor:
-        return wrappers[id(tensor)] if id(tensor) in wrappers else DeviceTensor(tensor)
+        return wrappers[id(tensor)] if id(tensor) in wrappers else DeviceTensor(tensor, there)
 
     # A view of an ordinary tensor is an ordinary one in inference mode, too.
     ordinary = _is_view(func) and bool(inputs) and not inputs[0].is_inference()
@@ -235,6 +243,8 @@ def _note(
 ) -> None:
     """Checks the operands and records what a GPU would do."""
     recorder = mode.recorder
+    if len({tensor.device for tensor in inputs}) > 1 and name != "copy_":
+        raise MixedDevices(f"{name}: tensors of two devices")
     if name in ("_to_copy", "copy_"):
         if _note_copy(mode, name, args, kwargs):
             return
@@ -334,7 +344,7 @@ def _attention(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str,
         mode.recorder.note(VIEW, "slice")
     mode.recorder.note(KERNEL, f"attention: {kernel}")
     held_args, held_kwargs = _unwrapped(args, kwargs)
-    return DeviceTensor(_done(mode, func, held_args, held_kwargs))
+    return DeviceTensor(_done(mode, func, held_args, held_kwargs), query.device)
 
 
 @contextmanager
@@ -347,16 +357,20 @@ def strict_device() -> Iterator[Recorder]:
     if torch.cuda.is_available():
         raise RuntimeError("there is a GPU: the strict device would hide it")
     _let_guards_pass()
-    streams.side_stream.cache_clear()  # a stream belongs to the device of its time
     recorder = Recorder()
+    streams = Streams(recorder)
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device) is a copy that is seen
     try:
-        others = stands_in(recorder) | device_graphs.stands_in(recorder)
-        with mock.patch.multiple(torch.cuda, **others), _Mode(recorder):
+        others = streams.stands_in() | device_graphs.stands_in(recorder, streams)
+        # A stream belongs to the device of its time.
+        with (
+            mock.patch.multiple(torch.cuda, **others),
+            _Mode(recorder, streams),
+            own_streams().used(),
+        ):
             yield recorder
     finally:
-        streams.side_stream.cache_clear()
         torch._C._set_only_lift_cpu_tensors(before)
 
 

@@ -1,0 +1,100 @@
+"""What decoding needs of a process that it shares with others: the current device, its streams, global switches.
+
+PyTorch has switches of the whole process that decide how products round and which kernels run. While any generator of
+this process decodes they are as decoding needs them, and afterwards as they were.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from fairseq_aggdec.engine.graphs.streams import Streams
+from fairseq_aggdec.engine.precision import set_tf32, tf32_allowed
+
+
+class Switch(NamedTuple):
+    """A setting of the process."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    wanted: Any
+
+
+def _attribute(holder: Any, name: str, wanted: Any) -> Switch:
+    return Switch(lambda: getattr(holder, name), lambda value: setattr(holder, name, value), wanted)
+
+
+def switches(tf32: bool) -> list[Switch]:
+    """The switches of this PyTorch, with what decoding wants."""
+    matmul, cuda = torch.backends.cuda.matmul, torch.backends.cuda
+    sums = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction")
+    names = [f"allow_{name}" for name in (*sums, "fp16_accumulation")]
+    return [
+        # Sums in half precision would round by how a product is split.
+        *(_attribute(matmul, name, False) for name in names if hasattr(matmul, name)),
+        # PyTorch prefers cuDNN's attention on Hopper in half precision. That prepares a plan for every shape, and
+        # every step has one key more.
+        Switch(torch.backends.cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp, False),
+        Switch(tf32_allowed, set_tf32, tf32),
+    ]
+
+
+class _Held:
+    """The switches, for all threads: the first that decodes sets them, the last puts them back."""
+
+    def __init__(self) -> None:
+        self.lock, self.holders = threading.Lock(), 0
+        self.before: list[tuple[Switch, Any]] = []
+
+    @contextmanager
+    def set(self, tf32: bool) -> Iterator[None]:
+        with self.lock:
+            self.holders += 1
+            for switch in switches(tf32):
+                if (found := switch.read()) != switch.wanted:
+                    self.before.append((switch, found))
+                    switch.write(switch.wanted)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.holders -= 1
+                if not self.holders:
+                    for switch, found in reversed(self.before):
+                        switch.write(found)
+                    self.before.clear()
+
+
+_held = _Held()
+
+
+@contextmanager
+def decoding_on(device: torch.device, streams: Streams, tf32: bool = False) -> Iterator[None]:
+    """Within this a generator decodes on a device, whatever the program around it has set.
+
+    Args:
+        device: becomes the current one of this thread.
+        streams: of the generator.
+        tf32: products of fp32 may round to TF32.
+    """
+    with ExitStack() as stack:
+        if torch.is_autocast_enabled(
+            device.type
+        ):  # models compute in the precision of their weights
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+            stack.enter_context(streams.used())
+            stack.enter_context(_held.set(tf32))
+        yield
+
+
+def streams_of(thing: Any) -> Streams:
+    """The streams of a verifier, which one generator at a time uses."""
+    found: Streams = vars(thing).setdefault("_streams", Streams())
+    return found
