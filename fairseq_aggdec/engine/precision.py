@@ -1,10 +1,11 @@
 """How a model computes: one object for all that run it."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 
 
 @dataclass(frozen=True)
@@ -27,27 +28,6 @@ class Precision:
 
 
 EXACT = Precision()
-
-
-def tf32_allowed() -> bool:
-    """Whether products of fp32 on a GPU may round to TF32 now, by PyTorch's setting or the driver's variable."""
-    forced = os.environ.get("NVIDIA_TF32_OVERRIDE")
-    if forced in ("0", "1"):
-        return forced == "1"
-    matmul = torch.backends.cuda.matmul
-    try:
-        return bool(matmul.allow_tf32)
-    except RuntimeError:  # set by its new name, which the old one does not follow
-        return bool(matmul.fp32_precision == "tf32")
-
-
-def set_tf32(allowed: bool) -> None:
-    """Sets PyTorch's setting for products on a GPU, and no other."""
-    matmul: Any = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):
-        matmul.fp32_precision = "tf32" if allowed else "ieee"
-    else:
-        matmul.allow_tf32 = allowed
 
 
 def precision_name(model: Any) -> str:

@@ -7,7 +7,8 @@ from fairseq.tasks import FairseqTask
 from torch import nn
 
 from fairseq_aggdec.data.interleaving import Geometry
-from fairseq_aggdec.engine.precision import Precision, tf32_allowed
+from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED

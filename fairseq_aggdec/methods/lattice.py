@@ -8,7 +8,8 @@ from typing import Any
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from fairseq_aggdec.engine.precision import Precision, tf32_allowed
+from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings

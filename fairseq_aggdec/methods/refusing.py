@@ -8,9 +8,10 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import model_gap
-from fairseq_aggdec.engine.precision import Precision, tf32_allowed
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options.rule import Rule
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder

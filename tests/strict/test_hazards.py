@@ -17,9 +17,8 @@ from torch import Tensor
 from fairseq_aggdec.budget.pace import Pace
 from fairseq_aggdec.engine.graphs import conditions
 from fairseq_aggdec.engine.graphs.capture import Captured, made
-from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of
+from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of, tf32_allowed
 from fairseq_aggdec.engine.graphs.streams import BESIDE, CAPTURE, Streams
-from fairseq_aggdec.engine.precision import tf32_allowed
 from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.windows.transfer import Told

@@ -48,7 +48,7 @@ def capped(drafted: Sequence[int], accepted: Sequence[int], rounds: int) -> Copy
     known = CopyAccount()
     known.start(len(drafted), "cpu")
     for _ in range(rounds):
-        known.observe(drafted, accepted, sum(drafted))
+        known.observe(drafted, accepted)
     return known
 
 
@@ -186,13 +186,13 @@ def test_the_first_drafts_of_a_batch_are_short() -> None:
     lengths = CopyAccount()
     lengths.start(8, "kernels")
     assert {lengths.plan(row, 30) for row in range(8)} == {PROBE_LENGTH}
-    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8, 8 * PROBE_LENGTH)
+    lengths.observe([PROBE_LENGTH] * 8, [PROBE_LENGTH] * 8)
     assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
     lengths.start(8, "kernels")
     assert lengths.plan(0, 30) > 2 * PROBE_LENGTH
     lengths = CopyAccount()
     lengths.start(8, "kernels")
-    lengths.observe([PROBE_LENGTH] * 8, [0] * 8, 8 * PROBE_LENGTH)
+    lengths.observe([PROBE_LENGTH] * 8, [0] * 8)
     assert lengths.plan(0, 30) == 0
 
 
@@ -201,7 +201,7 @@ def test_a_batch_in_which_tokens_cost_what_they_bring_is_not_drafted_for() -> No
     lengths, asked = CopyAccount(), FixedCopyAccount(3)
     for known in (lengths, asked):
         known.start(64, "kernels")
-        known.observe([10] * 64, [9] * 64, 640)
+        known.observe([10] * 64, [9] * 64)
         known.keep_rows(range(60))
     assert lengths.idle and not asked.idle
     assert (lengths.plan(0, 30), asked.plan(0, 30)) == (0, 3)

@@ -42,7 +42,7 @@ def test_the_side_waits_for_what_was_before_and_the_main_for_the_side(
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", stream)
-    monkeypatch.setattr(streams, "side_stream", lambda device: side)
+    monkeypatch.setattr(streams, "side_stream", lambda device, purpose: side)
     beside = Beside(torch.device("cuda"))
     notes.append("verifier encodes")
     with beside.work():
@@ -57,7 +57,7 @@ def test_the_main_waits_for_what_was_begun_before_an_error(monkeypatch: pytest.M
     notes: list[str] = []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("main", notes))
     monkeypatch.setattr(torch.cuda, "stream", lambda chosen: nullcontext())
-    monkeypatch.setattr(streams, "side_stream", lambda device: Stream("side", notes))
+    monkeypatch.setattr(streams, "side_stream", lambda device, purpose: Stream("side", notes))
     with pytest.raises(ValueError), Beside(torch.device("cuda")).work():
         raise ValueError
     assert notes[-1] == "main waits for side"

@@ -6,6 +6,7 @@ this process decodes they are as decoding needs them, and afterwards as they wer
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,27 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_aggdec.engine.graphs.streams import Streams
-from fairseq_aggdec.engine.precision import set_tf32, tf32_allowed
+
+
+def tf32_allowed() -> bool:
+    """Whether products of fp32 on a GPU may round to TF32 now, by PyTorch's setting or the driver's variable."""
+    forced = os.environ.get("NVIDIA_TF32_OVERRIDE")
+    if forced in ("0", "1"):
+        return forced == "1"
+    matmul = torch.backends.cuda.matmul
+    try:
+        return bool(matmul.allow_tf32)
+    except RuntimeError:  # set by its new name, which the old one does not follow
+        return bool(matmul.fp32_precision == "tf32")
+
+
+def set_tf32(allowed: bool) -> None:
+    """Sets PyTorch's setting for products on a GPU, and no other."""
+    matmul: Any = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        matmul.fp32_precision = "tf32" if allowed else "ieee"
+    else:
+        matmul.allow_tf32 = allowed
 
 
 class Switch(NamedTuple):
