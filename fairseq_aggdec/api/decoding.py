@@ -301,7 +301,7 @@ class Decoder:
             return None
         given = self._given.get(id(generator))
         if given is None:
-            given = GivenTexts(self.task.settings, self.task.target_dictionary.eos(), self.models)
+            given = GivenTexts(self.task.settings, self.task.target_dictionary.eos())
             self._given[id(generator)] = given
         given.texts_given = drafts
         return given

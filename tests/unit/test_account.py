@@ -386,8 +386,8 @@ def test_in_half_precision_tokens_are_counted_and_no_clock_is_read() -> None:
         drafted.append(counted.plan(1))
         counted.observe(drafted[-1], [gain], math.nan)
         counted.batch_ended(clean=True, gain=gain)
-    assert drafted[0] == 4 and drafted[2 : 2 + RESTING_BATCHES] == [0] * RESTING_BATCHES
-    assert drafted[2 + RESTING_BATCHES] == 4 and set(drafted[-5:]) == {4}
+    assert drafted[0] == 4 and drafted[1 : 1 + RESTING_BATCHES] == [0] * RESTING_BATCHES
+    assert drafted[1 + RESTING_BATCHES] == 4 and set(drafted[-5:]) == {4}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -125,14 +125,14 @@ class GivenTexts(CopyDrafter):
     """Drafts texts that the caller of a batch gives.
 
     Args:
-        cfg: decoding options. eos: end symbol of the target dictionary. models: that verify.
+        cfg: decoding options. eos: end symbol of the target dictionary.
 
     Attributes:
         texts_given: target tokens of each sentence of the next batch, in its order; empty: nothing is drafted.
         budget: what beam search has learned about such texts.
     """
 
-    def __init__(self, cfg: Any, eos: int, models: Sequence[Any]):
+    def __init__(self, cfg: Any, eos: int):
         settings = read_settings(cfg)
         super().__init__(eos, settings.iad_match)
         self.limit_drafts(copied_length(settings))
