@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.sizes import SIZES
@@ -75,8 +76,16 @@ def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dic
     return [*found, *given], absent
 
 
-def check(args: Namespace, found: Sequence[Entry]) -> None:
-    """Refuses what cannot be measured or written, before anything is loaded."""
+def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()) -> None:
+    """Refuses what cannot be measured or written, before anything is loaded.
+
+    Args:
+        args: the tool's own options.
+        found: the systems.
+        arguments: options of fairseq-generate for all systems.
+    """
+    for entry in found:
+        check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
     results.check_place("--record", args.record)
@@ -90,6 +99,20 @@ def check(args: Namespace, found: Sequence[Entry]) -> None:
         raise SystemExit(f"error: --size {args.size}: choose from {', '.join(SIZES)}")
     if args.replay is not None and (args.apart or any(entry.options for entry in found)):
         raise SystemExit("error: --replay has no --apart, --system or other precision of a system")
+
+
+def check_stock(entry: Entry, arguments: Sequence[str]) -> None:
+    """Refuses a system that is called stock or fairseq and is decoded by a method of ours."""
+    if entry.system is not None or not re.search(r"\b(stock|fairseq)\b", entry.name):
+        return
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--decoding", default=DEFAULT_DECODING)
+    decoding = parser.parse_known_args([*arguments, *entry.options])[0].decoding
+    if decoding != "stock":
+        raise SystemExit(
+            f"error: --system {entry.name!r} is decoded by our --decoding {decoding}: "
+            "add --decoding stock to its options, or give it another name"
+        )
 
 
 def _check_names(args: Namespace, names: Sequence[str]) -> None:

@@ -316,7 +316,7 @@ def prepared(arguments: Sequence[str], former: str = "") -> Bench:
     """What a command line without ``--replay`` asks for, loaded."""
     args, rest = own_parser(former).parse_known_args(list(arguments))
     found, absent = entries(args, rest)
-    check(args, found)
+    check(args, found, rest)
     return Bench(args, rest, found, absent)
 
 
@@ -329,7 +329,7 @@ def run(arguments: Sequence[str], former: str = "") -> None:
         prepared(arguments, former).run()
         return
     found, absent = entries(args, rest)
-    check(args, found)
+    check(args, found, rest)
     records = table.spread(recording.load(args.replay), args.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         names = [entry.name for entry in found]

@@ -100,7 +100,12 @@ def test_memory_of_each_system_in_its_own_process(
     trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "memory"
-    systems = ["--system", "stock=--beam 1", "--system", "copying=--decoding iad --beam 1"]
+    systems = [
+        "--system",
+        "stock=--decoding stock --beam 1",
+        "--system",
+        "copying=--decoding iad --beam 1",
+    ]
     run_bench(trained, output, *systems, "--limit", "4", "--batch-sizes", "2", "--memory")
     peaks = json.loads(output.with_suffix(".json").read_text())["results"]["2"]
     assert list(peaks) == ["stock", "copying"]
@@ -110,7 +115,12 @@ def test_memory_of_each_system_in_its_own_process(
 
 
 def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
-    lost = ["--system", "stock=--beam 1", "--system", "lost=--decoding gad --drafter-path none.pt"]
+    lost = [
+        "--system",
+        "stock=--decoding stock --beam 1",
+        "--system",
+        "lost=--decoding gad --drafter-path none.pt",
+    ]
     with pytest.raises(SystemExit, match=r"measuring lost failed: .*none\.pt"):
         run_bench(trained, tmp_path / "x", *lost, "--limit", "1", "--batch-sizes", "1", "--memory")
 
@@ -120,6 +130,9 @@ def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
     [
         (["--system", "nothing"], "NAME=OPTIONS"),
         (["--system", "a=--beam 1", "--system", "a=--beam 2"], "same name"),
+        (["--system", "fairseq beam 1=--beam 1"], "add --decoding stock"),
+        (["--decoding", "iad", "--system", "the stock one="], "our --decoding iad: add"),
+        (["--decoding", "stock", "--system", "stock=--decoding greedy"], "our --decoding greedy"),
         (["--system", "a=--beam 1", "--baselines", "b"], "--baselines b"),
         (["--system", "a=--beam 1", "--distribution", "b"], "--distribution b"),
         (["--system", "a=--beam 1", "--distribution", "a"], "needs --baselines"),

@@ -1,0 +1,139 @@
+"""Commands in result files: what they call fairseq is decoded by fairseq, and their options are there today."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from fairseq import options
+
+from fairseq_aggdec.api.session import generation_parser
+from fairseq_aggdec.bench import asked
+from fairseq_aggdec.cli import bench
+from fairseq_aggdec.cli.main import module_of
+from fairseq_aggdec.methods.options.settings import read_settings
+from tests.unit.test_printed_commands import of_fairseq
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+FILES = [file for file in sorted(RESULTS.rglob("*")) if file.suffix in (".md", ".json")]
+# Values that are gone: the page of the command says so.
+GONE = ("--stop-rule printed",)
+
+
+def moved() -> dict[str, list[str]]:
+    """Former name of a tool -> its words today (docs/moved.md)."""
+    page = (ROOT / "docs" / "moved.md").read_text(encoding="utf-8")
+    found = {}
+    for before, now in re.findall(r"^\| ([^|]*) \| `([^`|]*)` \|$", page, re.MULTILINE):
+        for name in re.findall(r"`([^`]*)`", before):
+            words = name.split()
+            found[" ".join(words[: 3 if words[0] == "python" else 2])] = now.split()
+    return found
+
+
+MOVED = moved()
+
+
+def recorded(value: object) -> Iterator[str]:
+    """What a JSON file calls a command."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "command" and isinstance(inner, str):
+                yield inner
+            yield from recorded(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from recorded(inner)
+
+
+def commands(file: Path) -> Iterator[list[str]]:
+    """Words of the commands of a result file, by the names that tools have today."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        found = recorded(json.loads(text))
+        lines = [line for line in found if line.startswith(("python ", "aggdec "))]
+    else:
+        lines = re.findall(r"^`((?:python|aggdec) [^`]*)`", text, re.MULTILINE)
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+            lines += re.findall(r"^(?:python|aggdec) .*", block.replace("\\\n", " "), re.MULTILINE)
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        head = 1 if words[0] == "aggdec" or words[1].endswith((".py", ".sh")) else 2
+        name = " ".join(words[: head + 1]).removeprefix("python ")
+        name = f"python {name}" if head == 2 else name
+        path = words[head].removesuffix(".py").replace("/", ".")
+        here = words[:2] if words[0] == "aggdec" else ["python", "-m", path]
+        now = MOVED.get(name, here)
+        start = 2 if now[0] == "aggdec" else 3
+        # The new name may need options besides.
+        yield [*now[:start], *words[head + 1 :], *now[start:]]
+
+
+@cache
+def of_module(module: str) -> frozenset[str] | None:
+    """Options of a tool; None: it has no parser to ask."""
+    found = importlib.import_module(module)
+    if not hasattr(found, "build_parser"):
+        return None
+    own = frozenset(found.build_parser()._option_string_actions)
+    return own | of_fairseq("generate")
+
+
+@cache
+def check_values(chosen: tuple[str, ...]) -> None:
+    """Each option takes what it is given."""
+    read_settings(options.parse_args_and_arch(generation_parser(None), input_args=list(chosen)))
+
+
+def module(words: list[str]) -> str:
+    return module_of(words[1]) if words[0] == "aggdec" else words[2]
+
+
+def systems(words: list[str]) -> Iterator[tuple[asked.Entry, list[str]]]:
+    """Those of a command of ``aggdec bench`` that are named by options, and the options of all."""
+    if words[:2] == ["aggdec", "bench"]:
+        args, rest = bench.own_parser().parse_known_args(words[2:])
+        for entry in asked.entries(args, rest)[0]:
+            if entry.system is None:
+                yield entry, rest
+
+
+IDS = [str(file.relative_to(RESULTS)) for file in FILES]
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_what_is_called_fairseq_is_stock(file: Path) -> None:
+    for words in commands(file):
+        for entry, rest in systems(words):
+            asked.check_stock(entry, rest)
+
+
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_every_option_is_there(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for words in commands(file):
+        known = of_module(module(words))
+        given = {
+            word.partition("=")[0] for word in words[2:] if re.match(r"--[a-z][\w-]*(=|$)", word)
+        }
+        assert known is None or given <= known, (words[:3], given - known)
+        for entry, rest in systems(words):
+            chosen = [*rest, *entry.options]
+            gone = [one for one in GONE if one in " ".join(chosen)]
+            if gone:
+                assert file.suffix == ".json" or f"`{gone[0]}` is gone" in text
+                continue
+            check_values(tuple(chosen))
+
+
+def test_there_are_commands() -> None:
+    found = [words for file in FILES for words in commands(file)]
+    assert len(found) > 250
+    assert sum(1 for words in found for _ in systems(words)) > 300
