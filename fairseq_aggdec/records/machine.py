@@ -36,9 +36,12 @@ def sentence(machine: dict[str, object]) -> str:
     assert isinstance(versions, dict)
     gpu = f", {machine['gpu']}" if machine["gpu"] else ""
     packages = ", ".join(f"{name} {number}" for name, number in versions.items())
+    commit = str(machine["commit"])
+    if commit.endswith("+"):
+        commit = f"{commit[:-1]} with changes that were not committed"
     return (
         f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}; "
-        f"Python {machine['python']}, {packages}; commit {machine['commit']}"
+        f"Python {machine['python']}, {packages}; commit {commit}"
     )
 
 

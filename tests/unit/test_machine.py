@@ -29,3 +29,10 @@ def test_the_description_says_what_was_used() -> None:
     found = machine.describe()
     assert found["cores"] and found["processor"]
     assert str(ROOT) not in str(found)
+
+
+def test_a_tree_with_changes_is_said_to_have_them() -> None:
+    found = machine.describe()
+    line = machine.sentence(found | {"commit": "0123abc+"})
+    assert line.endswith("; commit 0123abc with changes that were not committed")
+    assert machine.sentence(found | {"commit": "0123abc"}).endswith("; commit 0123abc")
