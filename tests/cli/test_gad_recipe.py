@@ -36,11 +36,13 @@ def test_analyses(trained: Trained, drafter: Path, tmp_path: Path) -> None:
     result = recipe("gad_analyses", **settings)
     assert result.returncode == 0, result.stderr[-2000:]
     sizes = json.loads(Path(f"{output}-block-size.json").read_text())["results"]
-    assert [row["system"] for row in sizes[2:]] == [
+    assert [row["system"] for row in sizes[3:]] == [
         *["k = 2", "GAD++, k = 2", "k = auto", "GAD++, k = auto"]
     ]
     drafters = json.loads(Path(f"{output}-drafter.json").read_text())["results"]
-    assert [row["system"] for row in drafters[2:]] == ["drafter", "GAD++, drafter"]
+    assert [row["system"] for row in drafters[3:]] == [
+        *["drafter", "GAD++ (3, 1.0), drafter", "GAD++ (5, 3.0), drafter"]
+    ]
     record = json.loads(Path(f"{output}-modules.json").read_text())
     rows = {row["system"]: row for row in record["results"]}
     assert rows["GAD"]["differ"] == 0

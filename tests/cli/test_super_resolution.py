@@ -150,6 +150,14 @@ def test_the_sheet_holds_every_system(
     assert np.array_equal(nearest[::56, ::56], low[2])
 
 
+def test_every_column_drafts_whole_blocks(folder: Path) -> None:
+    """Else exact columns would draft as much as pays, and the others all."""
+    model = str(folder / "model" / "checkpoint_last.pt")
+    for given in ([], ["acceptance=distance:2"]):
+        system = super_resolution_sheet.System("x", model, ["decoding=blockwise", *given])
+        assert super_resolution_sheet.build_task(str(folder / "data"), system).every
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

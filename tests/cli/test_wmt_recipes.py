@@ -82,6 +82,9 @@ def test_gad_from_teacher_to_table(made: Path, tmp_path: Path) -> None:
     table = rows(work, "big-results-de-en")
     assert table["GAD"]["different"] == 0
     assert "big-drafter-de-en-model/model.pt" in table["GAD"]["command"]
+    assert "top-beta:5:6.0" in table["GAD++ (5,6.0), high efficiency"]["command"]
+    for name in ("verifier, beam 5", "verifier, beam 1", "teacher, beam 5"):
+        assert "--decoding stock" in table[name]["command"]
     for name, arch in (
         ("verifier", "transformer_vaswani_wmt_en_de_big"),
         ("drafter", "nar_drafter_big"),

@@ -77,7 +77,10 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
         assert rows[1][metric] == rows[0][metric]
     assert all("--lenpen 0.6" in row["command"] for row in rows)
     teacher = json.loads((work / "interleaved-distilled-ro-en" / "distillation.json").read_text())
-    assert "--beam 4 --lenpen 0.6" in teacher["command"]
+    penalised = "--decoding interleaved --variant length-penalty=gnmt --lenpen 0.6"
+    assert f"--beam 4 {penalised}" in teacher["command"]
+    assert ["--decoding stock" in row["command"] for row in rows] == [True, False, False]
+    assert [penalised in row["command"] for row in rows] == [False, True, True]
     for command in (teacher["command"], *(row["command"] for row in rows)):
         assert "--max-len-a 1 --max-len-b 50" in command  # what this test sets comes behind it
 
@@ -97,6 +100,7 @@ def test_from_teacher_to_table(tmp_path: Path) -> None:
         ({"GEOMETRIES": "2x1+nonsense"}, "geometry '2x1+nonsense' in GEOMETRIES"),
         ({"STUDENTS": "0x1"}, "geometry '0x1' in STUDENTS"),
         ({"SETTINGS": "both"}, "unknown setting 'both' in SETTINGS"),
+        ({"LENGTH_PENALTY": "none"}, "unknown length penalty 'none' in LENGTH_PENALTY"),
         ({"DIRECTION": "de-en"}, "choose from: en-ro ro-en"),
     ],
 )

@@ -44,6 +44,8 @@ def settings(folder: Path) -> dict[str, str]:
         "VOCABULARY": "120",
         "CANDIDATES": "8",
         "MAX_UPDATE": "2",
+        "NAT_LAYERS": "1",
+        "NAT_LENGTH": "20",
         "MODEL_FLAGS": SIZES,
         "TRAIN_FLAGS": "--max-tokens 400 --update-freq 1",
         "DECODE_FLAGS": "--max-len-b 12",
@@ -89,6 +91,7 @@ def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
         "raw data, 1 layers, N = 1",
         "raw data, 1 layers, N = 8",
         "teacher, drafts of raw data, 1 layers",
+        "plain NAT, raw data, 1 layers",
     ]
     assert {row["sentences"] for row in table.values()} == {PAIRS["test"]}
     for name in ("teacher, our greedy", "teacher, drafts of raw data, 1 layers"):
@@ -123,8 +126,10 @@ def test_lattice_from_teacher_to_table(tmp_path: Path) -> None:
 def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: str) -> None:
     """On one GPU; both settings and two depths."""
     commands = calls(tmp_path, data_set, GPUS="1", LAYERS="1 2")
-    teacher, *scorers = [line for line in commands if line.startswith("fairseq-train")]
-    for command in (teacher, *scorers):
+    teacher, *others = [line for line in commands if line.startswith("fairseq-train")]
+    nats = [line for line in others if "--arch nar_drafter" in line]
+    scorers = [line for line in others if line not in nats]
+    for command in (teacher, *others):
         assert expected in command
         assert ("--fp16" in command.split()) is (data_set != "iwslt14-de-en")
     direction = data_set.split("-", 1)[1]
@@ -138,6 +143,12 @@ def test_settings_are_those_of_table_8(tmp_path: Path, data_set: str, expected: 
         assert value(command, "--decoder-layers") == depth
         assert value(command, "--lattice").endswith(f"lattice-{setting}-{direction}")
         assert ("--encoder-ffn-embed-dim 1024" in command) is (data_set == "iwslt14-de-en")
+    for command in nats:
+        assert "--glancing-start 0 --glancing-end 0" in command
+        assert (value(command, "--decoder-layers"), value(command, "--prefixes")) == ("6", "none")
+    assert len(nats) == 2
+    for command in scorers:
+        assert "--variant lattice-smoothing=none --variant lattice-normalise=vocabulary" in command
     decoded = [line for line in commands if "--decoding lattice" in line and "--gen-subset" in line]
     counts = [re.findall(r"lattice-candidates=(\d+)", line)[-1] for line in decoded]
     assert counts == ["1", "32", "64", "128"] * 4

@@ -126,6 +126,8 @@ decode() {
     case $1 in
         beam5) flags+=(--task translation_aggdec --decoding stock --beam 5) ;;
         beam1) flags+=(--task translation_aggdec --decoding stock --beam 1) ;;
+        # Algorithm 1: copies behind a match that is the only one, and to the end of the source.
+        iad) flags+=(--task translation_aggdec --decoding iad --beam 1 --variant iad-match=unique --draft-tokens all) ;;
         *) flags+=(--task translation_aggdec --decoding "$1" --beam 1) ;;
     esac
     # shellcheck disable=SC2206  # these are lists of flags

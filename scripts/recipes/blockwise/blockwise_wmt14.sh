@@ -6,11 +6,12 @@
 #   DATA=data-bin BASE=base.pt TEACHER=teacher.pt scripts/recipes/blockwise/blockwise_wmt14.sh    on data and models of your own
 #
 # The paper's hyper-parameters are those of Tensor2Tensor's transformer_base. Its heads are dense with as many hidden units as the
-# feed-forward layer, head 1 passes through them too, one head is drawn per minibatch, and the optimiser begins anew.
+# feed-forward layer, head 1 passes through them too (so that k = 1 of a frozen base is trained, unless HEAD_FLAGS has
+# --identity-first-head), one head is drawn per minibatch, and the optimiser begins anew.
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/wmt14-en-de), DATA (binarised folder with a joined dictionary; made by wmt_data.sh), BASE and TEACHER (stock
 # checkpoints; trained otherwise, the teacher with another seed), DISTILLED (a folder; written by TEACHER otherwise),
-# SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (1 2 4 6 8 10; 1 of a frozen base is the base), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
+# SETTINGS (regular distillation fine-tuning both), BLOCK_SIZES (1 2 4 6 8 10), MAX_UPDATE (1000000, of each training), AVERAGE (10 last
 # checkpoints of a base model), SAVE_EVERY (10000 updates), LR (0.001), WARMUP (8000), MAX_TOKENS (4096 per GPU), UPDATE_FREQ (as many as
 # make 8 GPUs of those there are), HEAD_LAYOUT (dense), HEAD_LOSS (sample), ARCH (transformer_wmt_en_de),
 # MODEL_FLAGS, HEAD_FLAGS, DISTILL_FLAGS (more for the teacher), DECODE_FLAGS (--batch-size 64 --post-process sentencepiece), BLEU (compound: on
@@ -124,10 +125,12 @@ case " $SETTINGS " in
         fi
         ;;
 esac
-MODELS=("regular/1=$BASE")
+MODELS=("base/1=$BASE")
 for block_size in $BLOCK_SIZES; do
     for setting in $SETTINGS; do
-        case $setting/$block_size in regular/1 | distillation/1) continue ;; esac
+        case "$setting/$block_size $HEAD_FLAGS" in
+            regular/1*--identity-first-head* | distillation/1*--identity-first-head*) continue ;; # the base
+        esac
         resume "heads-$setting-$block_size" train_heads "$setting" "$block_size"
         stage "model-$setting-$block_size" average "$WORK/heads-$setting-$block_size" "$AVERAGE"
         MODELS+=("$setting/$block_size=$WORK/model-$setting-$block_size/model.pt")

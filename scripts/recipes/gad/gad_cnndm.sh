@@ -195,8 +195,8 @@ mapfile -t QUALITY < <(relaxed "$HIGH_QUALITY")
 mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
 system beam5 "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
-system teacher "teacher, beam 5" --path "$TEACHER" --beam 5
-system baseline "no distillation, beam 5" --path "$WORK/baseline/checkpoint_best.pt" --beam 5
+system teacher "teacher, beam 5" --path "$TEACHER" --decoding stock --beam 5
+system baseline "no distillation, beam 5" --path "$WORK/baseline/checkpoint_best.pt" --decoding stock --beam 5
 system beam1 "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
 system greedy "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system nar "drafter alone" "${GAD[@]}" --decoding nar

@@ -10,15 +10,19 @@
 # command goes on.
 # Environment: TEACHER_ARCH (Transformer-big; base for wmt16-en-ro), SIZE (base; big: its models and results are named big-),
 # VERIFIER_ARCH (transformer; big: Transformer-big), DRAFTER_ARCH (nar_drafter_SIZE), BLOCK_SIZE (25; big: 30), DROPOUT (0.1; the
-# paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and HIGH_EFFICIENCY (beta,tau; Table 14), VERIFIER_FLAGS,
-# DRAFTER_FLAGS, RUN (drafter; another name, such as drafter-k5 or drafter-big, for one more drafter of the same verifier, with a
-# table of its own; gad_analyses.sh compares them: Tables 6 and 9), and what wmt_common.sh lists.
+# paper chooses among 0.1, 0.2, 0.3), AVERAGE (10), HIGH_QUALITY and HIGH_EFFICIENCY (beta,tau; Tables 8 and 14),
+# VERIFIER_FLAGS, DRAFTER_FLAGS, RUN (drafter; another name for one more drafter of the same verifier, with a table of its own), and
+# what wmt_common.sh lists. gad_analyses.sh compares drafters: RUN=drafter-k10 BLOCK_SIZE=10 and so on for Table 6,
+# RUN=drafter-k30 BLOCK_SIZE=30 and RUN=drafter-big-k30 BLOCK_SIZE=30 DRAFTER_ARCH=nar_drafter_big for Table 9.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 case ${SIZE:=base} in # section 4.2.4
     base) VERIFIER_ARCH=${VERIFIER_ARCH:-transformer} BLOCK_SIZE=${BLOCK_SIZE:-25} OF_SIZE="" ;;
-    big) VERIFIER_ARCH=${VERIFIER_ARCH:-transformer_vaswani_wmt_en_de_big} BLOCK_SIZE=${BLOCK_SIZE:-30} OF_SIZE=big- ;;
+    big)
+        VERIFIER_ARCH=${VERIFIER_ARCH:-transformer_vaswani_wmt_en_de_big} BLOCK_SIZE=${BLOCK_SIZE:-30} OF_SIZE=big-
+        HIGH_EFFICIENCY=${HIGH_EFFICIENCY:-5,6.0} # Table 8
+        ;;
     *) die "unknown SIZE '$SIZE' (choose from: base big)" ;;
 esac
 DRAFTER_ARCH=${DRAFTER_ARCH:-nar_drafter_$SIZE}
@@ -70,7 +74,7 @@ mapfile -t EFFICIENCY < <(relaxed "$HIGH_EFFICIENCY")
 
 system "${OF_SIZE}beam5" "verifier, beam 5" "${VERIFIER[@]}" --decoding stock --beam 5
 system "${OF_SIZE}beam1" "verifier, beam 1" "${VERIFIER[@]}" --decoding stock --beam 1
-system teacher "teacher, beam 5" "${TEACHER[@]}" --beam 5
+system teacher "teacher, beam 5" "${TEACHER[@]}" --decoding stock --beam 5
 system "${OF_SIZE}greedy" "verifier, our greedy" "${VERIFIER[@]}" --beam 1 --decoding greedy
 system "${OF_SIZE}nar$OWN" "drafter alone" "${GAD[@]}" --decoding nar
 system "${OF_SIZE}gad$OWN" "GAD" "${GAD[@]}" --decoding gad --draft-tokens all

@@ -130,7 +130,9 @@ def build_task(data: str, system: System) -> SuperResolutionTask:
     except OmegaConfBaseException as error:
         reason = str(error).split("\n")[0]
         raise SystemExit(f"error: --system {system.name}: {reason}") from error
-    return SuperResolutionTask.setup_task(chosen)
+    task = SuperResolutionTask.setup_task(chosen)
+    task.every = True  # all columns draft whole blocks; by default exact ones would draft what pays
+    return task
 
 
 def decode(system: System, args: Namespace, references: Sequence[np.ndarray]) -> Result:

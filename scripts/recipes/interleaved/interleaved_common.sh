@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Shared by the recipes of interleaved decoding at the paper's size: the grid of models, with the settings of appendix A.
-# The length penalty of 0.6 is fairseq's, a score over n^0.6, where the authors' code has ((5 + n) / 6)^0.6 and outputs of
-# at most 50 tokens more than the source, as interleaved_wmt.sh has.
+# Scores of a hypothesis of n tokens are divided by ((5 + n) / 6)^LENPEN, as in the authors' code (LENGTH_PENALTY=gnmt), or by
+# n^LENPEN (LENGTH_PENALTY=fairseq). Only fairseq's penalty can be had in the rows of stock fairseq: compare BLEU with the rows
+# "this engine", speed with the first row.
 #
 # A geometry is DIRECTIONSxWORDS: 1x1 Transformer, 2x1 IBDecoder, 2x2 IBDecoder + SA, 4x1 IMDecoder, 1x2 vanilla SA, and
 # may have ablations behind it: 2x1+middle-to-side. The Transformer on raw data is the teacher; its outputs are the
@@ -14,7 +15,7 @@
 # sets DATA, DISTILLED and GPUS, and calls grid. The first row, which speed-ups are over, is the Transformer on raw data
 # with the first of BEAMS.
 # Environment: SETTINGS (raw distilled), GEOMETRIES (2x1 2x2), STUDENTS (geometries with STUDENT_LAYERS, 2, in the
-# decoder), BEAMS (4 1), LENPEN (0.6), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), RUN
+# decoder), BEAMS (4 1), LENPEN (0.6), LENGTH_PENALTY (gnmt), LR (0.0007: the peak of Vaswani et al.'s schedule for 512 units), AVERAGE (5), RUN
 # (interleaved), UPDATE_FREQ (as many as make 25000 tokens of the longer side an update on up to 8 GPUs; the recipe may
 # count otherwise), MAX_UPDATE (300000; the paper does not say how long it trains).
 
@@ -26,11 +27,13 @@ STUDENT_LAYERS=${STUDENT_LAYERS:-2}
 SETTINGS=${SETTINGS:-raw distilled}
 BEAMS=${BEAMS:-4 1}
 LENPEN=${LENPEN:-0.6}
+LENGTH_PENALTY=${LENGTH_PENALTY:-gnmt}
+ENGINE=(--decoding interleaved --variant "length-penalty=$LENGTH_PENALTY" --lenpen "$LENPEN")
 LR=${LR:-0.0007}
 AVERAGE=${AVERAGE:-5}
 RUN=${RUN:-interleaved}
 MAX_UPDATE=${MAX_UPDATE:-300000}
-DISTILL_FLAGS="--beam 4 --lenpen $LENPEN ${DISTILL_FLAGS:-}"
+DISTILL_FLAGS="--beam 4 ${ENGINE[*]} ${DISTILL_FLAGS:-}"
 
 check_grid() {
     local variable
@@ -39,6 +42,7 @@ check_grid() {
             "$GEOMETRY_FORM, and behind it +ABLATION, which is one of: $ABLATION_NAMES"
     done
     check_choices SETTINGS setting "raw distilled"
+    check_choices LENGTH_PENALTY "length penalty" "gnmt fairseq"
 }
 
 # architecture GEOMETRY: flags, a line each; stock fairseq's model for the Transformer, so that stock fairseq decodes it.
@@ -77,13 +81,13 @@ fit() {
 
 # model GEOMETRY SETTING [LAYERS]: trains and decodes.
 model() {
-    local text decoding=interleaved beam
+    local text search=("${ENGINE[@]}") beam
     fit "$@"
     text="$(label "$1")${3:+, $3 decoder layers}"
-    [ "$1" != 1x1 ] || decoding=beam
+    [ "$1" != 1x1 ] || search=(--decoding stock --lenpen "$LENPEN")
     for beam in $BEAMS; do
         system "$RUN-$1${3:+-student}-$2-$beam" "$text, $2, beam $beam" --path "$WORK/$(model_name "$@")-model/model.pt" \
-            --decoding "$decoding" --beam "$beam" --lenpen "$LENPEN"
+            "${search[@]}" --beam "$beam"
     done
 }
 
@@ -94,7 +98,7 @@ grid() {
     case " $SETTINGS " in *" distilled "*) distil "$teacher" "$DISTILLED" ;; esac
     for beam in $BEAMS; do
         system "$RUN-engine-$beam" "Transformer, raw, beam $beam, this engine" --path "$teacher" \
-            --decoding interleaved --beam "$beam" --lenpen "$LENPEN"
+            "${ENGINE[@]}" --beam "$beam"
     done
     for setting in $SETTINGS; do
         for geometry in $GEOMETRIES; do

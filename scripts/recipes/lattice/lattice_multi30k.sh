@@ -5,7 +5,7 @@
 #
 # Killed at any moment, the same command goes on.
 # Environment: SETTINGS (distilled raw; empty: only the table), LAYERS (1 2: of the scorer), NAT_LAYERS (1: of the decoder of a
-# non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32
+# plain non-autoregressive Transformer, the baseline; empty: none), MAX_UPDATE (1000), LR (0.001), MARKOV_ORDER (mixed), CANDIDATES (32
 # 64 128, for scorers of one layer; 1 and 64 for all), PAPER (empty; 64: numbers of candidates
 # of rows with the paper's plain counts, and with scores normalised over the vocabulary), OUTPUT (docs/results/lattice-multi30k), and what multi30k_common.sh lists.
 set -euo pipefail
@@ -50,7 +50,7 @@ for setting in $SETTINGS; do
         # shellcheck disable=SC2086
         resume "nat-$setting-$layers-$PAIR" train "$setting" --arch nar_drafter $MODEL_FLAGS --decoder-layers "$layers" \
             --block-size 40 --init-encoder-from "$BASE" --init-decoder-from "$BASE" --share-decoder-input-output-embed \
-            --activation-fn relu --criterion glancing_loss --prefixes none
+            --activation-fn relu --criterion glancing_loss --glancing-start 0 --glancing-end 0 --prefixes none
     done
 done
 

@@ -6,9 +6,11 @@
 #
 # Teacher on the raw data; its outputs (beam 5) are the distilled data; word alignment and tables of candidates, and a scorer, for
 # raw and distilled data; of every scorer the checkpoint with the best validation BLEU at N = 64; a table of the teacher, the
-# lattice at each N, and the teacher drafted by the lattice. Killed at any moment, the same command goes on.
+# lattice at each N, the teacher drafted by the lattice, and a plain NAT. Killed at any moment, the same command goes on.
 # Environment: SETTINGS (distilled raw), LAYERS (1: of the scorer), CANDIDATES (32 64 128; N = 1 is always there), MARKOV_ORDER (mixed),
-# SMOOTHING (none, the paper's), LEAST (0: score every candidate), LENGTH_WINDOW (3), TEACHER_ARCH, AVERAGE (10 last checkpoints of the
+# SMOOTHING (none, the paper's), NORMALISE (vocabulary, the paper's; candidates), NAT_LAYERS (6: of the decoder of a plain
+# non-autoregressive Transformer, trained without glancing on each of SETTINGS; empty: none), NAT_LENGTH (its longest output: 250
+# pieces), LEAST (0: score every candidate), LENGTH_WINDOW (3), TEACHER_ARCH, AVERAGE (10 last checkpoints of the
 # teacher), DROPOUT, TABLE_FLAGS (more for lattice_tables.py), SCORER_FLAGS, VOCABULARY (10000, 40000 or 32000 pieces) and what
 # wmt_common.sh lists.
 set -euo pipefail
@@ -45,6 +47,9 @@ LAYERS=${LAYERS:-1}
 CANDIDATES=${CANDIDATES:-32 64 128}
 MARKOV_ORDER=${MARKOV_ORDER:-mixed}
 SMOOTHING=${SMOOTHING:-none}
+NORMALISE=${NORMALISE:-vocabulary}
+NAT_LAYERS=${NAT_LAYERS-6}
+NAT_LENGTH=${NAT_LENGTH:-250}
 LEAST=${LEAST:-0}
 LENGTH_WINDOW=${LENGTH_WINDOW:-3}
 TEACHER_ARCH=${TEACHER_ARCH:-transformer}
@@ -53,8 +58,13 @@ TABLE_FLAGS=${TABLE_FLAGS:-}
 SCORER_FLAGS=${SCORER_FLAGS:-}
 DISTILLED=$WORK/distilled-$DIRECTION
 TEACHER=$WORK/teacher-$DIRECTION-model/model.pt
-TRAINING=("${PAPER[@]}" --update-freq "$(update_freq "$ACCUMULATED" "$GPUS_OF_PAPER")" --max-epoch 10000
-    --share-all-embeddings --criterion label_smoothed_cross_entropy --adam-betas '(0.9, 0.98)')
+SHARED=("${PAPER[@]}" --update-freq "$(update_freq "$ACCUMULATED" "$GPUS_OF_PAPER")" --max-epoch 10000
+    --share-all-embeddings --adam-betas '(0.9, 0.98)')
+TRAINING=("${SHARED[@]}" --criterion label_smoothed_cross_entropy)
+SIZES=(${HEADS:+--encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"}
+    ${HIDDEN:+--encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN"})
+SCORES=(--variant lattice-smoothing="$SMOOTHING" --variant lattice-normalise="$NORMALISE"
+    --variant lattice-least-probability="$LEAST")
 
 data_of() {
     case $1 in
@@ -73,12 +83,16 @@ tables() {
 scorer() {
     # shellcheck disable=SC2086
     train "$(data_of "$1")" --arch lattice_transformer --decoder-layers "$2" --markov-order "$MARKOV_ORDER" "${TRAINING[@]}" \
-        ${HEADS:+--encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS"} \
-        ${HIDDEN:+--encoder-ffn-embed-dim "$HIDDEN" --decoder-ffn-embed-dim "$HIDDEN"} \
-        --no-epoch-checkpoints --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
+        "${SIZES[@]}" --no-epoch-checkpoints --best-checkpoint-metric bleu --maximize-best-checkpoint-metric \
         --eval-bleu --eval-bleu-args '{"beam": 1}' --eval-bleu-remove-bpe sentencepiece --eval-tokenized-bleu \
         --decoding lattice --lattice "$WORK/lattice-$1-$DIRECTION" --variant lattice-candidates=64 --variant lattice-length-window=3 \
-        --variant lattice-smoothing="$SMOOTHING" --variant lattice-least-probability="$LEAST" $SCORER_FLAGS
+        "${SCORES[@]}" $SCORER_FLAGS
+}
+
+# nat SETTING LAYERS: the baseline, of the teacher's sizes; from scratch, and its decoder sees no token of the reference.
+nat() {
+    train "$(data_of "$1")" --arch nar_drafter --decoder-layers "$2" --block-size "$NAT_LENGTH" --prefixes none \
+        "${SHARED[@]}" "${SIZES[@]}" --criterion glancing_loss --glancing-start 0 --glancing-end 0 --no-epoch-checkpoints
 }
 
 for setting in $SETTINGS; do data_of "$setting" > /dev/null; done
@@ -87,6 +101,7 @@ case " $SETTINGS " in *" distilled "*) distil "$TEACHER" "$DISTILLED" ;; esac
 for setting in $SETTINGS; do
     stage "lattice-$setting-$DIRECTION" tables "$(data_of "$setting")"
     for layers in $LAYERS; do resume "scorer-$setting-$layers-$DIRECTION" scorer "$setting" "$layers"; done
+    for layers in $NAT_LAYERS; do resume "nat-$setting-$layers-$DIRECTION" nat "$setting" "$layers"; done
 done
 
 system beam5 "teacher, beam 5" --path "$TEACHER" --decoding stock --beam 5
@@ -97,7 +112,7 @@ for setting in $SETTINGS; do
         name=$setting-$layers label="$setting data, $layers layers"
         checkpoint=$WORK/scorer-$name-$DIRECTION/checkpoint_best.pt
         [ -e "$checkpoint" ] || die "$checkpoint is missing: the scorer was trained without validation"
-        lattice=(--lattice "$WORK/lattice-$setting-$DIRECTION" --variant lattice-smoothing="$SMOOTHING" --variant lattice-least-probability="$LEAST")
+        lattice=(--lattice "$WORK/lattice-$setting-$DIRECTION" "${SCORES[@]}")
         scored=(--path "$checkpoint" --decoding lattice "${lattice[@]}")
         system "$name-1" "$label, N = 1" "${scored[@]}" --variant lattice-candidates=1 --variant lattice-length-window=0
         for count in $CANDIDATES; do
@@ -105,6 +120,10 @@ for setting in $SETTINGS; do
         done
         system "$name-iad" "teacher, drafts of $label" --path "$TEACHER" --beam 1 --decoding iad --draft-from lattice \
             --drafter-path "$checkpoint" "${lattice[@]}" --variant lattice-length-window="$LENGTH_WINDOW"
+    done
+    for layers in $NAT_LAYERS; do
+        system "nat-$setting-$layers" "plain NAT, $setting data, $layers layers" --path "$TEACHER" --decoding nar --beam 1 \
+            --drafter-path "$WORK/nat-$setting-$layers-$DIRECTION/checkpoint_last.pt"
     done
 done
 report "Sequence-to-lattice, $SET, $DIRECTION" --oracle "decode-$DIRECTION-beam1"
