@@ -247,7 +247,12 @@ setup(
     packages=[*find_packages(include=["fairseq_aggdec", "fairseq_aggdec.*"]), CONFIGS],
     package_dir={CONFIGS: "configs"},
     package_data={
-        "fairseq_aggdec": ["report/templates/*", "kernels/source/*", "py.typed"],
+        "fairseq_aggdec": [
+            "report/templates/*",
+            "kernels/source/*",
+            "kernels/gpu/*.cu",
+            "py.typed",
+        ],
         CONFIGS: ["*.yaml"],
     },
     ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],

@@ -12,7 +12,7 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.ahead import DeviceLoop, Emitted
+from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.generator import Batch, DraftAndVerifyGenerator
@@ -43,24 +43,26 @@ class DraftOnlyLoop(DeviceLoop):
     def _keep_rows(self, rows: Sequence[int]) -> None:
         self.drafter.keep_rows(rows)
 
-    def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
-        slots = torch.arange(shape.width - 1, device=owners.device)
+    def _iterate(self, board: Board, rows: Rows, shape: Shape) -> None:
+        books, rules = self.books, self.rules
+        slots = torch.arange(shape.width - 1, device=rows.owners.device)
         # (R, k); behind the last place of the board nothing counts any more
         outputs = (rows.base.unsqueeze(1) + slots).clamp_(max=board.room[1] - 1)
-        logits = self.drafter.logits_on_device(board, owners, rows, shape).float().flatten(0, 1)
-        logits /= self.verifier.temperature  # (R k, V)
+        logits = self.drafter.logits_on_device(board, rows.owners, rows, shape).float()
+        logits = logits.flatten(0, 1).div_(self.verifier.temperature)  # (R k, V)
         log_probs = logits.log_softmax(-1)
         shown = None
-        if self.rules.no_repeat_ngram_size:
+        if rules.no_repeat_ngram_size:
             # Padding, which is in no output, for what is not known: it repeats no n-gram.
-            last = board.tokens[owners, rows.base].unsqueeze(1)
-            shown = F.pad(last, (0, outputs.size(1) - 1), value=self.rules.pad)
-        self._apply_rules(board, owners, rows, logits, outputs, shown)
+            last = board.tokens[rows.owners, rows.base].unsqueeze(1)
+            shown = F.pad(last, (0, outputs.size(1) - 1), value=rules.pad)
+        books.apply_rules(board, rows, logits, outputs, shown)
         emitted = first_largest(logits).view_as(outputs)
-        ends = (emitted == self.rules.eos).long()
-        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
+        ends = (emitted == rules.eos).long()
+        scores = rules.scores_on_device(log_probs, emitted, outputs, rows.end)
         drafted = torch.full_like(rows.base, shape.width - 1)
-        return emitted, ends.cumsum(1) == ends, scores, (drafted, drafted)
+        kept = ends.cumsum(1) == ends
+        books.commit(board, rows, emitted, kept, scores, (drafted, drafted))
 
 
 class DraftOnlyGenerator(DraftAndVerifyGenerator):

@@ -32,20 +32,16 @@ from fairseq_aggdec.engine.graphs.window_graphs import (
     grid_rows,
 )
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.largest import first_largest
-from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
+from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.board import Board, Outcome, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.judge import fused
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, remaining
 from fairseq_aggdec.windows.draft import BatchVerdict
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import Told, send_into
-
-# What each position emits (R, W); what of that counts in a row that goes on, None for all; its scores; what was checked
-# of a draft, see :meth:`Board.commit`.
-Emitted = tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, Tensor] | None]
 
 
 @dataclass(frozen=True)
@@ -151,6 +147,7 @@ class DeviceLoop:
                 wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
             board = Board(wanted, *kind, pad=self.rules.pad)
             self.board = board
+            self.books = fused.bookkeeping(self.rules, self.accept, like.device)
             self._drop()
         board.set(rows)
         self.owning: Sequence[int] = ()
@@ -233,87 +230,18 @@ class DeviceLoop:
         """One iteration on the device, from the board to the board; no launch depends on the numbers there."""
         board = self.board
         assert board is not None
-        owners = board.owners[: shape.rows]
-        rows = board.rows(owners)
-        emitted, kept, scores, checked = self._emitted(board, owners, rows, shape)
-        goes_on = ~rows.ended.unsqueeze(1)
-        kept = goes_on if kept is None else kept & goes_on
-        ended = (kept & (emitted == self.rules.eos)).any(1)
-        board.commit(owners, rows, emitted, kept, scores, checked, ended)
+        self._iterate(board, board.rows(board.owners[: shape.rows]), shape)
         return board.flags
 
-    def _emitted(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Emitted:
-        shown, outputs, length = self._ask(board, owners, rows, shape)
-        window = GridWindow(shown.flatten(), outputs.flatten(), shape, reach=0)
+    def _iterate(self, board: Board, rows: Rows, shape: Shape) -> None:
+        drafter, block = self.drafter, None
+        if shape.width > 1:
+            block = drafter.block(board, rows.owners, rows, shape)
+        asked = self.books.begin(board, rows, block, drafter)
+        window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
         said = self.verifier.read(window)
-        logits = said.logits  # (R W, V)
-        log_probs = logits.log_softmax(-1)
-        self._apply_rules(board, owners, rows, logits, outputs, shown)
-        if shape.width == 1:
-            emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
-            checked = kept = None
-        else:
-            emitted, stood, kept = self._take(logits, shown, length)
-            checked = length, stood
-            if self.drafter.reads_features:
-                self._remember(board, owners, said.features[0], stood)
-        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
-        return emitted, kept, scores, checked
-
-    def _apply_rules(
-        self,
-        board: Board,
-        owners: Tensor,
-        rows: Rows,
-        logits: Tensor,
-        outputs: Tensor,
-        shown: Tensor | None,
-    ) -> None:
-        """Hides in the logits (R W, V) what must not follow what is shown (R, W) at ``outputs`` (R, W)."""
-        written = None
-        if self.rules.no_repeat_ngram_size and shown is not None:
-            written = board.tokens.index_select(0, owners).scatter_(1, outputs, shown)
-        forced = board.forced(owners, outputs)
-        self.rules.apply_on_device(logits, outputs, rows, written, forced)
-
-    def _ask(
-        self, board: Board, owners: Tensor, rows: Rows, shape: Shape
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """What the verifier reads, the last token of each row and its draft (R, W), at which positions (R, W), and how
-        many tokens are drafted (R,). Slots that are not used repeat the last that is."""
-        last, base = board.tokens[owners, rows.base], rows.base.unsqueeze(1)
-        size = shape.width - 1
-        if size == 0:
-            return last.unsqueeze(1), base, rows.base
-        block = self.drafter.block(board, owners, rows, shape)
-        idle = rows.ended
-        if self.drafter.reads_features:  # of which there are none in the first iteration
-            idle = idle | (rows.rounds == 0)
-        length = (rows.end - rows.base).clamp(max=size).masked_fill_(idle, 0)
-        if self.drafter.ragged:
-            length = torch.minimum(length, (block != NO_DRAFT).sum(1))
-        slots = torch.arange(shape.width, device=last.device)
-        used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
-        return torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used), base + used, length
-
-    def _take(self, logits: Tensor, shown: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What each position emits (R, W), how many drafted tokens are accepted (R,), and what of the emitted
-        counts (R, W): up to the correction token, and to ``</s>``."""
-        slots = torch.arange(shown.size(1), device=shown.device)
-        choices = first_largest(logits)
-        beyond = slots >= length.unsqueeze(1)
-        drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
-        accepted = self.accept(logits, choices, drafted.flatten()).view_as(shown)
-        emitted = torch.where(accepted, drafted, choices.view_as(shown))
-        stood = accepted.long().cumprod(1).sum(1)
-        ends = (emitted == self.rules.eos).long()
-        return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
-
-    def _remember(self, board: Board, owners: Tensor, features: Tensor, stood: Tensor) -> None:
-        """Keeps of the features (R W, C) those of each row's last token, (R, C)."""
-        features = features.view(len(owners), -1, board.features.size(1))
-        rows = torch.arange(len(owners), device=owners.device)
-        board.features.index_copy_(0, owners, features[rows, stood])
+        features = said.features[0] if block is not None and drafter.reads_features else None
+        self.books.end(board, rows, asked, said.logits, features)
 
 
 def _hand_over(outcomes: Sequence[Outcome], state: DecodeState, counters: Counters) -> None:

@@ -12,9 +12,10 @@ the second to sentence 3. ::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,21 +37,41 @@ class Shape(NamedTuple):
     end: int
 
 
+def _column(index: int) -> Any:
+    return property(lambda rows: rows.columns[index])
+
+
 class Rows:
-    """The numbers (R, 7) of the rows of the grid, taken from the board: each attribute is (R,) int64, ``ended`` bool.
+    """The numbers of the rows of the grid, taken from the board when the first of them is asked for.
+
+    Each attribute is (R,) int64, ``ended`` bool.
+
+    Args:
+        board: has them.
+        owners: (R,) int64, the sentences of the rows.
 
     Attributes:
         prefix: the length of the longest forced prefix, a number of the host.
         base: position of the last committed token; 0 in a row that has ended, where nothing is wanted any more.
     """
 
-    def __init__(self, numbers: Tensor, prefix: int):
-        self.prefix = prefix
-        columns = numbers.unbind(1)
-        self.position, self.before, self.rounds = (columns[i] for i in (POSITION, BEFORE, ROUNDS))
-        self.end, self.floor, self.strict_floor = (columns[i] for i in (END, FLOOR, STRICT_FLOOR))
-        self.ended = columns[ENDED] != 0
-        self.base = self.position.masked_fill(self.ended, 0)
+    def __init__(self, board: Board, owners: Tensor):
+        self.board, self.owners, self.prefix = board, owners, board.width
+
+    @functools.cached_property
+    def columns(self) -> Sequence[Tensor]:
+        return self.board.numbers.index_select(0, self.owners).unbind(1)
+
+    position, before, rounds = _column(POSITION), _column(BEFORE), _column(ROUNDS)
+    end, floor, strict_floor = _column(END), _column(FLOOR), _column(STRICT_FLOOR)
+
+    @functools.cached_property
+    def ended(self) -> Tensor:
+        return self.columns[ENDED] != 0
+
+    @functools.cached_property
+    def base(self) -> Tensor:
+        return self.position.masked_fill(self.ended, 0)
 
 
 @dataclass
@@ -122,7 +143,7 @@ class Board:
         self.features.zero_()
 
     def rows(self, owners: Tensor) -> Rows:
-        return Rows(self.numbers.index_select(0, owners), self.width)
+        return Rows(self, owners)
 
     def forced(self, owners: Tensor, outputs: Tensor) -> Tensor:
         """(R, W) the prefix token at each output index (R, W), padding where there is none."""
@@ -130,7 +151,6 @@ class Board:
 
     def commit(
         self,
-        owners: Tensor,
         rows: Rows,
         emitted: Tensor,
         kept: Tensor,
@@ -141,13 +161,13 @@ class Board:
         """Adds what an iteration has come to.
 
         Args:
-            owners: (R,) int64. rows: their numbers before.
+            rows: their numbers before.
             emitted, kept, scores: (R, W), tokens behind the last one, whether they count, their log-probabilities.
             checked: (R,) how many tokens were drafted, and how many were accepted, behind ``</s>`` too; None
                 where nothing was.
             ended: (R,) bool, whether ``</s>`` is among what counts.
         """
-        nowhere = self.room[1] - 1
+        owners, nowhere = rows.owners, self.room[1] - 1
         slots = torch.arange(emitted.size(1), device=emitted.device)
         at = (rows.base.unsqueeze(1) + 1 + slots).masked_fill_(~kept, nowhere)  # (R, W)
         self.tokens[owners.unsqueeze(1), at] = emitted

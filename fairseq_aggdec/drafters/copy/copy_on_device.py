@@ -12,15 +12,20 @@ Worked example. The output is ``<s> a b a``; a place without a number has 0. ::
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
+from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.search.acceptance import NO_DRAFT
 from fairseq_aggdec.search.board import Board, Rows
+from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into, to_device
+
+MATCHES = ("longest", "unique", "recent", "aligned")  # as `Match` in bookkeeping.cu
 
 
 class CopyBoard:
@@ -152,3 +157,45 @@ class CopyBoard:
             return torch.where(found.sum(1) == 1, first, length)
         next_one = torch.where(found & (places > copied.unsqueeze(1)), places, length).amin(1)
         return torch.where(next_one == length, first, next_one)
+
+
+class FusedCopyBoard(CopyBoard):
+    """A block is one launch."""
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, size: int) -> Tensor:
+        count, (nobody, places) = len(owners), self.room
+        block = owners.new_empty(count, size)
+        given = count, size, board.room[1], places, nobody, MATCHES.index(self.match)
+        own = self.texts, self.runs, self.places, block
+        gpu.operators().copy_block(*given, board.numbers, board.tokens, owners, *own)
+        return block
+
+
+def copy_board(match: str, device: torch.device) -> CopyBoard:
+    """One that runs in the fused kernels where they can be used."""
+    return (FusedCopyBoard if gpu.usable(device, _copies_alike) else CopyBoard)(match, device)
+
+
+def _copies_alike(device: torch.device) -> bool:
+    """Whether blocks of kernels are those of PyTorch's operators while outputs grow."""
+    chance, size = random.Random(3), 3
+    for match in MATCHES:
+        board, outputs = Board((2, 40), 0, 0, device, torch.float32, pad=1), [[2], [2]]
+        board.set([Row(i, [2], end=30, floor=0) for i in range(2)])
+        send_into(board.owners, [1, 0, 2])
+        twins = CopyBoard(match, device), FusedCopyBoard(match, device)
+        texts = [[2, *chance.choices(range(4, 7), k=12)] for _ in outputs]
+        for copies in twins:
+            copies.set(texts, [2, 2])
+        for _ in range(6):
+            rows = board.rows(board.owners)
+            plain, own = (copies.block(board, board.owners, rows, size).cpu() for copies in twins)
+            if not torch.equal(plain, own):
+                return False
+            for sentence, output in enumerate(outputs):
+                before = len(output) - 1
+                drafted = [token for token in plain[1 - sentence].tolist() if token != NO_DRAFT]
+                output += [*drafted[: chance.randint(0, size)], chance.randrange(4, 7)]
+                send_into(board.tokens[sentence, : len(output)], output)
+                send_into(board.numbers[sentence, :2], [len(output) - 1, before])
+    return True

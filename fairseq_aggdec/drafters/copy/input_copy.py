@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.copy_account import CopyAccount
-from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard
+from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
@@ -153,7 +153,7 @@ class CopyDrafter(DeviceDrafter):
         limit = WIDTHS[bisect_left(WIDTHS, min(limit + 1, WIDTHS[-1]))] - 1
         device = state.device
         if self.on_device is None or self.on_device.device != device:
-            self.on_device = CopyBoard(self.match, device)
+            self.on_device = copy_board(self.match, device)
         starts = [row.tokens[0] for row in state.rows]
         self.on_device.set([text.tokens for text in self.texts], starts)
         return min(limit, most)

@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_aggdec.engine.graphs.streams import Streams as own_streams
 from tests.strict.device import graphs as device_graphs
+from tests.strict.device.bookkeeping import fused_kernels
 from tests.strict.device.graphs import CaptureError
 from tests.strict.device.operators import ASKING, INDEXING, NO_WORK, TAKE_SCALARS
 from tests.strict.device.recorder import (
@@ -366,6 +367,7 @@ def strict_device() -> Iterator[Recorder]:
         # A stream belongs to the device of its time.
         with (
             mock.patch.multiple(torch.cuda, **others),
+            fused_kernels(),
             _Mode(recorder, streams),
             own_streams().used(),
         ):

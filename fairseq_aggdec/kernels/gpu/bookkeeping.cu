@@ -1,0 +1,336 @@
+// The bookkeeping of the loop on a GPU, one launch where PyTorch's operators take dozens:
+//
+//   begin       what the verifier reads: the last token of each row, its draft, their positions
+//   copy_block  drafts copied from texts, the twin of CopyBoard.block
+//   judge       what each position emits, what of a draft is accepted, log-probabilities
+//   commit      what of that counts, written to the board
+//
+// Every kernel is right for any number of threads in a block that is a power of two: loops have strides, and threads
+// meet at __syncthreads. So the same text is C++ for the tests on a CPU. It includes no header: NVRTC has none at hand.
+//
+// A parameter is a struct of words of 8 bytes, in the order of the schema in operators.py. Integers are int64 as in
+// PyTorch. R rows of the grid, W slots of each, S sentences; sentence S is none and has ended. `room` is T, the columns
+// of the tokens on the board.
+
+#ifndef INFINITY  // as with NVRTC
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+typedef long long Int;
+
+constexpr Int NO_DRAFT = -1;
+constexpr int MOST_THREADS = 1024;
+// Columns of the board's numbers, see search/board.py.
+constexpr int POSITION = 0, BEFORE = 1, ENDED = 2, ROUNDS = 3, END = 4, FLOOR = 5, STRICT_FLOOR = 6, COLUMNS = 7;
+
+__device__ inline Int least(Int a, Int b) { return b < a ? b : a; }
+
+struct Least {
+    __device__ Int operator()(Int a, Int b) const { return b < a ? b : a; }
+};
+
+struct Most {
+    __device__ Int operator()(Int a, Int b) const { return a < b ? b : a; }
+};
+
+struct Sum {
+    __device__ Int operator()(Int a, Int b) const { return a + b; }
+};
+
+// Joins what every thread of the block has found; all get the result.
+template <typename Value, typename Join>
+__device__ Value joined(Value mine, Join join) {
+    __shared__ Value all[MOST_THREADS];
+    const unsigned own = threadIdx.x;
+    all[own] = mine;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (own < half) all[own] = join(all[own], all[own + half]);
+        __syncthreads();
+    }
+    const Value found = all[0];
+    __syncthreads();
+    return found;
+}
+
+// A block for each row.
+struct Begin {
+    Int blocks, width, room;
+    Int ragged;  // rows may have fewer tokens than W - 1, NO_DRAFT behind them
+    Int waits;   // nothing is drafted in the first iteration
+    const Int *numbers, *tokens, *owners;
+    const Int *block;  // (R, W - 1)
+    Int *shown, *outputs, *length;  // (R, W), (R, W), (R,)
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) begin(const Begin p) {
+    const Int row = blockIdx.x, owner = p.owners[row], size = p.width - 1;
+    const Int* numbers = p.numbers + owner * COLUMNS;
+    const Int base = numbers[ENDED] ? 0 : numbers[POSITION];
+    const bool idle = numbers[ENDED] || (p.waits && numbers[ROUNDS] == 0);
+    const Int* block = p.block + row * size;
+    Int length = idle ? 0 : least(numbers[END] - base, size);
+    if (p.ragged && size) {
+        Int drafted = 0;
+        for (Int i = threadIdx.x; i < size; i += blockDim.x) drafted += block[i] != NO_DRAFT;
+        length = least(length, joined(drafted, Sum()));
+    }
+    for (Int slot = threadIdx.x; slot < p.width; slot += blockDim.x) {
+        const Int used = least(slot, length);
+        p.shown[row * p.width + slot] = used ? block[used - 1] : p.tokens[owner * p.room + base];
+        p.outputs[row * p.width + slot] = base + used;
+    }
+    if (threadIdx.x == 0) p.length[row] = length;
+}
+
+// A block for each row.
+struct CopyBlock {
+    Int blocks, size, room;
+    Int places, nobody;  // L; the sentence of texts that stands for none
+    Int match;           // LONGEST, UNIQUE, RECENT or ALIGNED
+    const Int *numbers, *tokens, *owners;
+    const Int* texts;  // (S + 1, L + 1)
+    Int* runs;         // (S + 1, L)
+    Int* stands;       // (S + 1, 4): cursor, copied, guessed, count
+    Int* block;        // (R, K)
+};
+
+enum Match { LONGEST, UNIQUE, RECENT, ALIGNED };
+
+// The runs after `gained` new tokens of an output, of which `position` is the last; returns the longest.
+__device__ inline Int follow_runs(const CopyBlock& p, const Int* text, const Int* output, Int* runs, Int position,
+                                  Int gained) {
+    Int longest = 0;
+    // From the last place to the first: a place reads what stood there or at places before it.
+    for (Int top = p.places; top > 0; top -= blockDim.x) {
+        const Int place = top - 1 - threadIdx.x;
+        Int run = 0;
+        if (place >= 0) {
+            while (run < gained && place >= run && text[place - run] == output[position - run]) ++run;
+            if (run == gained && place >= gained) run += runs[place - gained];
+        }
+        __syncthreads();
+        if (place >= 0) runs[place] = run;
+        longest = longest < run ? run : longest;
+    }
+    return joined(longest, Most());
+}
+
+// Where the longest suffix of the output that occurs in the text ends, by the rule of `match`; L for nowhere.
+__device__ inline Int place_of(const CopyBlock& p, const Int* runs, Int longest, Int copied) {
+    const Int nowhere = p.places;
+    Int first = nowhere, next = nowhere, count = 0;
+    if (longest > 0) {
+        for (Int place = threadIdx.x; place < p.places; place += blockDim.x) {
+            if (runs[place] != longest) continue;
+            first = least(first, place);
+            if (place > copied) next = least(next, place);
+            ++count;
+        }
+    }
+    first = joined(first, Least());
+    if (p.match == LONGEST) return first;
+    if (p.match == UNIQUE) return joined(count, Sum()) == 1 ? first : nowhere;
+    next = joined(next, Least());
+    return next == nowhere ? first : next;
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) copy_block(const CopyBlock p) {
+    const Int row = blockIdx.x, owner = p.owners[row], sentence = least(owner, p.nobody), nowhere = p.places;
+    const Int* numbers = p.numbers + owner * COLUMNS;
+    const Int *text = p.texts + sentence * (p.places + 1), *output = p.tokens + owner * p.room;
+    Int* stands = p.stands + sentence * 4;
+    const Int before = numbers[BEFORE], gained = numbers[POSITION] - before;
+    const Int count = stands[3];
+    Int cursor = stands[0], copied = stands[1], guessed = stands[2];
+    // How many of the new tokens are those of the text behind the cursor.
+    Int stood = gained;
+    for (Int i = threadIdx.x; i < gained; i += blockDim.x) {
+        if (text[least(cursor + 1 + i, nowhere)] != output[before + 1 + i]) stood = least(stood, i);
+    }
+    stood = joined(stood, Least());
+    Int longest = 0;
+    if (gained > 0) longest = follow_runs(p, text, output, p.runs + sentence * p.places, before + gained, gained);
+    if (stood == gained) {
+        cursor += gained;
+        if (p.match == ALIGNED) guessed = 0;
+    } else {
+        if (cursor != nowhere) copied = cursor + stood;
+        Int place = place_of(p, p.runs + sentence * p.places, longest, copied);
+        if (p.match == ALIGNED) {
+            const Int replaced = guessed && copied == cursor ? cursor : copied + 1;
+            guessed = place == nowhere && cursor != nowhere && replaced + 1 < count;
+            if (guessed) place = replaced;
+        }
+        cursor = place;
+    }
+    Int most = p.size;  // tokens before the first that is none
+    for (Int i = threadIdx.x; i < p.size; i += blockDim.x) {
+        if (text[least(cursor + 1 + i, nowhere)] == NO_DRAFT) most = least(most, i);
+    }
+    most = joined(most, Least());
+    for (Int i = threadIdx.x; i < p.size; i += blockDim.x) {
+        p.block[row * p.size + i] = i < most ? text[least(cursor + 1 + i, nowhere)] : NO_DRAFT;
+    }
+    if (threadIdx.x == 0) {
+        stands[0] = cursor;
+        stands[1] = copied;
+        stands[2] = guessed;
+    }
+}
+
+// Of `judge`, with a block for each position, and of `commit`, with one for each row.
+struct Judgement {
+    Int blocks, width, room;
+    Int types, prefix;   // V, P
+    Int pad, unk, eos;
+    double unk_penalty;
+    Int free_end;
+    Int beta;  // 0: only the own choice is accepted
+    double tolerance;
+    const Int *owners, *forced;  // (R,), (S + 1, P + 1)
+    const float* logits;         // (R W, V)
+    const Int *shown, *outputs;  // (R, W) each
+    const Int* length;           // (R,), or none: nothing was drafted
+    Int *chosen, *accepted;      // (R, W) each, from judge to commit
+    float* said;                 // (R, W), log-probabilities
+    Int *numbers, *tokens;
+    float* scores;
+    Int *emitted, *drafted, *stood, *flags;
+    const unsigned short* features;  // (R W, C) in units of 2 bytes, or none
+    unsigned short* kept;            // (S + 1, C)
+    Int units;                       // C in units of 2 bytes
+};
+
+// What a thread has seen of the logits of a position.
+struct Seen {
+    float best;   // of what may be chosen
+    int at;       // its token
+    float most;   // of all
+    float sum;    // of exp(logit - most)
+    int ahead;    // tokens that may be chosen and are likelier than the drafted one
+};
+
+// Whether a logit is larger than another, or as large and the first: NaN is the largest, as in Tensor.max.
+__device__ inline bool goes_before(float a, int at, float b, int other) {
+    if (a != a) return b == b || at < other;
+    return a > b || (a == b && at < other);
+}
+
+struct JoinSeen {
+    __device__ Seen operator()(Seen a, const Seen& b) const {
+        if (goes_before(b.best, b.at, a.best, a.at)) {
+            a.best = b.best;
+            a.at = b.at;
+        }
+        a.ahead += b.ahead;
+        if (b.sum != 0) {  // else nothing but -inf was seen
+            const float most = a.most < b.most ? b.most : a.most;
+            a.sum = b.sum * expf(b.most - most) + (a.sum == 0 ? 0 : a.sum * expf(a.most - most));
+            a.most = most;
+        }
+        return a;
+    }
+};
+
+// The rules of one position.
+struct Ruled {
+    Int pad, unk, banned;
+    float unk_penalty;
+
+    __device__ float operator()(float logit, Int token) const {
+        if (token == pad || token == banned) return -INFINITY;
+        return token == unk ? logit - unk_penalty : logit;
+    }
+};
+
+__device__ inline void commit_row(const Judgement& p, Int row) {
+    const Int owner = p.owners[row], nowhere = p.room - 1;
+    Int* numbers = p.numbers + owner * COLUMNS;
+    const Int position = numbers[POSITION], rounds = numbers[ROUNDS];
+    const bool over = numbers[ENDED] != 0;
+    const Int *chosen = p.chosen + row * p.width, *accepted = p.accepted + row * p.width;
+    Int stood = p.width, end = p.width;  // the first that is not accepted, the first </s>
+    if (!over) {
+        for (Int slot = threadIdx.x; slot < p.width; slot += blockDim.x) {
+            if (!accepted[slot]) stood = least(stood, slot);
+            if (chosen[slot] == p.eos) end = least(end, slot);
+        }
+    }
+    stood = joined(stood, Least());
+    end = joined(end, Least());
+    const Int count = over ? 0 : least(least(stood, end), p.width - 1) + 1;
+    for (Int slot = threadIdx.x; slot < count; slot += blockDim.x) {
+        const Int at = owner * p.room + least(position + 1 + slot, nowhere);
+        p.tokens[at] = chosen[slot];
+        p.scores[at] = p.said[row * p.width + slot];
+    }
+    if (p.features && !over) {
+        const Int from = row * p.width + least(stood, p.width - 1);
+        for (Int i = threadIdx.x; i < p.units; i += blockDim.x) p.kept[owner * p.units + i] = p.features[from * p.units + i];
+    }
+    if (threadIdx.x != 0) return;
+    const Int turn = owner * p.room + least(rounds, nowhere);
+    if (!over) {
+        p.emitted[turn] = count;
+        if (p.length) {
+            p.drafted[turn] = p.length[row];
+            p.stood[turn] = least(stood, count);
+        }
+    }
+    const bool ended = over || end < count;
+    // Rows without a sentence all write the numbers that are there.
+    numbers[BEFORE] = position;
+    numbers[POSITION] = position + count;
+    numbers[ENDED] = ended;
+    numbers[ROUNDS] = rounds + !over;
+    p.flags[row] = ended ? ~(position + count) : position + count;
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) commit(const Judgement p) { commit_row(p, blockIdx.x); }
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) judge(const Judgement p) {
+    const Int place = blockIdx.x, row = place / p.width, slot = place - row * p.width, owner = p.owners[row];
+    const Int* numbers = p.numbers + owner * COLUMNS;
+    if (numbers[ENDED]) {  // launched in vain
+        if (p.width == 1) commit_row(p, row);
+        return;
+    }
+    const float* logits = p.logits + place * p.types;
+    const Int output = p.outputs[place];
+    const Int token = p.length && slot < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
+    const Int given = output >= numbers[END] ? p.eos : p.forced[owner * (p.prefix + 1) + least(output, p.prefix)];
+    const bool no_end = output < numbers[STRICT_FLOOR] || (output >= p.prefix && output < numbers[FLOOR]);
+    const Ruled ruled{p.pad, p.unk_penalty != 0 ? p.unk : -1, no_end ? p.eos : -1, (float)p.unk_penalty};
+    const float own = token == NO_DRAFT ? -INFINITY : ruled(logits[token], token);
+    Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    for (Int i = threadIdx.x; i < p.types; i += blockDim.x) {
+        const float logit = logits[i], x = ruled(logit, i);
+        if (goes_before(x, (int)i, seen.best, seen.at)) {
+            seen.best = x;
+            seen.at = (int)i;
+        }
+        seen.ahead += x > own;
+        if (logit > seen.most) {
+            seen.sum *= expf(seen.most - logit);
+            seen.most = logit;
+        }
+        if (logit != -INFINITY) seen.sum += expf(logit - seen.most);
+    }
+    seen = joined(seen, JoinSeen());
+    if (threadIdx.x == 0) {
+        const Int choice = given != p.pad ? given : seen.at;
+        bool stands = token == choice;
+        if (given == p.pad && p.beta > 1 && own > -INFINITY) {
+            stands = stands || (seen.ahead < p.beta && seen.best - own <= (float)p.tolerance);
+        }
+        const Int emitted = stands ? token : choice;
+        float score = logits[emitted] - seen.most - logf(seen.sum);
+        if (p.unk_penalty != 0 && emitted == p.unk) score -= (float)p.unk_penalty;
+        if (p.free_end && output >= numbers[END]) score = 0;
+        p.chosen[place] = emitted;
+        p.accepted[place] = stands;
+        p.said[place] = score;
+    }
+    if (p.width == 1) commit_row(p, row);  // where thread 0 alone reads what it has written
+}

@@ -1,0 +1,109 @@
+"""CUDA C++ compiled while the program runs, by NVRTC, and launched by the driver, both through ctypes.
+
+NVRTC comes with PyTorch's CUDA wheels. ``torch.cuda._compile_kernel`` compiles with it too, but is private and asks for
+the headers of an installed CUDA toolkit, which few machines have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SOURCE = Path(__file__).with_name("bookkeeping.cu")
+
+
+def library() -> Any:
+    """NVRTC.
+
+    Raises:
+        OSError: PyTorch has none.
+    """
+    version = (torch.version.cuda or "").split(".")[0]
+    # PyTorch's own library is linked with its NVRTC, wherever that was installed.
+    names = [str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so")]
+    for name in (*names, f"libnvrtc.so.{version}"):
+        try:
+            found: Any = ctypes.CDLL(name)
+            _ = found.nvrtcCompileProgram
+        except (OSError, AttributeError):
+            continue
+        return found
+    raise OSError("PyTorch has no NVRTC here")
+
+
+def compiled(nvrtc: Any, architecture: str) -> bytes:
+    """The kernels as machine code for an architecture (``sm_90``).
+
+    Raises:
+        RuntimeError: what the compiler says against them.
+    """
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    source = SOURCE.read_bytes()
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    made = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"bookkeeping.cu", 0, None, None)
+    _check(nvrtc, made)
+    try:
+        array = (ctypes.c_char_p * len(options))(*options)
+        if nvrtc.nvrtcCompileProgram(program, len(options), array):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise RuntimeError(f"NVRTC: {log.value.decode(errors='replace')}")
+        _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _check(nvrtc: Any, result: int) -> None:
+    if result:
+        raise RuntimeError(f"NVRTC: error {result}")
+
+
+class Module:
+    """The kernels on a GPU.
+
+    Args:
+        device: a GPU.
+        names: of the kernels.
+
+    Raises:
+        OSError, RuntimeError: they cannot be compiled or loaded.
+    """
+
+    def __init__(self, device: torch.device, names: Sequence[str]):
+        self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
+        major, minor = torch.cuda.get_device_capability(device)
+        code = compiled(library(), f"sm_{major}{minor}")
+        self.module, self.functions = ctypes.c_void_p(), {}
+        with torch.cuda.device(device):
+            torch.cuda.current_stream(
+                device
+            ).synchronize()  # the device's context is there from here on
+            self._call("cuModuleLoadData", ctypes.byref(self.module), code)
+            for name in names:
+                function = ctypes.c_void_p()
+                self._call(
+                    "cuModuleGetFunction", ctypes.byref(function), self.module, name.encode()
+                )
+                self.functions[name] = function
+
+    def launch(self, name: str, parameters: bytes, blocks: int, threads: int) -> None:
+        """Launches a kernel on the current stream; ``parameters`` are the bytes of its only one, a struct."""
+        struct = ctypes.create_string_buffer(parameters, len(parameters))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
+        function, size = self.functions[name], map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, 0))
+        with torch.cuda.device(self.device):
+            self._call("cuLaunchKernel", function, *size, stream, pointers, None)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        result = getattr(self.driver, name)(*arguments)
+        if result:
+            raise RuntimeError(f"{name}: CUDA driver error {result}")

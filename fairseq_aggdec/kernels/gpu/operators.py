@@ -1,0 +1,117 @@
+"""The kernels of ``bookkeeping.cu`` as operators of PyTorch, which change some of their arguments and return nothing.
+
+PyTorch's dispatcher gives a GPU's tensors to :func:`_launch`. Tests register the same source, compiled as C++, for
+tensors of a CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.gpu.nvrtc import Module
+from fairseq_aggdec.kernels.library import VARIABLE
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE = "fairseq_aggdec"
+_JUDGEMENT = """(
+    int blocks, int width, int room, int types, int prefix, int pad, int unk, int eos, float unk_penalty, int free_end,
+    int beta, float tolerance, Tensor owners, Tensor forced, Tensor logits, Tensor? shown, Tensor outputs,
+    Tensor? length, Tensor(a!) chosen, Tensor(b!) accepted, Tensor(c!) said, Tensor(d!) numbers, Tensor(e!) tokens,
+    Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted, Tensor(i!) stood, Tensor(j!) flags, Tensor? features,
+    Tensor(k!) kept, int units) -> ()"""
+# The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
+SCHEMAS = {
+    "begin": """(
+        int blocks, int width, int room, int ragged, int waits, Tensor numbers, Tensor tokens, Tensor owners,
+        Tensor? block, Tensor(a!) shown, Tensor(b!) outputs, Tensor(c!) length) -> ()""",
+    "copy_block": """(
+        int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
+        Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
+    "judge": _JUDGEMENT,
+    "commit": _JUDGEMENT,
+}
+# Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
+THREADS = {"begin": 64, "copy_block": 256, "judge": 1024, "commit": 64}
+
+
+@functools.cache
+def operators() -> Any:
+    """``torch.ops.fairseq_aggdec``: :data:`SCHEMAS`."""
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    for name, schema in SCHEMAS.items():
+        library.define(f"{name}{schema}")
+        library.impl(name, functools.partial(_launch, name), "CUDA")
+    _kept.append(library)  # it takes its operators with it
+    return torch.ops.fairseq_aggdec
+
+
+_kept: list[torch.library.Library] = []
+
+
+def words(arguments: Sequence[Any]) -> bytes:
+    """The struct of a kernel's parameters: words of 8 bytes, a tensor as its address, ``None`` as 0."""
+    packed = [
+        struct.pack("=d", value)
+        if isinstance(value, float)
+        else struct.pack("=q", value.data_ptr() if isinstance(value, Tensor) else value or 0)
+        for value in arguments
+    ]
+    return b"".join(packed)
+
+
+def _launch(name: str, *arguments: Any) -> None:
+    device = next(value.device for value in arguments if isinstance(value, Tensor))
+    module(device).launch(name, words(arguments), arguments[0], THREADS[name])
+
+
+@functools.cache
+def module(device: torch.device) -> Module:
+    """The kernels on a GPU, compiled for it.
+
+    Raises:
+        OSError, RuntimeError: they cannot be compiled or loaded there.
+    """
+    return Module(device, tuple(SCHEMAS))
+
+
+def ready(device: torch.device) -> bool:
+    """Whether the kernels are compiled for a device, which is done now.
+
+    Raises:
+        OSError, RuntimeError: they cannot be.
+    """
+    return device.type == "cuda" and bool(module(device).functions)
+
+
+def usable(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:
+    """Whether kernels run on a device.
+
+    Args:
+        device: any.
+        agree: tries them there once and says whether they give what PyTorch's operators give.
+    """
+    return os.environ.get(VARIABLE) != "none" and _tried(device, agree)
+
+
+@functools.cache
+def _tried(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:
+    try:
+        if not ready(device):
+            return False
+        with torch.inference_mode():
+            right = agree(device)
+    except (OSError, RuntimeError) as error:
+        logger.info("no fused kernels on %s: %s", device, error)
+        return False
+    if not right:
+        logger.warning("fused kernels differ from PyTorch's operators on %s: not used", device)
+    return right

@@ -1,0 +1,113 @@
+"""The bookkeeping of an iteration on a GPU in two or three launches: the twin of
+:mod:`~fairseq_aggdec.search.judge.on_device`, where it can say the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
+from fairseq_aggdec.search.board import ENDED, Board, Rows
+from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.judge.on_device import WindowSlots, Bookkeeping
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import Row
+from fairseq_aggdec.windows.transfer import send_into
+
+
+def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
+    """The fused kernels where they run and know the rules, else PyTorch's operators."""
+    known = accept is exact or isinstance(accept, TopBeta)
+    if known and not rules.no_repeat_ngram_size and gpu.usable(device, _decides_alike):
+        return FusedBookkeeping(rules, accept)
+    return Bookkeeping(rules, accept)
+
+
+class FusedBookkeeping(Bookkeeping):
+    """Takes exact and top-beta acceptance, and no limit on repeated n-grams."""
+
+    def begin(
+        self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
+    ) -> WindowSlots:
+        count, width = len(rows.owners), 1 if block is None else block.size(1) + 1
+        shown, outputs = rows.owners.new_empty(2, count, width).unbind(0)
+        length = rows.owners.new_empty(count)
+        given = int(drafter.ragged), int(drafter.reads_features), board.numbers, board.tokens
+        out = shown, outputs, length
+        gpu.operators().begin(count, width, board.room[1], *given, rows.owners, block, *out)
+        return WindowSlots(shown, outputs, None if block is None else length)
+
+    def end(
+        self, board: Board, rows: Rows, asked: WindowSlots, logits: Tensor, features: Tensor | None
+    ) -> None:
+        if logits.dtype is not torch.float32 or not logits.is_contiguous():
+            super().end(board, rows, asked, logits, features)
+            return
+        rules, accept, (shown, outputs, length) = self.rules, self.accept, asked
+        # 0: only the own choice is accepted
+        beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0)
+        count, width = shown.shape
+        if length is None:
+            features = None
+        elif features is not None:
+            features = features.contiguous()
+        units = board.features.size(1) * board.features.element_size() // 2
+        given = (
+            *(width, board.room[1], logits.size(1), board.width, rules.pad, rules.unk, rules.eos),
+            *(rules.unk_penalty, int(rules.free_end), beta, tolerance, rows.owners, board.prefix),
+            *(logits, shown, outputs, length, *shown.new_empty(2, count, width).unbind(0)),
+            *(logits.new_empty(count, width), board.numbers, board.tokens, board.scores),
+            *(board.emitted, board.drafted, board.accepted, board.flags),
+            *(features, board.features, units),
+        )
+        gpu.operators().judge(count * width, *given)
+        if width > 1:  # with one slot the judge has committed it
+            gpu.operators().commit(count, *given)
+
+
+def _decides_alike(device: torch.device) -> bool:
+    """Whether some iterations leave the same on two boards, one for PyTorch's operators and one for the kernels."""
+    chance, rules, types = torch.Generator().manual_seed(7), Rules(1, 3, 2, unk_penalty=0.5), 300
+    drafter = DeviceDrafter()
+    drafter.ragged = drafter.reads_features = True
+    for width, accept in ((1, exact), (4, exact), (4, TopBeta(3, 1.0))):
+        twins = [(kind(rules, accept), _board(device)) for kind in (Bookkeeping, FusedBookkeeping)]
+        for _ in range(3):
+            logits = torch.randn(4, width, types, generator=chance)
+            block = torch.randint(4, types, (4, width - 1), generator=chance)
+            logits[::2, :-1].scatter_(2, block[::2].unsqueeze(2), 5.0)  # the likeliest tokens
+            features = torch.randn(4 * width, 2, generator=chance).half().to(device)
+            drafted = block.to(device) if width > 1 else None
+            for books, board in twins:
+                rows = board.rows(board.owners)
+                asked = books.begin(board, rows, drafted, drafter)
+                own = logits.flatten(0, 1).clone().to(device)  # changed in place
+                books.end(board, rows, asked, own, features)
+        boards = zip(*(written(board) for _, board in twins), strict=True)
+        if not all(torch.allclose(plain, own, 1e-4, 1e-4) for plain, own in boards):
+            return False
+    return True
+
+
+def _board(device: torch.device) -> Board:
+    """Three sentences, of which the first ends soon and the second has forced tokens; a fourth row has none."""
+    board = Board((3, 20), 2, 2, device, torch.float16, pad=1)
+    ends = Row(0, [2], end=3, floor=0), Row(1, [2], end=12, floor=4, prefix=[7, 8])
+    board.set([*ends, Row(2, [2], end=12, floor=0)])
+    send_into(board.owners, [2, 0, 1, 3])
+    return board
+
+
+def written(board: Board) -> list[Tensor]:
+    """All that counts on a board, on the host: neither what is written nowhere, nor features that none reads."""
+    sentences, length = board.room[0], board.room[1] - 1
+    numbers = board.numbers[:sentences].cpu()
+    per_token = board.tokens, board.scores, board.emitted, board.drafted, board.accepted
+    features = board.features[:sentences].cpu()[numbers[:, ENDED] == 0]
+    return [
+        numbers,
+        board.flags.cpu(),
+        features,
+        *(x[:sentences, :length].cpu() for x in per_token),
+    ]

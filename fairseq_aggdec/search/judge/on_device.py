@@ -1,0 +1,137 @@
+"""The bookkeeping of an iteration that the device decides alone, in PyTorch's operators: what is read, what is kept.
+
+No operator looks at a number on the host. :mod:`~fairseq_aggdec.search.judge.fused` does the same in a few launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
+from fairseq_aggdec.search.board import Board, Rows
+from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.rules import Rules
+
+
+class WindowSlots(NamedTuple):
+    """What the verifier reads in an iteration.
+
+    Attributes:
+        shown: (R, W) int64, the last token of each row, then its draft. Unused slots repeat the last one that is used.
+        outputs: (R, W) int64, their positions, which are the output indices of what follows them.
+        length: (R,) int64, how many tokens are drafted; None: nothing is drafted for any row.
+    """
+
+    shown: Tensor
+    outputs: Tensor
+    length: Tensor | None
+
+
+@dataclass
+class Bookkeeping:
+    """Begins and ends iterations.
+
+    Attributes:
+        rules: generation options.
+        accept: which drafted tokens are accepted.
+    """
+
+    rules: Rules
+    accept: Acceptance
+
+    def begin(
+        self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
+    ) -> WindowSlots:
+        """What the verifier reads.
+
+        Args:
+            board, rows: the sentences, and those that are decoded.
+            block: (R, W - 1) int64, the drafts; None: nothing is drafted.
+            drafter: has made them.
+        """
+        last, base = board.tokens[rows.owners, rows.base], rows.base.unsqueeze(1)
+        if block is None:
+            return WindowSlots(last.unsqueeze(1), base, None)
+        idle = rows.ended
+        if drafter.reads_features:
+            idle = idle | (rows.rounds == 0)
+        length = (rows.end - rows.base).clamp(max=block.size(1)).masked_fill_(idle, 0)
+        if drafter.ragged:
+            length = torch.minimum(length, (block != NO_DRAFT).sum(1))
+        slots = torch.arange(block.size(1) + 1, device=last.device)
+        used = torch.minimum(slots, length.unsqueeze(1))  # (R, W)
+        shown = torch.cat([last.unsqueeze(1), block], dim=1).gather(1, used)
+        return WindowSlots(shown, base + used, length)
+
+    def end(
+        self, board: Board, rows: Rows, asked: WindowSlots, logits: Tensor, features: Tensor | None
+    ) -> None:
+        """Writes to the board what an iteration has come to.
+
+        Args:
+            board, rows, asked: of :meth:`begin`.
+            logits: (R W, V) fp32 of the verifier, changed in place.
+            features: (R W, C) that the drafter will read; None: it reads none.
+        """
+        shown, outputs, length = asked
+        log_probs = logits.log_softmax(-1)
+        self.apply_rules(board, rows, logits, outputs, shown)
+        if length is None:
+            emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
+            checked = kept = None
+        else:
+            emitted, stood, kept = self._take(logits, shown, length)
+            checked = length, stood
+            if features is not None:
+                self._remember(board, rows, features, stood)
+        scores = self.rules.scores_on_device(log_probs, emitted, outputs, rows.end)
+        self.commit(board, rows, emitted, kept, scores, checked)
+
+    def apply_rules(
+        self, board: Board, rows: Rows, logits: Tensor, outputs: Tensor, shown: Tensor | None
+    ) -> None:
+        """Hides in the logits (R W, V) what must not follow what is shown (R, W) at ``outputs`` (R, W)."""
+        written = None
+        if self.rules.no_repeat_ngram_size and shown is not None:
+            written = board.tokens.index_select(0, rows.owners).scatter_(1, outputs, shown)
+        forced = board.forced(rows.owners, outputs)
+        self.rules.apply_on_device(logits, outputs, rows, written, forced)
+
+    def _take(self, logits: Tensor, shown: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What each position emits (R, W), how many drafted tokens are accepted (R,), and what of the emitted
+        counts (R, W): up to the correction token, and to ``</s>``."""
+        slots = torch.arange(shown.size(1), device=shown.device)
+        choices = first_largest(logits)
+        beyond = slots >= length.unsqueeze(1)
+        drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
+        accepted = self.accept(logits, choices, drafted.flatten()).view_as(shown)
+        emitted = torch.where(accepted, drafted, choices.view_as(shown))
+        stood = accepted.long().cumprod(1).sum(1)
+        ends = (emitted == self.rules.eos).long()
+        return emitted, stood, (slots <= stood.unsqueeze(1)) & (ends.cumsum(1) == ends)
+
+    def _remember(self, board: Board, rows: Rows, features: Tensor, stood: Tensor) -> None:
+        """Keeps of the features (R W, C) those of each row's last token, (R, C)."""
+        features = features.view(len(rows.owners), -1, board.features.size(1))
+        places = torch.arange(len(rows.owners), device=stood.device)
+        board.features.index_copy_(0, rows.owners, features[places, stood])
+
+    def commit(
+        self,
+        board: Board,
+        rows: Rows,
+        emitted: Tensor,
+        kept: Tensor | None,
+        scores: Tensor,
+        checked: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """As :meth:`Board.commit`; ``kept`` is of rows that go on, None for all of them."""
+        goes_on = ~rows.ended.unsqueeze(1)
+        kept = goes_on if kept is None else kept & goes_on
+        ended = (kept & (emitted == self.rules.eos)).any(1)
+        board.commit(rows, emitted, kept, scores, checked, ended)

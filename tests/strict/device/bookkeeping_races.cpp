@@ -1,0 +1,100 @@
+// Blocks of four threads against blocks of one: the same memory afterwards. With -fsanitize=thread an access that no
+// __syncthreads orders ends the program, with -fsanitize=address one outside the memory that is given.
+
+#include <stdio.h>
+
+#include <random>
+
+#include "bookkeeping.cpp"
+
+static std::mt19937 chance;
+
+static Int below(Int count) { return static_cast<Int>(chance() % static_cast<unsigned>(count)); }
+
+static std::vector<Int> numbers_below(Int size, Int count) {
+    std::vector<Int> made(static_cast<size_t>(size));
+    for (Int& one : made) one = below(count);
+    return made;
+}
+
+constexpr Int SENTENCES = 3, ROWS = 4, WIDTH = 5, ROOM = 24, TYPES = 37, PLACES = 19, CHANNELS = 6, PREFIX = 2;
+
+// All that the kernels read and write, of a fourth row that is no sentence too.
+struct Memory {
+    std::vector<Int> numbers, tokens, owners, block, shown, outputs, length, texts, runs, stands, forced, chosen, accepted;
+    std::vector<Int> emitted, drafted, stood, flags;
+    std::vector<float> logits, said, scores;
+    std::vector<unsigned short> features, kept;
+
+    bool operator==(const Memory& other) const {
+        return numbers == other.numbers && tokens == other.tokens && block == other.block && shown == other.shown &&
+               outputs == other.outputs && length == other.length && runs == other.runs && stands == other.stands &&
+               emitted == other.emitted && drafted == other.drafted && stood == other.stood && flags == other.flags &&
+               kept == other.kept;
+    }
+};
+
+static Memory random_memory() {
+    Memory memory;
+    const size_t rows = ROWS, width = WIDTH;
+    memory.numbers.assign((SENTENCES + 1) * COLUMNS, 0);
+    for (Int row = 0; row <= SENTENCES; ++row) {
+        Int* own = &memory.numbers[static_cast<size_t>(row * COLUMNS)];
+        own[ENDED] = row == SENTENCES || below(5) == 0;
+        own[POSITION] = row == SENTENCES ? 0 : 1 + below(9);
+        own[BEFORE] = own[POSITION] - (own[ENDED] ? 0 : below(least(own[POSITION], WIDTH) + 1));
+        own[ROUNDS] = below(3);
+        own[END] = 14;
+    }
+    memory.tokens = numbers_below((SENTENCES + 1) * ROOM, 3);
+    memory.owners = {2, 0, SENTENCES, 1};
+    memory.block.assign(rows * (width - 1), 0);
+    memory.texts = numbers_below((SENTENCES + 1) * (PLACES + 1), 3);
+    for (Int row = 0; row <= SENTENCES; ++row) memory.texts[static_cast<size_t>(row * (PLACES + 1) + PLACES)] = NO_DRAFT;
+    memory.runs = numbers_below((SENTENCES + 1) * PLACES, 3);
+    memory.stands = numbers_below((SENTENCES + 1) * 4, 2);
+    memory.forced.assign((SENTENCES + 1) * (PREFIX + 1), 1);
+    for (auto* one : {&memory.shown, &memory.outputs, &memory.chosen, &memory.accepted}) one->assign(rows * width, 0);
+    for (auto* one : {&memory.length, &memory.flags}) one->assign(rows, 0);
+    for (auto* one : {&memory.emitted, &memory.drafted, &memory.stood}) one->assign((SENTENCES + 1) * ROOM, 0);
+    memory.logits.resize(rows * width * TYPES);
+    for (float& one : memory.logits) one = static_cast<float>(below(7));
+    memory.said.assign(rows * width, 0);
+    memory.scores.assign((SENTENCES + 1) * ROOM, 0);
+    memory.features.assign(rows * width * CHANNELS, 0);
+    for (auto& one : memory.features) one = static_cast<unsigned short>(below(999));
+    memory.kept.assign((SENTENCES + 1) * CHANNELS, 0);
+    return memory;
+}
+
+static void iterate(Memory& m, Int width, Int match, Int threads) {
+    const CopyBlock copy{ROWS, WIDTH - 1, ROOM, PLACES, SENTENCES, match, m.numbers.data(), m.tokens.data(), m.owners.data(),
+                         m.texts.data(), m.runs.data(), m.stands.data(), m.block.data()};
+    if (width > 1) run_copy_block(&copy, ROWS, threads);
+    const Begin first{ROWS, width, ROOM, 1, 0, m.numbers.data(), m.tokens.data(), m.owners.data(), m.block.data(),
+                      m.shown.data(), m.outputs.data(), m.length.data()};
+    run_begin(&first, ROWS, threads);
+    const Judgement last{ROWS * width, width, ROOM, TYPES, PREFIX, 1, 3, 2, 0.5, 0, 3, 1.0, m.owners.data(),
+                         m.forced.data(), m.logits.data(), m.shown.data(), m.outputs.data(),
+                         width > 1 ? m.length.data() : nullptr, m.chosen.data(), m.accepted.data(), m.said.data(),
+                         m.numbers.data(), m.tokens.data(), m.scores.data(), m.emitted.data(), m.drafted.data(),
+                         m.stood.data(), m.flags.data(), width > 1 ? m.features.data() : nullptr, m.kept.data(), CHANNELS};
+    run_judge(&last, ROWS * width, threads);
+    if (width > 1) run_commit(&last, ROWS, threads);
+}
+
+int main() {
+    for (unsigned seed = 0; seed < 40; ++seed) {
+        chance.seed(seed);
+        Memory one = random_memory(), four = one;
+        for (int iteration = 0; iteration < 2; ++iteration) {
+            iterate(one, seed % 2 ? WIDTH : 1, seed / 2 % 4, 1);
+            iterate(four, seed % 2 ? WIDTH : 1, seed / 2 % 4, 4);
+        }
+        if (!(one == four)) {
+            printf("seed %u: four threads wrote something else\n", seed);
+            return 1;
+        }
+    }
+    return 0;
+}
