@@ -10,7 +10,7 @@ from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.board import ENDED, Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
-from fairseq_aggdec.search.judge.on_device import WindowSlots, Bookkeeping
+from fairseq_aggdec.search.judge.on_device import Bookkeeping, WindowSlots
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into
