@@ -1,0 +1,24 @@
+"""The fused kernels of a GPU, compiled as C++, with random sentences, rules, drafts and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.fuzz import budget
+from tests.strict.device.bookkeeping import fused_kernels
+from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies
+
+
+@pytest.mark.parametrize("compare", [compare_an_iteration, compare_copies])
+def test_random_cases(compare: Callable[[int], None]) -> None:
+    with fused_kernels(), torch.inference_mode():
+        for seed in budget.seeds(0.5):
+            try:
+                compare(seed)
+            except Exception as error:
+                name = f"{compare.__name__}]'"
+                test = f"'tests/fuzz/test_gpu_kernels.py::test_random_cases[{name}"
+                raise AssertionError(budget.again(test, seed)) from error
