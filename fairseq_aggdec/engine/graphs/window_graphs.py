@@ -22,11 +22,14 @@ from fairseq_aggdec.windows.transfer import send_into
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+# Few rows wait for the weights, so that rows which are too many cost nothing; many wait for the arithmetic.
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 WIDTHS = (1, 2, 4, 8, 12, 16, 32, 64)
 SHORTEST = WORD  # keys of the smallest cache or source; sizes double from here
 # A size is captured when it is met for this time: a size that is met once would cost more than it saves.
 CAPTURED_AT = 2
+# How much more memory than the batch needs is kept so that batches of other sizes find their graphs.
+SPARE = 4
 
 
 class KeysValues(NamedTuple):
@@ -58,6 +61,11 @@ class GridSize(NamedTuple):
     end: int
     sources: int
     tree: bool = False
+
+    @property
+    def places(self) -> int:
+        """Keys of all rows."""
+        return self.rows * (self.end + self.sources)
 
 
 # What is read at each position, tokens (N,) or vectors (N, C), the window and its keys -> features (N, C).
@@ -194,7 +202,8 @@ class WindowGraphs:
         if rows > ROWS[-1]:
             return KeysValues(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
         self.longest = max(self.longest, capacity)
-        self.batch = GridSize(grid_rows(rows), 0, grid_end(self.longest), grid_end(length))
+        end = min(grid_end(self.longest), SPARE * grid_end(capacity))
+        self.batch = GridSize(grid_rows(rows), 0, end, grid_end(length))
         room = self._room(layers, width, kv[0])
         whole, part = room.part(self.batch), room.part(GridSize(rows, 0, self.batch.end, length))
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
@@ -210,14 +219,17 @@ class WindowGraphs:
 
     def _room(self, layers: int, width: int, like: Tensor) -> Room:
         assert self.batch is not None
+        wanted = self.batch
         if self.room is not None:
             rows, _, end, sources, _ = map(max, self.room.size, self.batch)
-            wanted = GridSize(rows, 0, end, sources)
-            if wanted == self.room.size:
+            both = GridSize(rows, 0, end, sources)
+            if both == self.room.size:
                 return self.room
-        else:
-            wanted = self.batch
+            # Many short sentences and few long ones: room for many long ones may be more than there is.
+            if both.places <= SPARE * max(self.room.size.places, self.batch.places):
+                wanted = both
         self.forget()
+        self.room = None  # its memory is free for the new one
         self.room = Room(layers, width, wanted, like)
         return self.room
 
