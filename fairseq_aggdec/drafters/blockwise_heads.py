@@ -44,6 +44,10 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         """Looks at the weights now instead of with the first batch."""
         self._check(verifier.members[0])
 
+    def release(self) -> None:
+        super().release()
+        self.checked = None
+
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
         self.start_account(state)

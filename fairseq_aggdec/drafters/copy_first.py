@@ -48,6 +48,10 @@ class CopyFirst(Drafter):
         self.copy.prepare(verifier)
         self.other.prepare(verifier)
 
+    def release(self) -> None:
+        self.copy.release()
+        self.other.release()
+
     def forget(self) -> None:
         self.copy.forget()
         self.other.forget()

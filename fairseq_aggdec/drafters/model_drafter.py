@@ -13,6 +13,7 @@ from fairseq_aggdec.budget.call_cost import IterationClock
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower
+from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.drafter import DeviceDrafter
@@ -38,6 +39,7 @@ class ModelDrafter(DeviceDrafter):
 
     chain: FastChain | None = None
     proposer: Proposer | None = None
+    laid_out: Any = None  # the weights with which the chain was made
 
     def __init__(
         self,
@@ -48,6 +50,9 @@ class ModelDrafter(DeviceDrafter):
         self.account, self.proposing = account, proposing
         self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
         self.clock = IterationClock()
+
+    def release(self) -> None:
+        self.chain = self.proposer = self.laid_out = None
 
     def start_account(self, state: DecodeState) -> None:
         """Takes up a batch."""
@@ -75,8 +80,12 @@ class ModelDrafter(DeviceDrafter):
             precision: how the chain computes.
             packed: the decoder's weights, None where they cannot be packed.
         """
-        self.chain = None if decoder.chain is None else FastChain(decoder, precision)
-        self.proposer = None
+        chain = None if decoder.chain is None else FastChain(decoder, precision)
+        # Captured steps read the old chain where the decoder is the old one, with new numbers.
+        same = packed is not None and packed is self.laid_out
+        if not (same and self.chain is not None and renew(self.chain, chain)):
+            self.chain = chain
+        self.proposer, self.laid_out = None, packed
         if packed is not None:
             vocabulary = packed.draft_projection(self.proposing)
             self.proposer = proposer(decoder, vocabulary, self.chain)

@@ -70,7 +70,7 @@ class NarDrafter(ModelDrafter):
         self.model = model
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
-        self.watch: ModelWatch | None = None
+        self.release()
         self.verifier_model: Any = None
         self.broken, self.doubt = False, Doubt()
         self.finite: Told | None = None
@@ -93,6 +93,12 @@ class NarDrafter(ModelDrafter):
         beside = state.device.type == "cuda" and self.starts_beside and self.readable
         if beside and self.account.plan(len(state.rows)):
             self._begin()
+
+    def release(self) -> None:
+        self.watch: ModelWatch | None = None
+        self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
+        self.slots: Slots = LayerSlots(self.model)
+        super().release()
 
     @property
     def watches(self) -> Sequence[Watch]:
@@ -266,16 +272,18 @@ class NarDrafter(ModelDrafter):
         """Makes the fast forms of the parts, anew when the parameters have changed."""
         if self.watch is not None and not self.watch.changed():
             return
-        model = self.model
+        in_place = self.watch is not None and self.watch.in_place
+        model, old = self.model, self.slots
         # A frozen encoder does not change but with the decoder, when the model is moved.
         parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
         watch = ModelWatch(parts, [model])
-        self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
-        self.slots: Slots = LayerSlots(model)
+        self.encoder, self.slots = None, LayerSlots(model)
         packed = None
         if decoder_gap(model.decoder) is None:
-            self.slots = CachedSlots(model, self.precision)
-            packed = self.slots.reader.packed
+            slots = CachedSlots(model, self.precision)
+            if in_place and isinstance(old, CachedSlots) and old.reader.renew(slots.reader):
+                slots = old
+            self.slots, packed = slots, slots.reader.packed
         self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
         if weight := broken_weight(model):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import needs_mask
 from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.int8 import linear
@@ -57,6 +58,17 @@ class CachedDecoder:
             self.embedding.replaced = self.graphs.forget
         self.cache = KVCache(self.graphs, self.compiled)
         self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
+
+    def renew(self, other: "CachedDecoder") -> bool:
+        """Takes over the numbers of another one, made of the same model since its weights changed in place: captured
+        steps stay good. Returns whether that was possible."""
+        packed, new = self.packed, other.packed
+        new.draft_projection(packed.proposing)
+        if packed.embedding.table is not None:
+            new.embedding.positions(len(packed.embedding.table))
+        if self.heads is not None:
+            self.heads.layers = None  # made anew when they are asked
+        return renew([packed, self.heads], [new, other.heads])
 
     def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
         """Forgets all rows and takes up a new batch.

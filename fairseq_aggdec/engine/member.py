@@ -69,6 +69,7 @@ class Member:
     def refresh(self) -> None:
         if self.watch is not None and not self.watch.changed():
             return
+        in_place = self.watch is not None and self.watch.in_place
         self._look()
         model, precision = self.model, self.precision
         if precision.int8:
@@ -83,15 +84,21 @@ class Member:
         self.encoder = (
             FastEncoder(model.encoder, precision) if fast_encoder else StockEncoder(model.encoder)
         )
-        self.decoder = (
-            CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
-        )
+        decoder = CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
+        if not (in_place and _renewed(vars(self).get("decoder"), decoder)):
+            self.decoder = decoder
         self.watch = watch
 
     def forget(self) -> None:
         """Has the fast forms made anew before the next batch, whatever has changed."""
         if self.watch is not None:
             self.watch.answer(True)
+
+    def release(self) -> None:
+        """Gives back the memory of the fast forms and of what they keep; the next batch makes them anew."""
+        self.watch = None
+        for name in ("encoder", "decoder", "encoder_out"):
+            vars(self).pop(name, None)
 
     def start(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         self.refresh()
@@ -111,6 +118,12 @@ class Member:
             self.unsure = False
             if doubt := self.decoder.doubt():
                 self.left = f"{self.decoder_gap}, {doubt}"
+
+
+def _renewed(old: Any, new: Any) -> bool:
+    """Whether captured graphs read a decoder, which has the numbers of a newer one now."""
+    graphed = isinstance(old, CachedDecoder) and old.graphs is not None
+    return graphed and isinstance(new, CachedDecoder) and old.renew(new)
 
 
 def _check_int8(model: nn.Module) -> None:

@@ -51,6 +51,9 @@ class Drafter:
     def forget(self) -> None:
         """Forgets what was learned from earlier batches, except measured times."""
 
+    def release(self) -> None:
+        """Gives back memory that is kept from batch to batch; what was learned stays."""
+
     def always(self) -> AbstractContextManager[None]:
         """Drafts in every iteration meanwhile, and learns nothing but times; used while it warms up."""
         return nullcontext()
@@ -94,6 +97,9 @@ class DrafterAround(Drafter):
 
     def forget(self) -> None:
         self.drafter.forget()
+
+    def release(self) -> None:
+        self.drafter.release()
 
     def always(self) -> AbstractContextManager[None]:
         return self.drafter.always()

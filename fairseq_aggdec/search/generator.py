@@ -122,6 +122,18 @@ class CachedGenerator(SequenceGenerator):
         """Forgets what was learned about drafts: what follows depends on nothing before it (but measured times)."""
 
     @exclusive
+    def release(self) -> None:
+        """Gives back memory that is kept from batch to batch: fast forms, keys and values, captured graphs.
+
+        What was learned about drafts stays; the next batch makes everything anew.
+        """
+        self._release()
+
+    def _release(self) -> None:
+        for member in self.verifier.members:
+            member.release()
+
+    @exclusive
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
@@ -270,6 +282,11 @@ class DraftAndVerifyGenerator(CachedGenerator):
                     drafter.start(sample, self.verifier, state)
             self._search_on_host(state, drafter, Counters())
             self._hypotheses(state)
+
+    def _release(self) -> None:
+        super()._release()
+        self.drafter.release()
+        self.device_loop = None
 
     def forget(self) -> None:
         self.drafter.forget()

@@ -25,6 +25,7 @@ class Hooks(CheckedModels):
     Attributes:
         counters: of everything that this task's generators decoded.
         learning: the task trains or validates.
+        validated: since the last update.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -34,7 +35,7 @@ class Hooks(CheckedModels):
     def begin(self) -> None:
         """What the constructor does beside fairseq's."""
         self.counters = Counters()
-        self.summary_at_exit = self.learning = False
+        self.summary_at_exit = self.learning = self.validated = False
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         """fairseq's; sets are named whose files are empty or damaged, and those in parts that are taken -1 times."""
@@ -74,11 +75,23 @@ class Hooks(CheckedModels):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """fairseq's, with ``--amp`` on CPU too: products in bfloat16, weights and sums in fp32."""
+        """fairseq's, with ``--amp`` on CPU too: products in bfloat16, weights and sums in fp32.
+
+        What validation has kept for its next batch is given back first.
+        """
+        if self.validated:
+            self.validated = False
+            self._release()
         with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(optimizer, AMPOptimizer)):
             return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
 
+    def _release(self) -> None:
+        release = getattr(getattr(self, "sequence_generator", None), "release", None)
+        if release is not None:
+            release()
+
     def valid_step(self, sample: Any, model: Any, criterion: Any, **more: Any) -> Any:
+        self.validated = True
         tokens, iterations = self.counters.tokens, self.counters.iterations
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, **more)
         if self.counters.iterations > iterations:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from fairseq.tasks.translation import TranslationTask
+from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import StockEncoder
@@ -249,23 +253,74 @@ def test_long_drafts_of_which_most_stand(gpu: torch.device, tmp_path: Path) -> N
         assert_equal(ready.decode(sample, None), reference, gpu)
 
 
-def test_weights_that_moved_are_captured_anew(gpu: torch.device, tmp_path: Path) -> None:
-    case = BY_NAME["greedy"]
-    models, _ = device_cases.random_models(case, SIZES)
+CHANGING = [
+    *("greedy", "gad", "gad, next, chain, causal", "nar, chain", "blockwise, dense"),
+    *("blockwise, per head", "beam 3", "no repeated n-grams, gad"),
+]
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["in place", "moved"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_weights_that_change(name: str, moved: bool, gpu: torch.device, tmp_path: Path) -> None:
+    """In place, as an optimiser writes them, they leave the graphs as they are; in other memory they do not."""
+    case = BY_NAME[name]
+    models, drafter = device_cases.random_models(case, SIZES)
     sample = device_cases.batch(1, 3)
-    ready = device_cases.prepared(case, models, None, tmp_path, gpu)
+    ready = device_cases.prepared(case, models, drafter, tmp_path, gpu)
+    parts = [*zip(models, ready.models, strict=True)]
+    if drafter is not None:
+        parts.append((drafter, ready.generator.drafter.model))
     told = []
-    for _ in range(2):
-        (wanted,) = device_cases.expected(case, models, None, tmp_path, [sample])
+    for turn in range(2):
+        (wanted,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
         before = made.graphs
-        found = ready.decode(sample, None)
-        assert_equal(found, wanted, gpu)
-        assert made.graphs > before
+        for _ in range(4):
+            found = ready.decode(sample, None)
+            assert_equal(found, wanted, gpu)
+            if turn and not moved:
+                assert made.graphs == before
+        assert (turn and not moved) or made.graphs > before
         told.append([ranked[0]["tokens"].tolist() for ranked in found])
-        for theirs, own in zip(models[0].parameters(), ready.models[0].parameters(), strict=True):
-            theirs.data.mul_(-1.3)  # in place: its address stays
-            own.data.mul_(-1.3)
+        for theirs, own in parts:
+            for one, other in zip(theirs.parameters(), own.parameters(), strict=True):
+                one.data.mul_(-1.3)
+                other.data.mul_(-1.3)
+            if moved:
+                move(own)
     assert told[0] != told[1]
+
+
+def move(model: Any) -> None:
+    """Puts all parameters into other memory; what was tied stays tied."""
+    anew: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for key, weight in module._parameters.items():
+            if weight is not None:
+                copied = nn.Parameter(weight.detach().clone())
+                module._parameters[key] = anew.setdefault(id(weight), copied)
+
+
+@pytest.mark.parametrize("name", ["greedy", "gad", "blockwise, dense", "iad, unique", "beam 3"])
+def test_memory_is_given_back(name: str, gpu: torch.device, tmp_path: Path) -> None:
+    """After a validation, when training goes on; the next one makes everything anew."""
+    case = BY_NAME[name]
+    models, drafter = device_cases.random_models(case, SIZES)
+    sample = device_cases.batch(1, 3)
+    (wanted,) = device_cases.expected(case, models, drafter, tmp_path, [sample])
+    ready = device_cases.prepared(case, models, drafter, tmp_path, gpu)
+    for _ in range(2):
+        before = made.graphs
+        for _ in range(3):
+            assert_equal(ready.decode(sample, None), wanted, gpu)
+        assert made.graphs > before
+        kept = ready.generator.verifier.members[0].decoder.graphs
+        room = weakref.ref(kept.room)
+        del kept
+        ready.task.sequence_generator, ready.task.validated = ready.generator, True
+        with mock.patch.object(TranslationTask, "train_step"):
+            ready.task.train_step(None, None, None, None)
+        gc.collect()
+        assert room() is None
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad", "gad"])

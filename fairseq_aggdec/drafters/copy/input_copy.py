@@ -56,6 +56,9 @@ class CopyDrafter(DeviceDrafter):
         """Drafts trees of this size from now on; None: copies only."""
         self.trees = None if budget is None else CopyTrees(budget, self.eos)
 
+    def release(self) -> None:
+        self.on_device = None
+
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
         self.account = self.new_account()

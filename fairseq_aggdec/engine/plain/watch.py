@@ -363,6 +363,12 @@ class ModelWatch:
             *map(_version, self.counting),
         ]
 
+    @property
+    def in_place(self) -> bool:
+        """Whether nothing but numbers can have changed: every tensor stands where it stood."""
+        places = 2 * len(self.tensors)
+        return not self.structure.changed() and self._now()[:places] == self.before[:places]
+
     def _moved(self) -> bool:
         return self.structure.changed() or self._now() != self.before
 

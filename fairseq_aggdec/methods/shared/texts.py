@@ -45,6 +45,10 @@ class WriterDrafter(CopyDrafter):
         """Packs the weights of the writer now instead of before the first draft."""
         self.generator.prepare()
 
+    def release(self) -> None:
+        super().release()
+        self.generator.release()
+
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         follow(self.model, verifier)
         super().start(sample, verifier, state)
