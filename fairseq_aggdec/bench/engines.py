@@ -33,24 +33,37 @@ OWN_BATCH = 32
 ENDINGS = {"": (1, 0), "-beam5": (5, 0), "-own": (1, OWN_BATCH)}
 CTRANSLATE2 = {
     f"ct2-{kind}{ending}": CTranslate2(kind, *how)
-    for kind, (ending, how) in itertools.product(("float32", "bfloat16", "int8"), ENDINGS.items())
+    for kind, (ending, how) in itertools.product(
+        ("float32", "float16", "bfloat16", "int8"), ENDINGS.items()
+    )
 }
 ASSISTED = "hf-assistant"
 ONNX = {"onnx": 1, "onnx-beam5": 5}
-HUGGING_FACE = {"hf": 1, "hf-bf16": 1, "hf-beam5": 5, ASSISTED: 1, **ONNX}  # beam
+HALF = {"-bf16": torch.bfloat16, "-fp16": torch.float16}
+HUGGING_FACE = {
+    **{f"hf{beam}{half}": 5 if beam else 1 for beam in ("", "-beam5") for half in ("", *HALF)},
+    ASSISTED: 1,
+    **ONNX,
+}  # beam
 LABELS = {
     **{
         name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
         + (f", its own batches of {found.rows}" if found.rows else "")
         for name, found in CTRANSLATE2.items()
     },
-    "hf": "Hugging Face transformers, greedy",
-    "hf-bf16": "Hugging Face transformers, greedy, bf16",
-    "hf-beam5": "Hugging Face transformers, beam 5",
+    **{
+        name: f"Hugging Face transformers, {'beam 5' if beam > 1 else 'greedy'}"
+        + "".join(f", {half[1:]}" for half in HALF if name.endswith(half))
+        for name, beam in HUGGING_FACE.items()
+        if name not in ONNX
+    },
     ASSISTED: "Hugging Face transformers, greedy, with an assistant",
     "onnx": "ONNX Runtime, greedy",
     "onnx-beam5": "ONNX Runtime, beam 5",
 }
+
+
+NEED_A_GPU = {name for name in LABELS if name.endswith("-fp16") or name.startswith("ct2-float16")}
 
 
 # Generation options that every engine here is told; "--beam" is in the name of a system.
@@ -74,6 +87,12 @@ def refuse_untold(name: str, session: Session, beam: int) -> None:
         if not option.startswith("_") and given[option] != getattr(unset, option):
             shown = "--" + option.replace("_", "-")
             raise SystemExit(f"error: {name} is not told {shown}, and would decode without it")
+
+
+def refuse_half_on_cpu(name: str, session: Session) -> None:
+    """Ends with a sentence about a system of half precision that no engine has on a CPU."""
+    if name in NEED_A_GPU and not session.cuda:
+        raise SystemExit(f"error: --systems {name} needs a GPU")
 
 
 def only(sample: Mapping[str, Any]) -> int:
@@ -100,6 +119,7 @@ def ctranslate2_system(
         ) from error
     task, engine = session.task, CTRANSLATE2[name]
     refuse_untold(name, session, engine.beam)
+    refuse_half_on_cpu(name, session)
     one_thread = engine.compute_type == "int8" and not alone
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
         checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
@@ -149,24 +169,30 @@ def hugging_face_system(name: str, session: Session) -> System:
     """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
     (model,) = one_model(session, "Hugging Face transformers decodes")
     refuse_untold(name, session, HUGGING_FACE[name])
+    refuse_half_on_cpu(name, session)
     smaller = assistant_of(session, model) if name == ASSISTED else None
     dictionary, assistant = session.task.target_dictionary, None
     try:
-        made = hugging_face.exported(model.float().cpu(), dictionary)
+        made = hugging_face.exported(model, dictionary)
         if smaller is not None:
-            assistant = hugging_face.exported(smaller.float(), dictionary)
+            assistant = hugging_face.exported(smaller, dictionary)
         if name in ONNX:
             made = hugging_face.in_onnx(made)
     except ImportError as error:
         modules = ["transformers", *(["optimum"] if name in ONNX else [])]
         needed = "Optimum with ONNX Runtime" if name in ONNX else "transformers"
         raise SystemExit(f"error: {name} needs {needed}: {installing.advice(*modules)}") from error
-    if name.endswith("-bf16"):
-        made.bfloat16()
+    device = torch.device("cuda" if session.cuda and name not in ONNX else "cpu")
+    for ending, dtype in HALF.items():
+        if name.endswith(ending):
+            made.to(dtype)
+    for one in (made, assistant):
+        if one is not None and name not in ONNX:
+            one.to(device)
     generation = session.cfg.generation
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
-        tokens = sample["net_input"]["src_tokens"]
+        tokens = sample["net_input"]["src_tokens"].to(device)
         limit = int(generation.max_len_a * tokens.size(1) + generation.max_len_b)
         limit = min(limit, model.max_decoder_positions() - 1)
         if assistant is not None and len(tokens) > 1:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory, grid_end, grid_rows
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.drafter import Drafter, DrafterAround, EmptyDrafter
+from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
+from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, DrafterAround, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.windows.transfer import Watch, send_into
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
@@ -76,18 +80,25 @@ class RecordingDrafter(DrafterAround):
         super().observe(verdict, state)
 
 
-class ReplayDrafter(Drafter):
+class ReplayDrafter(DeviceDrafter):
     """Forces the recorded draft lengths and bifurcations on another model, whose output is known.
 
     Of each draft so many tokens are right as stood in the recording, the next one is wrong. The output is not
-    touched: it stays the model's own, and a verifier that accepted anything else would give another one.
+    touched: it stays the model's own, and a verifier that accepted anything else would give another one. On a GPU the
+    drafts of a batch are a table on the device, so that the loop there is replayed too.
 
     Args:
         records: sentence -> recording.
         outputs: sentence -> the model's greedy output, ``</s>`` included, as long as the recorded one.
         wrong: two tokens that are not special; one of them differs from any right token.
         pace: drafts as well, and what it drafts is thrown away: a replay takes its time.
+
+    Attributes:
+        table: (S + 1, T, K) int64, the draft behind each position of each sentence, ``NO_DRAFT`` where there is none.
+        generation, sources: see :class:`~fairseq_aggdec.engine.graphs.window_graphs.GraphMemory`.
     """
+
+    ragged = True
 
     def __init__(
         self,
@@ -98,6 +109,30 @@ class ReplayDrafter(Drafter):
     ):
         self.records, self.outputs, self.wrong = records, outputs, wrong
         self.pace = pace or EmptyDrafter()
+        self.needs_cached_decoder = self.pace.needs_cached_decoder
+        self.starts_beside = self.pace.starts_beside
+        self.longest = max(
+            (len(i.drafted) for r in records.values() for i in r.iterations), default=0
+        )
+        self.table, self.generation = torch.empty(0, 0, 0, dtype=torch.long), 0
+
+    @property
+    def reads_features(self) -> bool:  # type: ignore[override]
+        return isinstance(self.pace, DeviceDrafter) and self.pace.reads_features
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return self.pace.watches
+
+    @property
+    def sources(self) -> int:
+        return self.table.size(1)
+
+    def reads(self, sample: Mapping) -> Sequence[Tensor]:
+        return self.pace.reads(sample)
+
+    def prepare(self, verifier: Verifier) -> None:
+        self.pace.prepare(verifier)
 
     def at_the_pace_of(self, drafter: Drafter) -> ReplayDrafter:
         return ReplayDrafter(self.records, self.outputs, self.wrong, drafter)
@@ -122,6 +157,49 @@ class ReplayDrafter(Drafter):
             expected = self.outputs[sentence][position + offset : position + offset + 1]
             draft.append(self.wrong[list(expected) == [self.wrong[0]]])
         return draft
+
+    def start_on_device(self, state: DecodeState) -> int | None:
+        if not isinstance(self.pace, DeviceDrafter):
+            return None
+        size = self.pace.start_on_device(state)
+        if isinstance(self.pace, EmptyDrafter):
+            size = self.longest
+        if size:
+            self._fill(state, size)
+        return size
+
+    def _fill(self, state: DecodeState, size: int) -> None:
+        """Writes the drafts of a batch to the table; a captured graph reads it where it is."""
+        recorded = [self.records[sentence].iterations for sentence in self.sentences]
+        positions = grid_end(max(sum(len(i.emitted) for i in rounds) for rounds in recorded) + 1)
+        room = grid_rows(len(recorded)) + 1, positions, size
+        if any(a > b for a, b in zip(room, self.table.shape, strict=True)):
+            larger = [max(pair) for pair in zip(room, self.table.shape, strict=True)]
+            self.table = torch.empty(larger, dtype=torch.long, device=state.device)
+            self.generation += 1
+        drafts = torch.full(tuple(self.table.shape), NO_DRAFT)
+        for place, (sentence, rounds) in enumerate(zip(self.sentences, recorded, strict=True)):
+            position = 0
+            for number, iteration in enumerate(rounds):
+                draft = self._draft(sentence, number)[:size]
+                drafts[place, position, : len(draft)] = torch.tensor(draft, dtype=torch.long)
+                position += len(iteration.emitted)
+        send_into(self.table, drafts)
+
+    def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
+        assert isinstance(self.pace, DeviceDrafter)
+        return [*self.pace.reserve(shape), self]
+
+    def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+        assert isinstance(self.pace, DeviceDrafter)
+        self.pace.block(board, owners, rows, shape)
+        places, positions = (size - 1 for size in self.table.shape[:2])
+        own, base = owners.clamp(max=places), rows.base.clamp(max=positions)
+        return self.table[own, base, : shape.width - 1]
+
+    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
+        assert isinstance(self.pace, DeviceDrafter)
+        self.pace.iteration_ended(rows, slots, seconds)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.pace.observe(replace(verdict, whole=False), state)

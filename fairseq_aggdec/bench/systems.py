@@ -15,6 +15,7 @@ from fairseq_aggdec.bench.recording_drafters import RecordingDrafter, ReplayDraf
 from fairseq_aggdec.bench.replay import force_length
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
+from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.generator import drafter_of
 
@@ -89,9 +90,10 @@ def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
     """
     ours = [*OURS, *more]
     precise = [name + ending for name in ours for ending in ("", *PRECISIONS)]
+    apart = {ASSISTED, *engines.NEED_A_GPU}
     groups = GROUPS | {
         "ours": tuple(ours),
-        "all": (*GROUPS["stock"], *precise, *(n for n in engines.LABELS if n != ASSISTED)),
+        "all": (*GROUPS["stock"], *precise, *(n for n in engines.LABELS if n not in apart)),
     }
     found = [name for word in names for name in word.split(",") if name]
     return list(dict.fromkeys(x for name in found for x in groups.get(name, (name,))))
@@ -189,7 +191,8 @@ def build(
     if name.startswith("undrafted"):
         generator.ahead, generator.texts = False, None
     if drafter is not None and decoding == name != "greedy":
-        drafts = isinstance(generator.drafter, (NarDrafter, BlockwiseHeadsDrafter))
+        kinds = (NarDrafter, BlockwiseHeadsDrafter, *((InputCopyDrafter,) if session.cuda else ()))
+        drafts = isinstance(generator.drafter, kinds)
         generator.drafter = drafter.at_the_pace_of(generator.drafter) if drafts else drafter
     return system
 

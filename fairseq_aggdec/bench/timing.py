@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
 
@@ -63,12 +64,14 @@ class Measurement:
         seconds: per batch, wall clock, the median over repeats.
         outputs: sentence -> tokens.
         mean_accepted: tokens per iteration, None where not counted.
+        captured: graphs that were captured while it was timed, which take much longer than they save.
     """
 
     name: str
     seconds: list[float] = field(default_factory=list)
     outputs: dict[int, list[int]] = field(default_factory=dict)
     mean_accepted: float | None = None
+    captured: int = 0
 
     @property
     def total(self) -> float:
@@ -132,7 +135,9 @@ def _take_turn(
 ) -> None:
     """Decodes some batches, adding the time of each to its list."""
     for sample, times in zip(batches, seconds, strict=True):
+        graphs = made.graphs
         taken, outputs = system.timed(sample)
+        result.captured += made.graphs - graphs
         times.append(taken)
         result.outputs |= dict(zip(sample["id"].tolist(), outputs, strict=True))
 

@@ -1,4 +1,4 @@
-"""What stages of the check of a first GPU share: what is asked, models, a row for what failed."""
+"""What the stages of a session on a GPU share: what is asked, models, a row for what failed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import replay
+from fairseq_aggdec.records import machine
 from tests.strict.device.cases import Case
 from tests.strict.device.strict_device import DEVICE, strict_device
 
@@ -24,20 +25,30 @@ SHIPPED = ROOT / "checkpoints" / "ua_gec"
 PRECISIONS = {"fp32": [], "fp16": ["--fp16"], "bf16": ["--bf16"]}
 
 
+class Stage(NamedTuple):
+    """Gives rows of a table while it runs; ``weight`` is its share of the time that is left, beside those after it."""
+
+    rows: Callable[[Plan], Rows]
+    weight: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be asked.
 
     Attributes:
-        folder: for files that stages make.
+        folder: for files that stages make. out: for what is found.
         rehearse: everything tiny, without a GPU.
         data, paths: a data folder and checkpoints to be audited beside the shipped model.
+        end: when all stages must have ended, by ``time.monotonic``.
     """
 
     folder: Path
+    out: Path
     rehearse: bool = False
     data: str | None = None
     paths: tuple[str, ...] = ()
+    end: float = float("inf")
 
     def few(self, items: Sequence[Any], every: int = 9) -> list[Any]:
         """All of them, in a rehearsal one of so many."""
@@ -49,10 +60,6 @@ class Plan:
         for case in cases:
             first.setdefault(case.decoding, case)
         return list(first.values() if self.rehearse else cases)
-
-    @property
-    def batch_sizes(self) -> list[int]:
-        return [1, 4] if self.rehearse else [1, 8, 32, 128]
 
     def sentences(self, batch_size: int) -> int:
         """How many are timed in batches of a size."""
@@ -104,3 +111,13 @@ def shipped(folder: Path) -> list[str]:
         encoded = pieces.encode(lines, out_type=str)
         text.write_text("".join(" ".join(line) + "\n" for line in encoded), encoding="utf-8")
     return replay.data_arguments(data, SHIPPED / "checkpoint.pt")
+
+
+def versions(plan: Plan) -> Rows:
+    """Machine, driver and packages."""
+    yield {"what": "machine", "is": machine.sentence(machine.describe())}
+    yield {"what": "CUDA, cuDNN", "is": f"{torch.version.cuda}, {torch.backends.cudnn.version()}"}
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        yield {"what": "GPU memory, GiB", "is": f"{found.total_memory / 2**30:.0f}"}
+        yield {"what": "compute capability", "is": f"{found.major}.{found.minor}"}

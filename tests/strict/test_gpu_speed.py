@@ -1,0 +1,164 @@
+"""What a GPU is asked, rehearsed: every stage runs, one that fails does not end the others, no row is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scripts.recipes.gpu import run as gpu_run
+from scripts.recipes.gpu.plan import Plan, Row, Rows, Stage
+from scripts.recipes.gpu.run import BEGUN, CUT, DONE, PROFILES, ROWS
+from tests.strict.device.cases import CASES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rehearsed(folder: Path, profile: str) -> dict[str, Any]:
+    assert gpu_run.main(["--rehearse", "--out", str(folder), "--profile", profile]) == 0
+    found: dict[str, Any] = json.loads((folder / f"{profile}.json").read_text())["results"]
+    assert list(found) == list(PROFILES[profile])
+    assert {one["state"] for one in found.values()} == {DONE}
+    assert all(one["rows"] for one in found.values())
+    text = (folder / f"{profile}.md").read_text()
+    assert all(f"## {name}" in text for name in found)
+    return found
+
+
+def test_rehearsal_of_checks(device: torch.device, tmp_path: Path) -> None:
+    if device.type == "cuda":
+        pytest.skip("a rehearsal is for machines without a GPU")
+    found = rehearsed(tmp_path / "out", "checks")
+    methods = {case.decoding for case in CASES}
+    for stage in ("equality", "counts"):
+        named = {row.get("case", row.get("method")) for row in found[stage]["rows"]}
+        assert {case.decoding for case in CASES if case.name in named} == methods
+
+
+def test_rehearsal_of_speed(device: torch.device, tmp_path: Path) -> None:
+    if device.type == "cuda":
+        pytest.skip("a rehearsal is for machines without a GPU")
+    found = rehearsed(tmp_path / "out", "speed")
+    cells = found["base size, fp16"]["rows"]
+    assert {"ours, GAD", "ours, blockwise", "fairseq beam 5"} <= {row["system"] for row in cells}
+    ours = [row for row in cells if row["system"] in ("ours, IAD", "ours, GAD", "ours, blockwise")]
+    assert all(row["tokens / iteration"] > 3 for row in ours)  # drafts were replayed
+    assert [row["until"] for row in found["cold start"]["rows"]][-1] == "sentence 4 is written"
+    assert all(row["graphs, ms"] and row["no graphs, ms"] for row in found["graphs"]["rows"])
+
+
+def made_up(folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch, **stages: Any) -> Plan:
+    """A plan of a profile that has these stages only, each of the weight 1."""
+    made = {name: Stage(rows, 1) for name, rows in stages.items()}
+    monkeypatch.setattr(gpu_run, "PROFILES", {"made up": made})
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    return Plan(folder, folder, end=time.monotonic() + seconds)
+
+
+def test_a_stage_that_fails_or_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker, in this process; the clock is made up."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr(gpu_run.time, "monotonic", lambda: clock[0])
+
+    def fails(plan: Plan) -> Rows:
+        yield {"a": 1}
+        raise ValueError("no such kernel")
+
+    def endless(plan: Plan) -> Rows:
+        while True:
+            clock[0] += 10
+            yield {"b": 2}
+
+    def good(plan: Plan) -> Rows:
+        yield {"differ": 0}
+
+    plan = made_up(tmp_path, 100, monkeypatch, fails=fails, endless=endless, good=good)
+    gpu_run.work("made up", ["fails", "endless", "good"], plan)
+    found = gpu_run.read_rows(tmp_path)
+    assert found["fails"]["state"] == "failed: ValueError: no such kernel"
+    assert found["fails"]["rows"] == [{"a": 1}]
+    assert found["endless"]["state"] == CUT  # after half of what was left
+    assert len(found["endless"]["rows"]) == 6
+    assert found["good"]["state"] == DONE
+    clock[0] += 100
+    gpu_run.work("made up", ["good"], plan)
+    assert gpu_run.read_rows(tmp_path)["good"]["state"] == "not run: no time was left"
+
+
+def test_a_device_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker ends, for another process to go on with the rest."""
+
+    def breaks(plan: Plan) -> Rows:
+        yield {"a": 1}
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    plan = made_up(tmp_path, 100, monkeypatch, breaks=breaks, next=breaks)
+    with pytest.raises(SystemExit) as ended:
+        gpu_run.work("made up", ["breaks", "next"], plan)
+    assert ended.value.code == gpu_run.LOST
+    found = gpu_run.read_rows(tmp_path)
+    assert list(found) == ["breaks"] and found["breaks"]["state"].startswith("failed: RuntimeError")
+
+
+def test_a_worker_that_dies(tmp_path: Path) -> None:
+    """What it was at is said to have failed; a row that was cut in the middle is no row."""
+    with (tmp_path / ROWS).open("w") as file:
+        gpu_run.note(file, {"stage": "windows", "state": BEGUN, "until": 0.0})
+        gpu_run.note(file, {"stage": "windows", "row": {"a": 1}})
+        file.write('{"stage": "windows", "row": {"a"\n')
+    (tmp_path / gpu_run.LOG).write_text("first\nout of memory\n")
+    gpu_run.close(tmp_path, "windows", -9)
+    (found,) = gpu_run.read_rows(tmp_path).values()
+    assert found["state"] == "failed: the worker ended (-9): out of memory"
+    assert found["rows"] == [{"a": 1}]
+
+
+def test_what_is_a_fault() -> None:
+    rows: list[Row] = [{"differ": 0, "BUGs": 0}, {"differ": 2}, {"BUGs": 1}, {"error": "x"}]
+    assert gpu_run.faults({"rows": [*rows, {"ties": 3}]}) == 3
+    table = gpu_run.table([{"a": 1.5, "b": None}, {"c": 2e-6}])
+    assert table.splitlines() == [
+        "| a | b | c |",
+        "|---|---|---|",
+        "| 1.50 |  |  |",
+        "|  |  | 2.0e-06 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--wheels", "nowhere"], "there is no such folder"),
+        (["--wheels", "docs"], "there are no wheels"),
+        (["--path", "model.pt"], "--path and --data go together"),
+        (["--seconds", "0"], "it must be above 0"),
+        (["--stages", "audits"], "the profile speed has hardware"),
+    ],
+)
+def test_refusals(
+    options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--out", str(tmp_path / "out"), "--rehearse", *options]
+    if "--wheels" in options:
+        done = subprocess.run(
+            ["bash", "scripts/gpu_speed.sh", *given],
+            cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", "BASE_PYTHON": str(ROOT / ".venv" / "bin" / "python")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0 and says in done.stderr
+        return
+    with pytest.raises(SystemExit) as ended:
+        gpu_run.main(given)
+    assert says in f"{ended.value.code} {capsys.readouterr().err}"
