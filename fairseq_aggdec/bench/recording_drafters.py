@@ -197,10 +197,6 @@ class ReplayDrafter(DeviceDrafter):
         own, base = owners.clamp(max=places), rows.base.clamp(max=positions)
         return self.table[own, base, : shape.width - 1]
 
-    def iteration_ended(self, rows: int, slots: int, seconds: float) -> None:
-        assert isinstance(self.pace, DeviceDrafter)
-        self.pace.iteration_ended(rows, slots, seconds)
-
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.pace.observe(replace(verdict, whole=False), state)
 

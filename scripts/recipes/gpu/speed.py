@@ -14,6 +14,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import memory, replay, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import System, synchronise
+from fairseq_aggdec.engine.graphs.conditions import set_tf32, tf32_allowed
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
 from scripts.recipes.gpu.step_cost import step_cost
@@ -30,6 +32,7 @@ from scripts.recipes.gpu.step_cost import step_cost
 LENGTH, DRAFTED, STANDING = 24, 10, 4
 CHAIN = ["--slot-predicts", "next", "--prefix-attention", "causal", "--slot-chain"]
 WARM, PASSES = 3, 3
+FLAGS = {**PRECISIONS, "tf32": []}
 SIZES = (1, 32, 8, 128)
 LARGEST = max(SIZES)
 
@@ -168,7 +171,7 @@ def _label(name: str) -> str:
 
 def base_cells(plan: Plan, precision: str, names: Sequence[str], sizes: Sequence[int]) -> Rows:
     """Cells of systems at base size, by batch size."""
-    base = Base(plan, PRECISIONS[precision])
+    base = Base(plan, FLAGS[precision])
     for size in sizes:
         running = []
         for name in names:
@@ -230,13 +233,22 @@ def shipped_times(plan: Plan) -> Rows:
 
 def precisions(plan: Plan) -> Rows:
     """Base size in the other precisions."""
-    for precision in plan.few([name for name in PRECISIONS if name != "fp16"], 9):
-        yield from base_cells(
-            plan,
-            precision,
-            plan.few(["beam5", "search5", "greedy", "gad"], 2),
-            plan.few([1, 32], 2),
-        )
+    names = plan.few(["beam5", "search5", "greedy", "gad"], 2)
+    for precision in plan.few(["fp32", "tf32", "bf16"], 9):
+        with rounding(precision):
+            yield from base_cells(plan, precision, names, plan.few([1, 32], 2))
+
+
+@contextmanager
+def rounding(precision: str) -> Iterator[None]:
+    """Products of fp32 round to TF32 meanwhile, where that is the precision."""
+    before = tf32_allowed()
+    if precision == "tf32":
+        set_tf32(True)
+    try:
+        yield
+    finally:
+        set_tf32(before)
 
 
 def histogram(plan: Plan) -> Rows:
