@@ -133,6 +133,13 @@ def test_every_option_is_there(file: Path) -> None:
             check_values(tuple(chosen))
 
 
+@pytest.mark.parametrize("file", FILES, ids=IDS)
+def test_a_tree_with_changes_is_said_to_have_them(file: Path) -> None:
+    """On a page in words; the data have a ``+``."""
+    if file.suffix == ".md":
+        assert not re.search(r"commit [0-9a-f]{7,}\+", file.read_text(encoding="utf-8"))
+
+
 def test_there_are_commands() -> None:
     found = [words for file in FILES for words in commands(file)]
     assert len(found) > 250
