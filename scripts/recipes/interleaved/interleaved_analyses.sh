@@ -65,6 +65,7 @@ choices() {
             --system "$geometry, any ending counts=--path $path --variant stop-rule=any"
             --system "$geometry, score not normalised=--path $path --unnormalized"
             --system "$geometry, length penalty 0.6=--path $path --lenpen 0.6"
+            --system "$geometry, length penalty 0.6 as GNMT has it=--path $path --lenpen 0.6 --variant length-penalty=gnmt"
             --system "$geometry, length penalty 1.4=--path $path --lenpen 1.4"
         )
     done
