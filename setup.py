@@ -192,14 +192,18 @@ def version() -> str:
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-g0"]
 FLAGS += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 FLAGS += os.environ.get("CXXFLAGS", "").split()  # last, so that they count
-KERNELS = {"plain": []}
-if platform.machine().lower() in ("x86_64", "amd64"):
-    avx2 = ["-mavx2", "-mfma"]
-    avx512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
-    KERNELS |= {"avx2": avx2, "avx512": avx2 + avx512}
-
-
-SOURCES = sorted(Path("fairseq_aggdec/kernels/source").glob("*.[ch]*"))
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"]
+X86 = {
+    "avx2": AVX2,
+    "avxvnni": [*AVX2, "-mavxvnni"],
+    "avx512": AVX512,
+    "amx": [*AVX512, "-mamx-tile", "-mamx-int8"],
+}
+ARM = {"neon": ["-march=armv8.2-a+dotprod"]}
+MACHINES = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
+KERNELS = {"plain": []} | MACHINES.get(platform.machine().lower(), {})
+SOURCES = sorted(Path("fairseq_aggdec/kernels/source").rglob("*.[ch]*"))
 
 
 def digest() -> str:
@@ -251,6 +255,7 @@ setup(
             "report/templates/*",
             "kernels/source/*",
             "kernels/gpu/*.cu",
+            "kernels/source/vector/*",
             "py.typed",
         ],
         CONFIGS: ["*.yaml"],

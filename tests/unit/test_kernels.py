@@ -35,9 +35,7 @@ SHAPES = [(24, 40), (61, 130), (530, 64), (512, 1100), (1, 1)]
 
 def compiled() -> list[str]:
     plain = library._open("plain")
-    if plain is None:
-        return []
-    names = INSTRUCTIONS[: plain.aggdec_supported() + 1]
+    names = [] if plain is None else library.supported(plain)
     return [name for name in names if library._open(name) is not None]
 
 
@@ -308,7 +306,7 @@ def test_a_broken_file_is_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def checkout(tmp_path: Path) -> Path:
     """What building the kernels reads."""
     package = ROOT / "fairseq_aggdec"
-    for path in (ROOT / "setup.py", package / "version.py", *SOURCE.iterdir()):
+    for path in (ROOT / "setup.py", package / "version.py", *SOURCE.rglob("*.[ch]*")):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)

@@ -18,6 +18,7 @@
 #include "drafts.h"
 #include "heads.h"
 #include "judge.h"
+#include "processor.h"
 #include "products.h"
 #include "vector.h"
 
@@ -216,35 +217,18 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
 
 extern "C" {
 
-// What this file was compiled for: 2 AVX-512 with VNNI, 1 AVX2, 0 anything.
-int aggdec_instructions() {
-#if defined(AGGDEC_AVX512)
-    return 2;
-#elif defined(AGGDEC_AVX2)
-    return 1;
-#else
-    return 0;
-#endif
-}
+// What this file was compiled for, see processor.h.
+int aggdec_instructions() { return compiled_for(); }
 
-// What this processor can run, whatever this file was compiled for.
-int aggdec_supported() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_cpu_init();
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vnni");
-    if (avx512) return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
-#endif
-    return 0;
-}
+// A bit for each of the instructions that this processor can run, whatever this file was compiled for.
+int aggdec_supported() { return supported(); }
 
 // Of the sources of this library, see setup.py.
 const char* aggdec_digest() { return AGGDEC_DIGEST; }
 
-// Outputs whose weights are laid out side by side.
+// Outputs whose weights are laid out side by side; a multiple of inputs, to which weights in 8 bits are padded.
 int64_t aggdec_strip() { return STRIP; }
+int64_t aggdec_depth() { return DEPTH; }
 
 // Size of the structures and number of activations, to be compared with what the caller believes.
 int64_t aggdec_layout() {

@@ -1,0 +1,181 @@
+// AVX2 and FMA, a vector two registers; with AVX-VNNI for 8 bits where the processor has it, see vector.h, which includes this file.
+
+#pragma once
+
+#include <immintrin.h>
+
+namespace aggdec {
+
+struct Floats {
+    __m256 a, b;
+};
+struct Ints {
+    __m256i a, b;
+};
+
+inline Floats same(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline Floats load(const float* p, int count) {
+    alignas(32) float copy[LANES] = {};
+    std::memcpy(copy, p, sizeof(float) * count);
+    return load(copy);
+}
+inline void store(float* p, Floats x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+inline void store(float* p, Floats x, int count) {
+    alignas(32) float copy[LANES];
+    store(copy, x);
+    std::memcpy(p, copy, sizeof(float) * count);
+}
+inline Floats operator+(Floats x, Floats y) {
+    return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+inline Floats operator-(Floats x, Floats y) {
+    return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+inline Floats operator*(Floats x, Floats y) {
+    return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+inline Floats larger(Floats x, Floats y) {
+    return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+inline Floats smaller(Floats x, Floats y) {
+    return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
+inline Floats multiply_add(Floats x, Floats y, Floats z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline float total(Floats x) {
+    __m256 s = _mm256_add_ps(x.a, x.b);
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+// The totals of four, each added up in the same order whatever stands beside it.
+inline __m256 folded(Floats x) { return _mm256_add_ps(x.a, x.b); }
+inline void totals(Floats a, Floats b, Floats c, Floats d, float* out) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(folded(a), folded(b)),
+                                        _mm256_hadd_ps(folded(c), folded(d)));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
+inline float largest(Floats x) {
+    const __m256 s = _mm256_max_ps(x.a, x.b);
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+inline float smallest(Floats x) {
+    const __m256 s = _mm256_min_ps(x.a, x.b);
+    __m128 h = _mm_min_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_min_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_min_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+inline Floats whole(Floats x) {
+    constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, NEAREST), _mm256_round_ps(x.b, NEAREST)};
+}
+inline __m256 power_of_two(__m256 n) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+inline Floats times_power_of_two(Floats x, Floats n) {
+    return {_mm256_mul_ps(x.a, power_of_two(n.a)), _mm256_mul_ps(x.b, power_of_two(n.b))};
+}
+inline unsigned bits(__m256 low, __m256 high) {
+    return static_cast<unsigned>(_mm256_movemask_ps(low)) |
+           static_cast<unsigned>(_mm256_movemask_ps(high)) << 8;
+}
+inline unsigned equal(Floats x, Floats y) {
+    return bits(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ));
+}
+inline unsigned at_least(Floats x, Floats y) {
+    return bits(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ));
+}
+inline unsigned not_numbers(Floats x) {
+    return bits(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q));
+}
+inline Ints zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline Ints all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline Ints load(const int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+inline Ints operator+(Ints x, Ints y) {
+    return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+inline Ints operator-(Ints x, Ints y) {
+    return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+inline Ints operator*(Ints x, Ints y) {
+    return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)};
+}
+inline Floats floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+// The numbers of two vectors of eight as bytes in their order; packing goes by halves of a register.
+inline __m128i in_order(__m256i bytes) {
+    return _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+}
+inline Ints load_bytes(const int8_t* p) { return load(reinterpret_cast<const int32_t*>(p)); }
+
+#if defined(__AVXVNNI__)
+
+constexpr int LEVEL_BYTES = 1, LEVEL_SHIFT = 0;
+inline void store_levels(uint8_t* p, Floats levels, int groups) {
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(levels.a), _mm256_cvtps_epi32(levels.b));
+    const __m128i bytes = in_order(_mm256_packus_epi16(words, words));
+    std::memcpy(p, &bytes, 4 * static_cast<size_t>(groups));
+}
+using Inputs = __m256i;
+inline Inputs four_levels(const uint8_t* p) {
+    int32_t together;
+    std::memcpy(&together, p, 4);
+    return _mm256_set1_epi32(together);
+}
+inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
+    // Not the intrinsic, as in avx512.h.
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums.a) : "x"(inputs), "x"(weights.a));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums.b) : "x"(inputs), "x"(weights.b));
+    return sums;
+}
+
+#else
+
+// AVX2 adds two products of bytes in 16 bits. Two of a level up to 255 do not fit. Two of a level of -128 to 127 do, if
+// its magnitude is multiplied and its sign goes to the weights: 2 * 128 * 127 < 2^15. So four levels are stored as their
+// signed bytes, then their magnitudes.
+constexpr int LEVEL_BYTES = 2, LEVEL_SHIFT = 128;
+inline void store_levels(uint8_t* p, Floats levels, int groups) {
+    const __m256i shift = _mm256_set1_epi32(LEVEL_SHIFT);
+    const __m256i a = _mm256_sub_epi32(_mm256_cvtps_epi32(levels.a), shift);
+    const __m256i b = _mm256_sub_epi32(_mm256_cvtps_epi32(levels.b), shift);
+    const __m256i words = _mm256_packs_epi32(a, b);
+    const __m128i bytes = in_order(_mm256_packs_epi16(words, words)), magnitudes = _mm_abs_epi8(bytes);
+    __m128i parts[2] = {_mm_unpacklo_epi32(bytes, magnitudes), _mm_unpackhi_epi32(bytes, magnitudes)};
+    std::memcpy(p, parts, 8 * static_cast<size_t>(groups));
+}
+struct Inputs {
+    __m256i levels, magnitudes;
+};
+inline Inputs four_levels(const uint8_t* p) {
+    int32_t levels, magnitudes;
+    std::memcpy(&levels, p, 4);
+    std::memcpy(&magnitudes, p + 4, 4);
+    return {_mm256_set1_epi32(levels), _mm256_set1_epi32(magnitudes)};
+}
+inline __m256i eight_products(__m256i sums, Inputs inputs, __m256i w) {
+    // Not the intrinsics, as in avx512.h.
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i pairs;
+    asm("vpsignb %3, %2, %1\n\tvpmaddubsw %1, %4, %1\n\tvpmaddwd %5, %1, %1\n\tvpaddd %1, %0, %0"
+        : "+x"(sums), "=&x"(pairs)
+        : "x"(w), "x"(inputs.levels), "x"(inputs.magnitudes), "xm"(ones));
+    return sums;
+}
+inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
+    return {eight_products(sums.a, inputs, weights.a), eight_products(sums.b, inputs, weights.b)};
+}
+
+#endif
+
+}  // namespace aggdec

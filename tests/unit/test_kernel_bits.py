@@ -1,0 +1,118 @@
+"""The kernels of all sets of instructions give the same bits, those of processors that are not here included.
+
+``kernel_cases.cpp`` is compiled for each and prints hashes of what it computes. Plain code emulates the tiles of AMX;
+qemu emulates ARM64, where it and the cross compiler are installed (on Debian: g++-aarch64-linux-gnu, qemu-user).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from fairseq_aggdec.kernels import library
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from tests.unit.test_kernels import SOURCE, needs_kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = Path(__file__).with_name("kernel_cases.cpp")
+ARM, QEMU = "aarch64-linux-gnu-g++", ("qemu-aarch64",)
+
+
+@functools.cache
+def flags() -> dict[str, list[str]]:
+    """What setup.py compiles with, by the set of instructions."""
+    with (
+        mock.patch("setuptools.setup"),
+        mock.patch.object(sys, "argv", ["setup.py"]),
+    ):
+        names = runpy.run_path(str(ROOT / "setup.py"))
+    common = [flag for flag in names["FLAGS"] if flag != "-O3"]
+    return {
+        name: [*common, *own] for name, own in ({"plain": []} | names["X86"] | names["ARM"]).items()
+    }
+
+
+@functools.cache
+def lines(name: str, folder: Path) -> dict[str, list[str]]:
+    """What the cases print, by their kind; skips where they cannot be compiled or run."""
+    compiler, emulator = (ARM, QEMU) if name == "neon" else (os.environ.get("CXX", "g++"), ())
+    for command in (compiler, *emulator):
+        if shutil.which(command) is None:
+            pytest.skip(f"{command} is not installed")
+    if name not in ("plain", "neon"):
+        needed = "avx512" if name == "amx" else name
+        if not int(lines("plain", folder)["supported"][0]) >> INSTRUCTIONS.index(needed) & 1:
+            pytest.skip(f"this processor has no {needed}")
+    own = [flag for flag in flags()[name] if not flag.startswith("-mamx")]
+    own += ["-DAGGDEC_EMULATE_AMX"] if name == "amx" else []
+    own += ["-static"] if name == "neon" else []
+    program = folder / name
+    subprocess.run([compiler, "-O1", *own, f"-I{SOURCE}", CASES, "-o", program], check=True)
+    printed = subprocess.run([*emulator, program], check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, list[str]] = {}
+    for line in printed.stdout.splitlines():
+        kind, _, case = line.partition(" ")
+        found.setdefault(kind, []).append(case)
+    assert INSTRUCTIONS[int(found["instructions"][0])] == name
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS[1:])
+def test_products_of_8_bits_are_those_of_the_plain_kernels(name: str, folder: Path) -> None:
+    found, expected = lines(name, folder)["int8"], lines("plain", folder)["int8"]
+    assert len(expected) > 100
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS[2:])
+def test_fp32_is_that_of_avx2(name: str, folder: Path) -> None:
+    """Products, norms and attention; the plain kernels round each product, which the others do not."""
+    found, expected = lines(name, folder)["fp32"], lines("avx2", folder)["fp32"]
+    assert len(expected) > 100
+    assert found == expected
+
+
+class Erring:
+    """A library whose products of many rows, as those of tiles, have one wrong number."""
+
+    def __init__(self, right: Any):
+        self.right = right
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.right, name)
+
+    def aggdec_product(self, p: int, x: int, rows: int, y: int, threads: int) -> None:
+        self.right.aggdec_product(p, x, rows, y, threads)
+        if rows > 4:
+            library.ctypes.c_float.from_address(y).value += 1e-5
+
+
+@needs_kernels
+def test_instructions_that_err_are_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.cache_clear()
+    usual, opened = kernels(), library._open
+    names = [*INSTRUCTIONS[: usual.aggdec_instructions() + 1], "neon"]
+    monkeypatch.setattr(library, "supported", lambda plain: names)
+    monkeypatch.setattr(
+        library, "_open", lambda name: Erring(usual) if name == "neon" else opened(name)
+    )
+    kernels.cache_clear()
+    try:
+        assert kernels().aggdec_instructions() == usual.aggdec_instructions()
+        assert not isinstance(kernels(), Erring)
+    finally:
+        kernels.cache_clear()
