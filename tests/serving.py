@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import Codec
+from fairseq_aggdec.serve import running
 from fairseq_aggdec.serve.app import Service, ServiceSettings
 from tests.random_models import WORDS
 from tests.support import generation_options, make_model, make_task, random_sources
@@ -64,8 +65,7 @@ def live(
     """A client of a service that listens; ``routes`` are added to its own."""
     service = Service(translator, ServiceSettings(**settings))
     service.app.router.routes.extend(routes)
-    config = uvicorn.Config(service.app, log_level="critical")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(running.config(service))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,16 @@ def translator(request: pytest.FixtureRequest) -> Translator:
 @pytest.fixture
 def visit(translator: Translator, tmp_path: Path) -> Iterator[Any]:
     """Opens the page at a width and in a colour scheme; gives what it measured."""
+    with visiting(translator, tmp_path, SENTENCES[0]) as open_page:
+        yield open_page
+
+
+@contextmanager
+def visiting(translator: Translator, tmp_path: Path, sentence: str) -> Iterator[Any]:
+    """As :func:`visit`, of a sentence."""
     axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     ours = page.whole(translator, keys=False)
-    script = f"<script>{axe}</script>{VISIT.replace('SENTENCE', SENTENCES[0])}"
+    script = f"<script>{axe}</script>{VISIT.replace('SENTENCE', sentence)}"
     width, answers = {"now": 0}, queue.Queue[dict[str, Any]]()
 
     async def visited(request: Request) -> HTMLResponse:
@@ -143,3 +151,26 @@ def test_the_page(translator: Translator, visit: Any, width: int, scheme: int) -
     assert (found["tree"] > 0, found["expanded"]) == ((True, "true") if beam else (False, "false"))
     papers = {LIGHT: "rgb(255, 255, 255)", DARK: "rgb(21, 24, 28)"}
     assert found["paper"] == papers[scheme]
+
+
+@pytest.mark.parametrize("decoding", ["beam", "iad"])
+def test_text_is_shown_and_never_run(decoding: str, tmp_path: Path) -> None:
+    """Words of the sentence, words that the model writes, names of languages: all would run if they became HTML.
+
+    The page is opened without its Content-Security-Policy, which would hide a fault.
+    """
+    translator = tiny(decoding, **({} if decoding == "beam" else {"beam": 1}))
+    for words in (translator.task.source_dictionary, translator.task.target_dictionary):
+        for place, word in enumerate(words.symbols):
+            if word.startswith("w"):
+                words.symbols[place] = f"<img/src=x/onerror=failures.push({place})>"
+        words.indices = {word: place for place, word in enumerate(words.symbols)}
+    name = "<script>failures.push('language')</script>"
+    translator.languages = translator.speech.own = (name, name)
+    sentence = " ".join(translator.task.source_dictionary.symbols[5:9])
+    (expected,) = translator.translate([sentence])
+    assert "<img" in expected
+    with visiting(translator, tmp_path, sentence) as open_page:
+        found = open_page(1280, LIGHT)
+    assert found["failures"] == [] and found["output"] == expected
+    assert set(found["assets"]) <= {"/generate", "/trace"}
