@@ -63,6 +63,7 @@ class Decoder:
         nbest: hypotheses per sentence.
         post_process: marks of subwords to remove from outputs, as fairseq's ``--post-process`` names them.
         generation: fairseq's generation options, to build a generator for calls with another ``beam``.
+        whole: the models of all directions, of whom ``models`` are those of one; nothing: there are no others.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Decoder:
         nbest: int = 1,
         post_process: str | None = None,
         generation: Any = None,
+        whole: Sequence[Any] = (),
     ):
         self.task, self.models, self.generator = task, list(models), generator
         self.codec, self.nbest, self.post_process = codec, nbest, post_process
@@ -82,14 +84,12 @@ class Decoder:
         self.turn = threading.RLock()
         self.process = os.getpid()
         self.device = next(self.models[0].parameters()).device
-        self.longest, self.longest_target = utils.resolve_max_positions(
-            task.max_positions(), *(model.max_positions() for model in self.models)
-        )
         self.decoding = str(task.settings.decoding)
         self.own = Own.of(self.decoding, generator)
         # Of source and target; a configuration takes long to say it.
-        self.speech = Languages(task)
+        self.speech = Languages(task, whole or models)
         self.languages = self.speech.own
+        self.longest, self.longest_target = self.speech.longest()
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
@@ -116,7 +116,7 @@ class Decoder:
 
     def _versions(self) -> list[tuple[int, int]]:
         """Of every weight which it is and how often it was written."""
-        weights = (weight for model in self.models for weight in model.parameters())
+        weights = (weight for model in self.speech.whole for weight in model.parameters())
         return [(id(one), 0 if one.is_inference() else one._version) for one in weights]
 
     def decode_tokens(
@@ -143,10 +143,7 @@ class Decoder:
         beside = beside or [(NOTHING, NOTHING)] * len(tokens)
         if self.speech.all is None:
             return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
-        with (
-            self.alone(),
-            self.speech.of(call),
-        ):  # all batches in one turn: others have other languages
+        with self.alone(), self.speech.of(call):  # in one turn: others have other languages
             return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
 
     def _decode_all(
@@ -192,11 +189,14 @@ class Decoder:
             given = self._texts(generator, [draft.tolist() for _, draft in beside])
             with answering(generator, call, given, watcher):
                 found = self.task.inference_step(
-                    generator, self.models, sample, prefix_tokens=self.speech.prefix(prefix)
+                    generator,
+                    self.speech.models(call),
+                    sample,
+                    prefix_tokens=self.speech.prefix(prefix),
                 )
             found = [ranked[:most] for ranked in found]
             if call.attention:
-                add_attention(self.task, self.models, sample, found)
+                add_attention(self.task, self.speech, call, sample, found)
         seconds = (time.perf_counter() - start) / len(found)
         if watcher is not None:
             for row, ranked in enumerate(found):
@@ -208,22 +208,27 @@ class Decoder:
         tokens: Sequence[Tensor],
         targets: Sequence[Tensor],
         batch_size: int | None,
-        attention: bool = False,
+        call: Call | None = None,
     ) -> list[Hypothesis]:
         """The given outputs with their log-probabilities; arguments as for :meth:`decode_tokens`.
 
         Args:
             targets: (T,) int64 with ``</s>``, one for each sentence.
-            attention: give every target its attention.
+            call: its languages, and whether every target gets its attention.
         """
         found: dict[int, Hypothesis] = {}
-        for sample, places in self._samples(tokens, batch_size, None):
-            start = time.perf_counter()
-            with self.alone():
-                scored = score_batch(self.task, self.models, sample, [targets[i] for i in places])
-            seconds = (time.perf_counter() - start) / len(places)
-            for place, one in zip(places, scored, strict=True):
-                found[place] = self._read(one, seconds, attention)
+        call = call or Call()
+        self.speech.check(call)
+        with self.alone(), self.speech.of(call):
+            models = self.speech.models(call)
+            for sample, places in self._samples(tokens, batch_size, None):
+                began = time.perf_counter()
+                start, _ = self.speech.started(targets[0])
+                begun = [self.speech.started(targets[i])[1] for i in places]
+                scored = score_batch(self.task, models, sample, begun, start)
+                seconds = (time.perf_counter() - began) / len(places)
+                for place, one in zip(places, scored, strict=True):
+                    found[place] = self._read(one, seconds, call.attention)
         return [found[place] for place in range(len(tokens))]
 
     def _samples(
@@ -231,7 +236,7 @@ class Decoder:
     ) -> Iterator[tuple[dict[str, Any], list[int]]]:
         """Batches on the device, and which of the sentences their rows are."""
         lengths = [len(row) for row in tokens]
-        dataset = self.task.build_dataset_for_inference(tokens, lengths)
+        dataset = self.speech.dataset(tokens, lengths)
         for batch in batches_by_length(lengths, batch_size, max_tokens):
             sample = dataset.collater([dataset[i] for i in batch])
             places = sample["id"].tolist()
@@ -240,9 +245,9 @@ class Decoder:
     def _generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
         own = self.generator
-        if call.target_lang not in (None, self.languages[1]):
+        if self.speech.other(call):
             beam = call.beam or self.own.beam
-            return self.speech.generator(self.models, self.generation, beam)
+            return self.speech.generator(call, self.generation, beam)
         alike = call.beam is None or (call.beam == 1) == (self.own.beam == 1)
         if alike or self.decoding != "beam" or type(own) is SequenceGenerator:
             return own
@@ -306,25 +311,25 @@ class Decoder:
         given.texts_given = drafts
         return given
 
-    def tokens(self, sentence: str) -> Tensor:
-        """Text -> (S,) int64 source tokens with ``</s>``."""
-        line = self.codec.encode(sentence.strip())
-        tokens: Tensor = self.task.source_dictionary.encode_line(line, add_if_not_exist=False)
+    def tokens(self, sentence: str, language: str | None = None) -> Tensor:
+        """Text -> (S,) int64 source tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
+        line, words = self.codec.encode(sentence.strip()), self.speech.words("source", language)
+        tokens: Tensor = words.encode_line(line, add_if_not_exist=False)
         return tokens.long()
 
-    def _output(self, text: str) -> Tensor:
-        """Text -> (T,) int64 target tokens without ``</s>``."""
+    def _output(self, text: str, language: str | None = None) -> Tensor:
+        """Text -> (T,) int64 target tokens without ``</s>``; ``language`` as of :meth:`tokens`."""
         text = text.strip()
         if not text:
             return NOTHING
-        line, words = self.codec.encode(text), self.task.target_dictionary
+        line, words = self.codec.encode(text), self.speech.words("target", language)
         tokens: Tensor = words.encode_line(line, add_if_not_exist=False, append_eos=False)
         return tokens.long()
 
-    def encode(self, sentence: str, number: int) -> Tensor:
+    def encode(self, sentence: str, number: int, language: str | None = None) -> Tensor:
         """As :meth:`tokens`; the number is for the message about one that cannot be decoded."""
         refuse_other_than_text(sentence, number)
-        tokens = self.tokens(sentence)
+        tokens = self.tokens(sentence, language)
         if len(tokens) > self.longest:
             raise ValueError(
                 f"sentence {number} has {len(tokens)} tokens with </s>, the model reads at most "
@@ -332,10 +337,12 @@ class Decoder:
             )
         return tokens
 
-    def encode_target(self, text: str, number: int) -> Tensor:
+    def encode_target(self, text: str, number: int, language: str | None = None) -> Tensor:
         """Text -> (T,) int64 target tokens with ``</s>``; errors as of :meth:`encode`."""
         refuse_other_than_text(text, number, "target")
-        tokens = torch.cat([self._output(text), torch.tensor([self.task.target_dictionary.eos()])])
+        tokens = torch.cat(
+            [self._output(text, language), torch.tensor([self.task.target_dictionary.eos()])]
+        )
         if len(tokens) > self.longest_target:
             raise ValueError(
                 f"target {number} has {len(tokens)} tokens with </s>, the model writes at most "
@@ -389,8 +396,3 @@ def batches_by_length(
         batch.append(i)
     if batch:
         yield batch
-
-
-def best_device() -> torch.device:
-    """CUDA where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,10 +6,13 @@ import copy
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from fairseq.models import FairseqMultiModel
 from fairseq.tasks import TASK_REGISTRY
+from fairseq.utils import resolve_max_positions
 from torch import Tensor
 
 from fairseq_aggdec.checkpoints import check_files
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fairseq_aggdec.api.calls import Call
 
 MANY = "translation_multi_simple_epoch"  # M2M-100, NLLB, mBART-50
+APART = "multilingual_translation"  # an encoder, a decoder and a dictionary for each language
 
 
 def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) -> Any:
@@ -32,13 +36,39 @@ def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) ->
         state: of the checkpoint.
         trained: the options of the task in it.
     """
-    if option(state, "task._name", "task") != MANY:
+    name = option(state, "task._name", "task")
+    if name not in (MANY, APART):
         return TranslationAggdecTask.setup_task(cfg.task)
     own = {name: cfg.task[name] for name in (*NAMES, "data", "source_lang", "target_lang")}
     args = Namespace(**{**trained, **own, "bf16": cfg.common.bf16, "path": cfg.common_eval.path})
-    check_files(args, MANY, chosen=True)
-    kind = TASK_REGISTRY[MANY]
-    return adopt(getattr(kind, "taken_over", kind).setup_task(args))
+    for side in ("left_pad_source", "left_pad_target"):
+        if name == APART and hasattr(args, side):
+            setattr(args, side, str(getattr(args, side)))  # which fairseq evaluates
+    check_files(args, name, chosen=True)
+    kind = TASK_REGISTRY[name]
+    task = getattr(kind, "taken_over", kind).setup_task(args)
+    if name == APART:
+        task.model_lang_pairs = list(args.lang_pairs)  # of decoding fairseq would build one
+        _direction(task.model_lang_pairs, args.source_lang, args.target_lang)
+    return adopt(task)
+
+
+def _direction(pairs: Sequence[str], source: str, target: str) -> str:
+    """The name of a direction that a model was trained with.
+
+    Raises:
+        ValueError: it was not.
+    """
+    if f"{source}-{target}" not in pairs:
+        raise ValueError(
+            f"source_lang={source!r}, target_lang={target!r}: this model translates {', '.join(pairs)}"
+        )
+    return f"{source}-{target}"
+
+
+def of_direction(model: Any, source: str, target: str) -> Any:
+    """The encoder and decoder of a direction, of a model that has several; else the model."""
+    return model.models[f"{source}-{target}"] if isinstance(model, FairseqMultiModel) else model
 
 
 def first_pair(trained: Mapping[str, Any]) -> Sequence[str | None]:
@@ -54,21 +84,31 @@ class Languages:
 
     Args:
         task: with the languages that it was loaded with.
+        models: of all directions.
 
     Attributes:
         own: source and target that the task was loaded with.
         all: those of the model; None: it has its own only.
+        targets: what each language can be translated into.
         tags: the target tokens that begin an output and are no part of its text.
     """
 
-    def __init__(self, task: Any):
-        self.task, self.settings = task, task.settings
+    def __init__(self, task: Any, models: Sequence[Any]):
+        self.task, self.settings, self.whole = task, task.settings, models
         self.own = str(self.settings.source_lang), str(self.settings.target_lang)
         self.all: list[str] | None = None
+        self.targets = {code: [self.own[1]] if code == self.own[0] else [] for code in self.own}
         self.tags: set[int] = set()
-        self._generators: dict[tuple[str, bool], Any] = {}
+        self._generators: dict[tuple[str, str, bool], Any] = {}
+        if task.kind == APART:
+            self.all = list(task.dicts)
+            pairs = [pair.split("-") for pair in task.model_lang_pairs]
+            self.targets = {one: [to for of, to in pairs if of == one] for one in self.all}
         if task.kind == MANY:
             self.all = list(task.langs)
+            self.targets = {
+                code: [other for other in self.all if other != code] for code in self.all
+            }
             # fairseq has read those of two languages; all languages of such a task share one.
             for language in self.all:
                 task.data_manager.dicts.setdefault(language, task.target_dictionary)
@@ -83,30 +123,74 @@ class Languages:
                 continue
             there = f"{own!r} only" if self.all is None else ", ".join(self.all)
             raise ValueError(f"{name}={asked!r}: this model has {there}")
+        if self.task.kind == APART:
+            _direction(self.task.model_lang_pairs, *self.pair(call))
+
+    def pair(self, call: Call) -> tuple[str, str]:
+        """Source and target of a call."""
+        return call.source_lang or self.own[0], call.target_lang or self.own[1]
+
+    def other(self, call: Call) -> bool:
+        """Whether a call needs another generator than the translator's own."""
+        pair = self.pair(call)
+        return pair != self.own if self.task.kind == APART else pair[1] != self.own[1]
+
+    def models(self, call: Call) -> list[Any]:
+        """Those that decode a call."""
+        return [of_direction(model, *self.pair(call)) for model in self.whole]
+
+    def longest(self) -> Any:
+        """Tokens of the longest source and of the longest target, in all languages."""
+        limits = [one.max_positions() for one in (self.task, *self.whole)]
+        alone = [each.values() if isinstance(each, dict) else [each] for each in limits]
+        return resolve_max_positions(*chain(*alone))
+
+    def words(self, side: str, language: str | None) -> Any:
+        """The dictionary of ``source`` or ``target`` in a language, None: the task's own."""
+        if self.task.kind == APART and language is not None:
+            return self.task.dicts[language]
+        return getattr(self.task, f"{side}_dictionary")
+
+    def dataset(self, tokens: Sequence[Tensor], lengths: Sequence[int]) -> Any:
+        """Sources as the task prepares them for the languages that it has now."""
+        found = self.task.build_dataset_for_inference(tokens, lengths)
+        return found.datasets[found.eval_key] if self.task.kind == APART else found
+
+    def started(self, target: Tensor) -> tuple[int, Tensor]:
+        """The token that an output starts with, and the output (T,) behind what the task forces it to begin with."""
+        tag = self._tag(self.settings.target_lang) if self.task.kind == MANY else None
+        if self.task.kind == APART:
+            return int(self.task.get_decoder_langtok(self.settings.target_lang)), target
+        if tag is None:
+            return self.task.target_dictionary.eos(), target
+        if self.settings.lang_tok_replacing_bos_eos:
+            return tag, target
+        return self.task.target_dictionary.eos(), torch.cat([target.new_tensor([tag]), target])
 
     @contextmanager
     def of(self, call: Call) -> Iterator[None]:
         """Within it the task has the languages of a call; the caller keeps other threads out."""
-        self._set(call.source_lang or self.own[0], call.target_lang or self.own[1])
+        self._set(*self.pair(call))
         try:
             yield
         finally:
             self._set(*self.own)
 
-    def generator(self, models: Any, generation: Any, beam: int) -> Any:
-        """The one for the languages that the task has now; fairseq's options say the rest."""
-        key = self.settings.target_lang, beam == 1
+    def generator(self, call: Call, generation: Any, beam: int) -> Any:
+        """The one for the languages of a call, which the task has now; fairseq's options say the rest."""
+        source, target = self.pair(call)
+        key = source if self.task.kind == APART else "", target, beam == 1
         if key not in self._generators:
             options = copy.deepcopy(generation)
             options.beam = beam
-            self._generators[key] = self.task.build_generator(models, options)
+            self._generators[key] = self.task.build_generator(self.models(call), options)
         return self._generators[key]
 
     def prefix(self, given: Tensor) -> Tensor | None:
         """The forced tokens (B, P) of a batch behind the tag of the language; None where nothing is forced."""
         if not given.numel():
             return None  # the task itself puts the tag there
-        if self.all is None or self.settings.lang_tok_replacing_bos_eos:
+        if self.task.kind != MANY or self.settings.lang_tok_replacing_bos_eos:
             return given
         tag = self._tag(self.settings.target_lang)
         if tag is None:

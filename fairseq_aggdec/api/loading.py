@@ -18,8 +18,7 @@ from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_aggdec.api.decoding import best_device
-from fairseq_aggdec.api.languages import first_pair, make_task
+from fairseq_aggdec.api.languages import first_pair, make_task, of_direction
 from fairseq_aggdec.api.text import Codec, make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
@@ -130,9 +129,10 @@ def from_pretrained(
     place = _device(device)
     task = make_task(cfg, states[0], _trained(saved))
     task.summary_at_exit = True  # who calls from Python asks for the summary
-    models = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
+    whole = [_load(one, state, task, cfg, place) for one, state in zip(paths, states, strict=True)]
     if precision is torch.float16:
-        models = [model.half() for model in models]
+        whole = [model.half() for model in whole]
+    models = [of_direction(model, cfg.task.source_lang, cfg.task.target_lang) for model in whole]
     generator = task.build_generator(models, cfg.generation)
     languages = cfg.task.source_lang, cfg.task.target_lang
     folders = [Path(split_paths(str(data))[0]), *(Path(one).parent for one in paths)]
@@ -140,7 +140,7 @@ def from_pretrained(
     codec = make_codec(saved, folders, languages, **named)
     _warn_of_pieces(codec, options.get("post_process"), task.target_dictionary)
     nbest, joined = int(cfg.generation.nbest), options.get("post_process")
-    translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation)
+    translator = Translator(task, models, generator, codec, nbest, joined, cfg.generation, whole)
     translator.made_by = made_by
     return translator
 
@@ -266,7 +266,7 @@ def _device(device: str | torch.device | None) -> torch.device:
         ValueError: there is no such device.
     """
     if device is None:
-        return best_device()
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -10,15 +10,23 @@ from fairseq.data import data_utils
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
+from fairseq_aggdec.api.calls import Call
+from fairseq_aggdec.api.languages import Languages
+
 
 def score_batch(
-    task: Any, models: Sequence[Any], sample: Mapping[str, Any], targets: Sequence[Tensor]
+    task: Any,
+    models: Sequence[Any],
+    sample: Mapping[str, Any],
+    targets: Sequence[Tensor],
+    start: int,
 ) -> list[dict[str, Any]]:
     """What ``fairseq-generate --score-reference`` finds.
 
     Args:
         sample: a batch of sources.
         targets: (T,) int64 with ``</s>``, one for each row of the sample.
+        start: the token before them.
 
     Returns:
         per row fairseq's hypothesis: ``tokens`` (T,), ``score`` (mean log-probability in nats), ``positional_scores``
@@ -29,6 +37,7 @@ def score_batch(
     shifted = data_utils.collate_tokens(
         targets, words.pad(), words.eos(), move_eos_to_beginning=True
     )
+    shifted[:, 0] = start
     given = {
         **sample,
         "target": whole.to(device),
@@ -45,11 +54,16 @@ def score_batch(
 
 
 def add_attention(
-    task: Any, models: Sequence[Any], sample: Mapping[str, Any], found: Sequence[Sequence[Any]]
+    task: Any,
+    speech: Languages,
+    call: Call,
+    sample: Mapping[str, Any],
+    found: Sequence[Sequence[Any]],
 ) -> None:
     """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass.
 
     Args:
+        speech: the languages of the task. call: that found these hypotheses.
         found: of each row of the sample its hypotheses, the same or a smaller number for each.
     """
     for rank in range(max(map(len, found), default=0)):
@@ -59,6 +73,7 @@ def add_attention(
             for name, value in sample["net_input"].items()
         }
         targets = [found[row][rank]["tokens"].long().cpu() for row in rows]
-        scored = score_batch(task, models, {"net_input": inputs}, targets)
+        start, _ = speech.started(targets[0])
+        scored = score_batch(task, speech.models(call), {"net_input": inputs}, targets, start)
         for row, one in zip(rows, scored, strict=True):
             found[row][rank]["attention"] = one["attention"]

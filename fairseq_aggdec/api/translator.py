@@ -135,6 +135,8 @@ class Translator(Decoder):
         targets: Iterable[str],
         batch_size: int = 32,
         attention: bool = False,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
     ) -> list[Hypothesis]:
         """The given outputs with their log-probabilities, as ``fairseq-generate --score-reference`` has them.
 
@@ -142,9 +144,11 @@ class Translator(Decoder):
             sources, targets: text, as many of one as of the other.
             batch_size: pairs in a batch at most.
             attention: give every target its attention.
+            source_lang, target_lang: languages of this call, of a model that knows several.
 
         Raises:
-            TypeError: what is no text. ValueError: not as many targets as sources, or a text that is too long.
+            TypeError: what is no text.
+            ValueError: not as many targets as sources, a text that is too long, or a language that the model lacks.
 
         >>> from fairseq_aggdec import from_pretrained
         >>> folder = "checkpoints/ua_gec"
@@ -157,9 +161,13 @@ class Translator(Decoder):
         _check_sizes(batch_size=batch_size)
         if len(pairs[0]) != len(pairs[1]):
             raise ValueError(f"{len(pairs[0])} sources and {len(pairs[1])} targets")
-        tokens = [self.encode(one, number) for number, one in enumerate(pairs[0])]
-        wanted = [self.encode_target(one, number) for number, one in enumerate(pairs[1])]
-        return self.score_tokens(tokens, wanted, batch_size, attention)
+        call = Call(source_lang=source_lang, target_lang=target_lang, attention=attention)
+        self.speech.check(call)
+        tokens = [self.encode(one, number, source_lang) for number, one in enumerate(pairs[0])]
+        wanted = [
+            self.encode_target(one, number, target_lang) for number, one in enumerate(pairs[1])
+        ]
+        return self.score_tokens(tokens, wanted, batch_size, call)
 
     def _hypotheses(
         self,
@@ -172,13 +180,19 @@ class Translator(Decoder):
         _check_texts(sentences)
         _check_sizes(batch_size=batch_size, lookahead=lookahead)
         call = Call.of(options)
+        self.check(call)
+        source, target = call.source_lang, call.target_lang
         total = len(sentences) if isinstance(sentences, Sized) else None
         read, first = call.rows(sentences), 0
         with tqdm(total=total, unit="sentence", disable=not progress) as bar:
             while chunk := list(itertools.islice(read, batch_size * lookahead)):
                 numbers = range(first, first + len(chunk))
-                tokens = [self.encode(row[0], i) for i, row in zip(numbers, chunk, strict=True)]
-                beside = [(self._output(prefix), self._output(draft)) for _, prefix, draft in chunk]
+                rows = zip(numbers, chunk, strict=True)
+                tokens = [self.encode(row[0], number, source) for number, row in rows]
+                beside = [
+                    (self._output(prefix, target), self._output(draft, target))
+                    for _, prefix, draft in chunk
+                ]
                 for ranked in self.decode_tokens(
                     tokens, numbers, batch_size, call.max_tokens, call, beside
                 ):

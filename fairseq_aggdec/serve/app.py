@@ -117,7 +117,7 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def languages(self, request: Request) -> Response:
-        return JSONResponse(libre.languages(self.translator.languages, self.translator.speech.all))
+        return JSONResponse(libre.languages(self.translator.speech.targets))
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""
@@ -161,17 +161,20 @@ class Service:
     ) -> Response:
         """The log-probabilities of given outputs."""
         targets, size = texts(body, "targets"), self.settings.max_batch
+        given = {name: body.get(name) for name in ("source_lang", "target_lang")}
+        call = asked(Call.of, given | {"attention": flag(body, "attention")})
+        asked(self.translator.speech.check, call)
         if len(targets) != len(sentences):
             raise Refused(400, f"{len(sentences)} sentences and {len(targets)} targets")
         self.batcher.refuse_too_many(len(sentences))
         for number, target in enumerate(targets):
-            asked(self.translator.encode_target, target, number)
-        self.check(sentences)
-        attention = flag(body, "attention")
+            asked(self.translator.encode_target, target, number, call.target_lang)
+        self.check(sentences, [call.source_lang] * len(sentences))
         # One job a batch: others get their turn between two of them, and a timeout drops the rest.
         parts = [slice(first, first + size) for first in range(0, len(sentences), size)]
         score = self.translator.score
-        works = [partial(score, sentences[one], targets[one], size, attention) for one in parts]
+        options = call.attention, call.source_lang, call.target_lang
+        works = [partial(score, sentences[one], targets[one], size, *options) for one in parts]
         found = await self.answers(request, [WaitingJob(work=work) for work in works])
         return JSONResponse(hypotheses([[one] for part in found for one in part]))
 
@@ -180,7 +183,7 @@ class Service:
         body = await self.fields(request)
         check_key(self.settings.keys, request, body.get("api_key"))
         sentence = " ".join(texts(body, "sentences")).strip()
-        self.check([sentence])
+        self.check([sentence], [None])
         job = WaitingJob(work=partial(page.traced, self.translator, sentence))
         (found,) = await self.answers(request, [job])
         return JSONResponse(found)
@@ -200,13 +203,14 @@ class Service:
         asked(self.batcher.check_beam, call.beam)
         return options
 
-    def check(self, sentences: Sequence[str]) -> None:
-        """Raises ``Refused`` (400) for a sentence that is too long."""
-        for number, sentence in enumerate(sentences):
-            asked(self.translator.encode, sentence, number)
+    def check(self, sentences: Sequence[str], languages: Sequence[str | None]) -> None:
+        """Raises ``Refused`` (400) for a sentence that is too long; ``languages``: of each, None: the usual one."""
+        for number, (sentence, language) in enumerate(zip(sentences, languages, strict=True)):
+            asked(self.translator.encode, sentence, number, language)
 
     def submit(self, jobs: Sequence[WaitingJob]) -> None:
-        self.check([job.sentence for job in jobs if job.work is None])
+        own = [job for job in jobs if job.work is None]
+        self.check([job.sentence for job in own], [job.options.get("source_lang") for job in own])
         self.batcher.submit(jobs)
 
     async def answers(self, request: Request, jobs: Sequence[WaitingJob]) -> list[Any]:

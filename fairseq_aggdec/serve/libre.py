@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_aggdec.serve.errors import Refused
 
 
-def languages(pair: tuple[str, str], several: Sequence[str] | None) -> list[dict[str, Any]]:
-    """What ``/languages`` says; ``pair`` and ``several`` as for :func:`read`."""
-    targets = {code: [pair[1]] if code == pair[0] else [] for code in pair}
-    if several is not None:
-        targets = {code: [other for other in several if other != code] for code in several}
+def languages(targets: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """What ``/languages`` says, of what each language can be translated into."""
     return [{"code": code, "name": code, "targets": found} for code, found in targets.items()]
 
 

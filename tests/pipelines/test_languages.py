@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 import shlex
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from fairseq_aggdec import from_pretrained
+from fairseq_aggdec import Translator, from_pretrained
 from tests.pipelines.making import (
     BATCHES,
     SIZES,
@@ -21,24 +25,38 @@ from tests.pipelines.making import (
 from tests.serving import live
 
 TASK = "translation_multi_simple_epoch"
+APART = "multilingual_translation"
+SEVERAL = (TASK, "transformer", "--langs de,en ")
+OF_PAIRS = (APART, "multilingual_transformer", "")
+# Task, model and options of the languages.
 STYLES = {
-    "tags before the output": "--encoder-langtok src --decoder-langtok",
-    "tags for bos and eos": "--encoder-langtok src --decoder-langtok --lang-tok-replacing-bos-eos",
-    "tags of the source only": "--encoder-langtok tgt",
+    "tags before the output": (*SEVERAL, "--encoder-langtok src --decoder-langtok"),
+    "tags for bos and eos": (
+        *SEVERAL,
+        "--encoder-langtok src --decoder-langtok --lang-tok-replacing-bos-eos",
+    ),
+    "tags of the source only": (*SEVERAL, "--encoder-langtok tgt"),
+    "a model for each": (*OF_PAIRS, ""),
+    "one decoder": (
+        *OF_PAIRS,
+        "--share-decoders --share-decoder-input-output-embed --encoder-langtok tgt --decoder-langtok",
+    ),
 }
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     data = write_text(tmp_path, ["de", "en"])
-    flags = shlex.split(f"--langs de,en --lang-pairs de-en,en-de {STYLES[style]}")
-    path = write_model(tmp_path / "model.pt", data, TASK, "transformer", *flags, *SIZES)
+    task, arch, langs, options = STYLES[style]
+    flags = shlex.split(f"{langs}--lang-pairs de-en,en-de {options}")
+    path = write_model(tmp_path / "model.pt", data, task, arch, *flags, *SIZES)
+    flags = [flag for flag in flags if not flag.startswith("--share")]
     with forgotten():
         model = from_pretrained(path, data, beam=4, max_len_b=14)
     expected = {}
     for source, target in (("de", "en"), ("en", "de")):
         command = [data, "--path", path, *BATCHES, "--beam", "4", "--max-len-b", "14"]
-        languages = ["-s", source, "-t", target, "--task", TASK, *flags]
+        languages = ["-s", source, "-t", target, "--task", task, *flags]
         found = stock(*command, *languages).nbest
         texts = {int(name): text for name, _, text in found}
         expected[target] = [texts[number] for number in range(len(texts))]
@@ -49,6 +67,7 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     other = {"source_lang": "en", "target_lang": "de"}
     assert model.translate(lines, **other) == expected["de"]
     assert model.translate(lines) == expected["en"]
+    assert_scores(model, [*command[:3], *BATCHES, "--task", task, *flags])
     # What the model writes anyway is what it writes after it was forced to begin so.
     starts = [" ".join(text.split()[:1]) for text in expected["de"]]
     begun = model.translate(lines, beam=1, prefix=starts, **other)
@@ -58,6 +77,8 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="target_lang='fr': this model has de, en"):
         model.translate(lines, target_lang="fr")
+    with pytest.raises(ValueError, match="source_lang='fr': this model has de, en"):
+        model.score(lines, lines, source_lang="fr")
     found: dict[str, list[str]] = {}
 
     def translate(target: str) -> None:
@@ -70,6 +91,73 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+def assert_scores(model: Translator, command: list[Any]) -> None:
+    """In both directions those of ``fairseq-generate --score-reference``, whose references are the sources.
+
+    With a model for each direction stock fairseq cannot do so. There a hypothesis, which has stock's score, must have
+    the same one as a given output.
+    """
+    lines = sentences()
+    for source, target in (("de", "en"), ("en", "de"), ("de", "en")):
+        call = {"source_lang": source, "target_lang": target}
+        scored = model.score(lines, lines, **call)
+        assert [one.text for one in scored] == lines
+        if APART not in command:
+            found = stock(*command, "-s", source, "-t", target, "--score-reference").nbest
+            wanted = {int(name): score * math.log(2) for name, score, _ in found}  # from bits
+            assert [one.score for one in scored] == pytest.approx(
+                [wanted[number] for number in range(len(lines))], abs=1e-4
+            )
+        ranked = model.generate(lines, attention=True, **call)
+        again = model.score(lines, [one.text for one, *_ in ranked], attention=True, **call)
+        alike = 0
+        for [best, *_], one in zip(ranked, again, strict=True):
+            if one.tokens != best.tokens:  # the text leaves out <s>, which a random model may write
+                continue
+            alike += 1
+            assert one.score == pytest.approx(best.score, abs=1e-4)
+            assert best.attention is not None and one.attention is not None
+            torch.testing.assert_close(best.attention, one.attention)
+        assert alike > len(lines) // 2
+
+
+def test_directions_that_were_not_trained(tmp_path: Path) -> None:
+    """Each language has a dictionary of its own."""
+    data = write_text(tmp_path, ["de", "en", "fr"])
+    words = (data / "dict.fr.txt").read_text().splitlines()
+    (data / "dict.fr.txt").write_text("\n".join([*words[::-1], "chat 1", ""]))
+    flags = shlex.split("--lang-pairs de-en,en-fr")
+    path = write_model(tmp_path / "model.pt", data, APART, OF_PAIRS[1], *flags, *SIZES)
+    with forgotten():
+        model = from_pretrained(path, data, beam=2, max_len_b=14)
+    line = sentences()[0]
+    assert len(model.task.dicts["fr"]) == len(model.task.dicts["en"]) + 1
+    to_french = {"source_lang": "en", "target_lang": "fr"}
+    (french,) = model.translate([line], **to_french)
+    with forgotten():
+        own = from_pretrained(path, data, beam=2, max_len_b=14, **to_french)
+    assert own.translate([line]) == [french] and model.translate([line]) != [french]
+    assert model.translate([line], prefix="chat", **to_french)[0].startswith("chat")
+    again = pickle.loads(pickle.dumps(model))
+    assert again.translate([line], **to_french) == [french]
+    for wrong in ({"target_lang": "fr"}, {"source_lang": "en", "target_lang": "de"}):
+        with pytest.raises(ValueError, match="this model translates de-en, en-fr"):
+            model.translate([line], **wrong)
+    with pytest.raises(ValueError, match="source_lang='fr', target_lang='de': this model transl"):
+        from_pretrained(path, data, source_lang="fr", target_lang="de")
+    with live(model) as client:
+        targets = {one["code"]: one["targets"] for one in client.get("/languages").json()}
+        assert targets == {"de": ["en"], "en": ["fr"], "fr": []}
+        body = {"q": line, "source": "en", "target": "fr"}
+        assert client.post("/translate", json=body).json() == {"translatedText": french}
+        answer = client.post("/translate", json=body | {"source": "fr", "target": "de"})
+        assert answer.status_code == 400
+        pair = {"sentences": line, "targets": french, **to_french}
+        (scored,) = model.score([line], [french], **to_french)
+        found = client.post("/generate", json=pair).json()["hypotheses"][0][0]
+        assert found["score"] == pytest.approx(scored.score)
 
 
 def test_the_service_knows_the_languages(tmp_path: Path) -> None:
