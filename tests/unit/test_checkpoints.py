@@ -365,8 +365,8 @@ def test_images_and_texts_are_other_tasks() -> None:
 def test_another_task_is_refused_by_the_python_interface(
     state: State, data: Path, tmp_path: Path
 ) -> None:
-    state["cfg"]["task"]["_name"] = "multilingual_translation"
-    with pytest.raises(CheckpointError, match="trained with --task multilingual_translation"):
+    state["cfg"]["task"]["_name"] = "semisupervised_translation"
+    with pytest.raises(CheckpointError, match="trained with --task semisupervised_translation"):
         outputs(saved(state, tmp_path), data)
 
 

@@ -8,18 +8,15 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from fairseq_aggdec import Translator
-from fairseq_aggdec.serve import running
 from tests.serving import SENTENCES, Gate, live, tiny
 
 PAIR = {"source": "src", "target": "tgt"}
-LATE = "the headers of the request did not come in time"
 
 
 @pytest.fixture(scope="module")
@@ -311,55 +308,6 @@ def test_a_body_that_does_not_come(translator: Translator) -> None:
                 b"POST /generate HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
             )
             assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
-
-
-def asked_raw(client: httpx.Client, *parts: bytes) -> tuple[bytes, dict[str, str]]:
-    """What a connection gets for bytes: the first line and the JSON of the last answer."""
-    address = client.base_url.host, client.base_url.port or 0
-    found = b""
-    with socket.create_connection(address, timeout=60) as connection:
-        for part in parts:
-            connection.sendall(part)
-            found += connection.recv(4096)
-        while more := connection.recv(4096):
-            found += more
-    head, _, body = found[found.rindex(b"HTTP/1.1 ") :].partition(b"\r\n\r\n")
-    return head.split(b"\r\n")[0], json.loads(body)
-
-
-def test_headers_that_do_not_come(translator: Translator) -> None:
-    """Neither those of the first request of a connection, nor those of the next one."""
-    whole, late = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n", {"error": LATE}
-    with live(translator, timeout=0.2) as client:
-        for parts in ([b"GET /health HTT"], [whole, whole[:20]]):
-            assert asked_raw(client, *parts) == (b"HTTP/1.1 408 Request Timeout", late)
-        assert client.get("/health").status_code == 200
-
-
-def test_what_is_no_http_is_refused_in_json(client: httpx.Client) -> None:
-    refused = {"error": "the request is no valid HTTP"}
-    for part in (b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n"):
-        assert asked_raw(client, part) == (b"HTTP/1.1 400 Bad Request", refused)
-    chunk = b"POST /generate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n"
-    assert asked_raw(client, chunk) == (b"HTTP/1.1 400 Bad Request", refused)
-
-
-def test_too_many_connections(translator: Translator) -> None:
-    with live(translator, max_queue=4) as client, ExitStack() as idle:
-        address = client.base_url.host, client.base_url.port or 0
-        for _ in range(4 + running.BESIDE - 1):
-            idle.enter_context(socket.create_connection(address, timeout=60))
-        assert client.get("/health").status_code == 200  # the last one
-        with httpx.Client(base_url=client.base_url, timeout=60, trust_env=False) as other:
-            answer = other.get("/health")
-        assert answer.status_code == 503
-        assert answer.json() == {"error": "too many connections: try again later"}
-        idle.close()
-        until(lambda: other_status(client) == 200)
-
-
-def other_status(client: httpx.Client) -> int:
-    return httpx.get(f"{client.base_url}/health", timeout=60, trust_env=False).status_code
 
 
 def test_a_fault_is_no_one_elses(
