@@ -12,6 +12,8 @@ import hypothesis
 import hypothesis.configuration
 import pytest
 
+from tests import quick_hydra
+
 if TYPE_CHECKING:
     import torch
 
@@ -44,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    quick_hydra.quicken()
     folder = config.getoption("--kernels")
     if folder is not None:
         from fairseq_aggdec.kernels import library

@@ -10,6 +10,8 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -25,6 +27,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+# What commands import of others.
+LOADED = ["fairseq", "sacrebleu", "jinja2", "matplotlib.figure", "rapidfuzz.distance", "PIL.Image"]
+LOADED += [f"fairseq_cli.{name}" for name in ("generate", "interactive", "preprocess", "train")]
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = """#!{python} -IS
 import array, json, os, signal, socket, sys
@@ -81,10 +86,13 @@ def commands() -> dict[str, str]:
 
 
 def serve(place: str) -> None:
-    import fairseq
-    import sacrebleu
+    from tests import quick_hydra
 
-    assert fairseq and sacrebleu
+    for module in LOADED:
+        importlib.import_module(module)
+    quick_hydra.quicken()
+    quick_hydra.compose()
+    gc.freeze()  # the children do not look at what is here
     known = commands()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)

@@ -57,7 +57,7 @@ def test_who_is_killed_takes_the_child_along(tmp_path: Path) -> None:
     child = int(client.stdout.readline())
     client.kill()
     client.wait()
-    for _ in range(200):
+    for _ in range(1200):
         if not Path(f"/proc/{child}").exists():
             return
         time.sleep(0.05)
