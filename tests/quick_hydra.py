@@ -1,4 +1,4 @@
-"""Quicker commands in tests: fairseq composes its configuration with hydra for each, which takes most of a small command.
+"""Quicker commands in tests: fairseq composes its configuration with hydra, which takes most of a small command.
 
 Two parts of that repeat. hydra copies its whole store of configurations each time, although whatever is loaded from the
 store is a copy already. And it parses some 330 overrides, nearly all of which it has parsed before in this process.
