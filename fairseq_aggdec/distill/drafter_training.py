@@ -37,6 +37,13 @@ TIMED = 8  # updates that are timed, behind the first two
 LOG = "timed.log"  # of these
 SAMPLE = 64  # sentences that are decoded to estimate the time of distillation
 MAX_TOKENS = {"drafter": 4000, "heads": 2000}
+BOUND = """
+import ctypes, runpy, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 # A CPU that multiplies these trains faster in bfloat16.
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -290,6 +297,12 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
+def bound(module: str, arguments: Sequence[str]) -> list[str]:
+    """``python -m MODULE ARGUMENTS`` with this interpreter, for a process that on Linux ends when the one that started
+    it does, even by SIGKILL: the same command again must find nobody at work in its folders."""
+    return [sys.executable, "-c", BOUND, module, *arguments]
+
+
 def run_module(module: str, arguments: Sequence[str], log: Path | None) -> list[float]:
     """``python -m MODULE ARGUMENTS`` with this interpreter.
 
@@ -304,7 +317,7 @@ def run_module(module: str, arguments: Sequence[str], log: Path | None) -> list[
     """
     pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if log else {}
     times, last = [], collections.deque[str](maxlen=12)
-    with subprocess.Popen([sys.executable, "-m", module, *arguments], text=True, **pipe) as child:
+    with subprocess.Popen(bound(module, arguments), text=True, **pipe) as child:
         if log is not None and child.stdout is not None:
             with log.open("a", encoding="utf-8") as file:
                 for line in child.stdout:
