@@ -5,7 +5,7 @@
 #   scripts/recipes/multi30k.sh [RAW]         RAW (WORK/raw) holds {train,val,test_2016_flickr}.{de,en}.gz; what is missing
 #                                             is downloaded from github.com/multi30k/dataset, data/task1/raw
 #
-# Environment: MAX_UPDATE (4500), AVERAGE (4 last checkpoints, one every 500 updates), VOCABULARY (8000), FILES (the address of
+# Environment: MAX_UPDATE (4500; 0: the data only), AVERAGE (4 last checkpoints, one every 500 updates), VOCABULARY (8000), FILES (the address of
 # the data), and what multi30k_common.sh lists. The audits of IAD under docs/results used MAX_UPDATE=1500 AVERAGE=1.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/multi30k_common.sh"
@@ -82,5 +82,6 @@ model() {
 stage text text
 stage subwords subwords
 stage "data-$PAIR" binarise
+[ "$MAX_UPDATE" != 0 ] || exit 0
 resume "train-$PAIR" train
 stage "model-$PAIR" model

@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# Shared by gpu_check.sh and gpu_train.sh, which source it: the Python of a machine with a GPU.
+#
+#   gpu_python FOLDER    sets PYTHON: the machine's own, with its PyTorch, beside the wheels of FOLDER; no index, no network.
+#   gpu_python ""        sets PYTHON: the environment of scripts/setup.sh
+# Environment: BASE_PYTHON (python3: the machine's own). Exports PYTHONPATH and removes what it installed at the end.
+
+gpu_python() {
+    local wheels=$1 files
+    if [ -z "$wheels" ]; then
+        bash scripts/setup.sh
+        PYTHON=.venv/bin/python
+        return
+    fi
+    [ -d "$wheels" ] || die "--wheels $wheels: there is no such folder"
+    PYTHON=${BASE_PYTHON:-python3}
+    "$PYTHON" -c 'import sys, torch; assert sys.version_info[:2] in ((3, 11), (3, 12))' 2>/dev/null ||
+        die "$PYTHON is not Python 3.11 or 3.12 with PyTorch: name one in BASE_PYTHON"
+    files=("$wheels"/*.whl)
+    [ -e "${files[0]}" ] || die "--wheels $wheels: there are no wheels"
+    # Beside the machine's packages, which stay as they are; nothing is fetched.
+    SITE=$(mktemp -d)
+    trap 'rm -rf "$SITE"' EXIT
+    "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --target "$SITE" "${files[@]}"
+    export PYTHONPATH="$SITE:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+}

@@ -1,0 +1,174 @@
+"""The training on a lent GPU, rehearsed at toy size: every stage of every kind, and what is kept and what fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.compat import load_checkpoint
+from scripts.recipes.gpu_train import stages, train
+from scripts.recipes.gpu_train.plan import SIZES, Job, Plan, Row, Stage
+from tests import warm
+from tests.cli.test_multi30k_recipes import SETTINGS
+from tests.cli.wmt_files import recipe, write_multi30k
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and subwords, as --prepare makes them."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_multi30k(folder / "raw")
+    settings = SETTINGS | {"WORK": str(folder / "work"), "MAX_UPDATE": "0"}
+    result = recipe("multi30k", str(folder / "raw"), **settings)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert not (folder / "work" / "train-de-en").exists()
+    return folder / "work"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs begin with everything imported."""
+    monkeypatch.setenv("PYTHON", warm.python())
+
+
+def rehearse(prepared: Path, folder: Path, what: str) -> dict[str, Any]:
+    """Stages of a rehearsal, by name."""
+    given = ["--rehearse", "--what", what, "--out", str(folder / "out"), "--seconds", "900"]
+    given += ["--data", str(prepared / "data-de-en"), "--work", str(folder / "work")]
+    code = train.main(given)
+    found = json.loads((folder / "out" / f"gpu-train-{what}.json").read_text())
+    states = {name: one["state"] for name, one in found["results"].items()}
+    assert code == 0 and set(states.values()) <= {"done", "kept"}, states
+    assert (folder / "out" / f"gpu-train-{what}.md").exists()
+    return dict(found)
+
+
+def test_pair(prepared: Path, tmp_path: Path) -> None:
+    """Weights are in bfloat16, as a GPU leaves them; the same command again trains nothing."""
+    record = rehearse(prepared, tmp_path, "pair")
+    found = record["results"]
+    assert list(found) == ["base", "distilled", "drafter and heads", "table-fp32"]
+    assert found["base"]["rows"][0]["updates"] == 2
+    assert [row["model"] for row in found["drafter and heads"]["rows"]] == ["drafter", "heads"]
+    rows = {row["system"]: row for row in found["table-fp32"]["rows"]}
+    for name in ("ours, greedy", "IAD", "GAD", "GAD, auto"):
+        assert rows[name]["differ"] == 0
+    assert rows["GAD"]["quality"] is not None and "by_slot" in rows["GAD"]
+    weights = load_checkpoint(str(tmp_path / "work" / "base" / "checkpoint_last.pt"))
+    assert {x.dtype for x in weights["model"].values()} == {torch.bfloat16}
+    assert weights["last_optimizer_state"] is None
+    assert record["files"] == [f"{name}-fp16.pt" for name in ("base", "drafter", "heads")]
+    parts = list((tmp_path / "work" / "raw-data").glob("train*.de-en.de.bin"))
+    assert len(parts) == 2 and all(part.is_symlink() for part in parts)
+    again = rehearse(prepared, tmp_path, "pair")["results"]
+    assert {one["state"] for one in again.values()} == {"kept"}
+    assert again["table-fp32"]["rows"] == found["table-fp32"]["rows"]
+
+
+def test_stern(prepared: Path, tmp_path: Path) -> None:
+    """All models of the table have as many updates; heads on a frozen base keep its weights."""
+    found = rehearse(prepared, tmp_path, "stern")["results"]
+    rows = found["table"]["rows"]
+    exact = {row["model"]: row for row in rows if row["rule"] == "exact"}
+    assert set(exact) == {f"{setting}/{k}" for setting in stages.STERN for k in (4, 8)}
+    assert {row["updates"] for row in exact.values()} == {2}
+    assert {row["differ"] for row in exact.values()} == {0}
+
+
+def test_zhang(prepared: Path, tmp_path: Path) -> None:
+    found = rehearse(prepared, tmp_path, "zhang")["results"]
+    words = [row for row in found["figures"]["rows"] if row["part"] == "words"]
+    assert {"2x1", "2x2", "2x4", "2x4, dedup"} <= {row["system"] for row in words}
+    assert {"otem", "utem", "bleu"} <= words[0].keys()
+    assert {row["model"] for row in found["contrast"]["rows"]} == {
+        "Transformer",
+        "2x1",
+        "2x2",
+        "2x4",
+    }
+
+
+def test_lattice(prepared: Path, tmp_path: Path) -> None:
+    found = rehearse(prepared, tmp_path, "lattice")["results"]
+    systems = [row["system"] for row in found["table"]["rows"]]
+    assert systems[-3:] == ["lattice, N = 32", "lattice, N = 64", "NAT"]
+
+
+# -- the driver
+
+
+def plan_of(prepared: Path, work: Path, **options: Any) -> Plan:
+    return Plan(prepared / "data-de-en", work, SIZES["toy"], rehearse=True, **options)
+
+
+def python(name: str, program: str) -> Job:
+    """A job that runs a module of one line, beside the test."""
+    return Job(name, "timeit", ["-n", "1", "-r", "1", program])
+
+
+def staged(*jobs: Job, rows: list[Row] | None = None) -> Stage:
+    return Stage("a stage", 1, lambda seconds: jobs, lambda: rows or [])
+
+
+def test_a_job_that_fails_or_hangs(prepared: Path, tmp_path: Path) -> None:
+    """Neither ends the others; its rows are not read, and it is not taken for done."""
+    plan = plan_of(prepared, tmp_path)
+    fails = staged(python("fails", "raise SystemExit('no such thing')"), python("good", "1"))
+    found = train.run_stage(fails, plan, 60)
+    assert found["state"].startswith("fails: failed (1)") and "no such thing" in found["state"]
+    assert plan.whole("good").exists() and not plan.whole("fails").exists()
+    hangs = staged(python("hangs", "import time; time.sleep(60)"), rows=[{"a": 1}])
+    found = train.run_stage(hangs, plan, 0.2)
+    assert found["state"] == "hangs: ended, its time was over" and found["rows"] == []
+    assert train.run_stage(staged(python("good", "1")), plan, 1)["state"] == "kept"
+
+
+def test_time_is_shared_by_weight() -> None:
+    given = [Stage(str(weight), weight, lambda _: [], list) for weight in (150, 40, 110)]
+    assert train.share(300, given) == pytest.approx(150)
+    assert train.share(300, given[1:]) == pytest.approx(80)
+
+
+def test_an_epoch_has_as_many_updates_as_it_takes(prepared: Path, tmp_path: Path) -> None:
+    """Enough copies that 900 batches fit in; a distilled set is read in place of the plan's."""
+    plan = Plan(prepared / "data-de-en", tmp_path, SIZES["small"])
+    tokens = sum(
+        max(len(source.split()), len(target.split())) + 1
+        for source, target in zip(
+            *((prepared / "subwords" / f"train.{x}").open() for x in ("de", "en")), strict=True
+        )
+    )
+    copies = plan.copies(plan.data)
+    assert copies * tokens >= 900 * plan.size.max_tokens > (copies - 1) * tokens
+    shutil.copytree(prepared / "data-de-en", tmp_path / "distilled")
+    (tmp_path / "distilled" / "distillation.json").touch()
+    assert plan.source("distilled") == tmp_path / "distilled"
+    assert plan.source("raw") == plan.data
+    assert "--bf16" in plan.ends("x") and "--amp" not in plan.ends("x")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--seconds", "0"], "it must be above 0"),
+        (["--data", "nowhere"], "make it by --prepare"),
+        (["--subwords", "nowhere"], "there is no such file"),
+    ],
+)
+def test_refusals(prepared: Path, tmp_path: Path, more: list[str], says: str) -> None:
+    given = ["--rehearse", "--data", str(prepared / "data-de-en"), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match=says):
+        train.main([*given, *more])
+
+
+def test_without_a_gpu_it_says_so(prepared: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    given = ["--data", str(prepared / "data-de-en"), "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="PyTorch finds no GPU: try --rehearse"):
+        train.main(given)
