@@ -24,7 +24,7 @@
 #             every training), MAX_UPDATE (fewer)
 #   decoding  SYSTEMS (rows of the table, speed-ups are over the first: beam5 teacher baseline beam1 greedy nar gad gad-quality
 #             gad-efficiency; baseline is BART-base without distillation), BATCH_SIZE (1: online), DECODE_FLAGS (more for
-#             all systems), DISTILL_FLAGS (more for the teacher)
+#             all systems), DISTILL_FLAGS (more for the teacher), TITLE (of the table)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
@@ -206,5 +206,5 @@ system gad-efficiency "GAD++ ($HIGH_EFFICIENCY)" "${GAD[@]}" "${EFFICIENCY[@]}"
 
 ! wanted greedy || REPORTED+=(--oracle decode-greedy)
 
-"$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "Generalized aggressive decoding, CNN/DailyMail" \
+"$PYTHON" "$ROOT/scripts/recipes/translation_report.py" --work "$WORK" --title "${TITLE:-Generalized aggressive decoding, CNN/DailyMail}" \
     "${REPORTED[@]}" --subwords "$GPT2_BPE" --reference "$WORK/text/test.target" --output "$WORK/results"
