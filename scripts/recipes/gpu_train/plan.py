@@ -183,7 +183,8 @@ class Plan:
         """Options that stand last, so that they hold against those of ``aggdec train-drafter``."""
         flags = [f"--lr={self.size.lr}", "--lr-scheduler=inverse_sqrt", "--warmup-updates=400"]
         flags += [f"--max-tokens={self.size.max_tokens}", "--required-batch-size-multiple=1"]
-        flags += ["--upsample-primary=1", "--num-workers=0", "--disable-validation"]
+        workers = 0 if self.rehearse else 2
+        flags += ["--upsample-primary=1", f"--num-workers={workers}", "--disable-validation"]
         flags += ["--no-epoch-checkpoints", "--no-save-optimizer-state"]
         flags += ["--save-interval-updates=0", "--validate-interval-updates=0"]
         flags += ["--save-dir", str(self.folder(name)), "--log-format=json", "--log-interval=25"]

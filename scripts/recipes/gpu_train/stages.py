@@ -18,7 +18,7 @@ BLOCK_SIZES = (8, 4)
 BESIDE, PLANNED = 2.5, 0.8
 GEOMETRIES = ((2, 1), (2, 2), (2, 4))
 CANDIDATES = (32, 64)
-SECONDS_OF_BENCH = 200  # sentences that are timed
+TIMED = 200  # sentences of a table of speed
 
 Stages = list[Stage]
 
@@ -54,7 +54,7 @@ def bench(plan: Plan, name: str, systems: Sequence[str], *more: str) -> Job:
     arguments = ["bench", *plan.generation(plan.checkpoint(BASE)), "--batch-sizes", *sizes]
     for system in systems:
         arguments += ["--system", system]
-    arguments += [*few(plan, SECONDS_OF_BENCH), "--output", str(plan.output(name)), *more]
+    arguments += [*few(plan, TIMED), "--output", str(plan.output(name)), *more]
     return Job(name, "fairseq_aggdec.cli.main", arguments)
 
 
