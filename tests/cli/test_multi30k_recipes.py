@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_aggdec.compat import load_checkpoint
 from scripts.recipes.lattice import recall_table
 from tests.cli.wmt_files import PAIRS, recipe, write_multi30k
 
@@ -112,6 +113,19 @@ def test_blockwise_on_sampled_sources(made: Path, tmp_path: Path) -> None:
     assert {row["model"] for row in rows} == {"regular/1", "distillation/1", "both/4"}
     exact = [row for row in rows if row["rule"] == "exact"]
     assert exact and all(row["differ"] == 0 for row in exact)
+
+    paper = environment | {"PAPER": "1", "SETTINGS": "regular", "NAME": "-paper"}
+    result = recipe("blockwise_multi30k", **paper)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert (
+        "regular-paper/4=" in record["command"]
+        and "4-de-en/checkpoint_last.pt" in record["command"]
+    )
+    model = load_checkpoint(str(work / "blockwise-regular-paper-4-de-en" / "checkpoint_last.pt"))
+    args = model["cfg"]["model"]
+    assert (args.head_layout, args.identity_first_head) == ("dense", False)
+    assert model["cfg"]["criterion"]["head_loss"] == "sample"
 
     settings = environment | {"HEADS": str(work / "blockwise-both-4-de-en" / "checkpoint_best.pt")}
     result = recipe("methods_multi30k", **settings | {"OUTPUT": str(tmp_path / "methods")})

@@ -10,7 +10,9 @@
 # base is the base), VERIFIER, VERIFIER_UPDATE, SAMPLED (as in gad_multi30k.sh), MAX_UPDATE (5000), LR (0.001, a base that is trained on 0.0003),
 # HEAD_LAYOUT (per-head), HEAD_FLAGS (more for the heads: --head-hidden-dim 256), NAME (put behind the settings' names: with
 # HEAD_LAYOUT=dense NAME=-dense, both-dense/8 stands beside both/8), HEAD_LOSS (mean: as many updates as fit in little time),
-# HEAD_DECAY (0.8: near heads, on which the others depend, count more), ANALYSES (none), OUTPUT
+# HEAD_DECAY (0.8: near heads, on which the others depend, count more), MAX_TOKENS (2000, of a minibatch), PAPER (1: dense heads,
+# one of them drawn per minibatch, each as often, head 1 of a frozen base too; one LR, and the last checkpoint of every model,
+# so that all have as many updates; 0), ANALYSES (none), OUTPUT
 # (docs/results/blockwise-multi30k), and what multi30k_common.sh lists.
 #
 # ANALYSES come last, each made once (delete its .json, or the .html, to make it anew):
@@ -24,6 +26,12 @@ need_base
 SETTINGS=${SETTINGS-regular distillation fine-tuning both}
 BLOCK_SIZES=${BLOCK_SIZES:-8 4}
 MAX_UPDATE=${MAX_UPDATE:-5000}
+MAX_TOKENS=${MAX_TOKENS:-2000}
+CHECKPOINT=checkpoint_best.pt FIRST_HEAD=(--identity-first-head)
+if [ "${PAPER:=0}" = 1 ]; then
+    HEAD_LAYOUT=${HEAD_LAYOUT:-dense} HEAD_LOSS=${HEAD_LOSS:-sample} HEAD_DECAY=${HEAD_DECAY:-1} LR=${LR:-0.001}
+    CHECKPOINT=checkpoint_last.pt FIRST_HEAD=()
+fi
 HEAD_LAYOUT=${HEAD_LAYOUT:-per-head}
 HEAD_LOSS=${HEAD_LOSS:-mean}
 HEAD_DECAY=${HEAD_DECAY:-0.8}
@@ -41,7 +49,7 @@ done
 
 train() {
     local setting=$1 block_size=$2 data=$DATA base=$BASE flags=()
-    local frozen=(--freeze-base --identity-first-head --dropout 0.1 --lr "${LR:-0.001}")
+    local frozen=(--freeze-base "${FIRST_HEAD[@]}" --dropout 0.1 --lr "${LR:-0.001}")
     local trained_on=(--dropout 0.1 --lr "${LR:-0.0003}")
     case $setting in
         regular) flags=("${frozen[@]}") ;;
@@ -58,7 +66,7 @@ train() {
         --criterion blockwise_loss --head-loss "$HEAD_LOSS" --head-decay "$HEAD_DECAY" --label-smoothing 0.1 \
         --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
         --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update "$MAX_UPDATE" $FLAGS \
-        --max-tokens 2000 --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
+        --max-tokens "$MAX_TOKENS" --required-batch-size-multiple 1 --max-update "$MAX_UPDATE" --num-workers 0 \
         --best-checkpoint-metric mean_accepted --maximize-best-checkpoint-metric \
         --save-dir "$OUT" --save-interval-updates 500 --validate-interval-updates 500 --validate-interval 1000000 \
         --keep-interval-updates 2 --no-epoch-checkpoints \
@@ -78,9 +86,9 @@ done
 MODELS=("regular/1=$BASE") VERIFIER=${VERIFIER:-$WORK/verifier-$PAIR/checkpoint_last.pt}
 [ ! -e "$VERIFIER" ] || MODELS+=("distillation/1=$VERIFIER")
 for folder in "$WORK"/blockwise-*-*-"$PAIR"/; do
-    [ -e "$folder/checkpoint_best.pt" ] || continue
+    [ -e "$folder/$CHECKPOINT" ] || continue
     name=$(basename "$folder" "-$PAIR") name=${name#blockwise-}
-    MODELS+=("${name%-*}/${name##*-}=${folder}checkpoint_best.pt")
+    MODELS+=("${name%-*}/${name##*-}=$folder$CHECKPOINT")
 done
 # shellcheck disable=SC2206  # the flags are lists
 TEST=("$DATA" --gen-subset test --max-len-a 1.2 --max-len-b 10 $DEVICE_FLAGS)
