@@ -227,13 +227,19 @@ def extension(name: str, flags: list[str]) -> Extension:
 
 
 class BuildKernels(build_ext):
-    """setuptools' command, which goes by times alone: a copied library may be newer than sources that it is not of."""
+    """setuptools' command, with one compiler a core.
 
-    def build_extension(self, ext: Extension) -> None:
-        path, given = Path(self.get_ext_fullpath(ext.name)), self.force
-        self.force = given or not path.exists() or digest().encode() not in path.read_bytes()
-        super().build_extension(ext)
-        self.force = given
+    setuptools compares times alone: a library that was copied may be newer than sources that it was not compiled from.
+    """
+
+    def build_extensions(self) -> None:
+        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        stamp = digest().encode()
+        self.force = self.force or any(
+            path.exists() and stamp not in path.read_bytes() for path in paths
+        )
+        self.parallel = self.parallel or True
+        super().build_extensions()
 
 
 refuse_to_overwrite_fairseq()

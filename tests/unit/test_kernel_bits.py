@@ -86,6 +86,13 @@ def test_fp32_is_that_of_avx2(name: str, folder: Path) -> None:
     assert found == expected
 
 
+def test_the_whole_library_compiles_for_arm64() -> None:
+    if shutil.which(ARM) is None:
+        pytest.skip(f"{ARM} is not installed")
+    command = [ARM, *flags()["neon"], "-fsyntax-only", SOURCE / "kernels.cpp"]
+    subprocess.run(command, check=True)
+
+
 class Erring:
     """A library whose products of many rows, as those of tiles, have one wrong number."""
 
