@@ -114,6 +114,10 @@ def test_from_bart_to_the_table(tmp_path: Path) -> None:
     result = recipe("gad_cnndm", work, **SETTINGS, RAW=str(raw), TEACHER_BART="bart.base")
     assert result.returncode == 0, result.stderr[-3000:]
 
+    again = recipe("gad_cnndm", work, **SETTINGS, RAW=str(raw), TEACHER_BART="bart.base")
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert "made anew" not in again.stderr
+
     counts = json.loads((work / "pieces" / "counts.json").read_text())
     assert counts == {"train, kept": 11, "train, empty": 1, "valid, kept": 4, "test, kept": 5}
     lengths = [len(x.split()) for x in (work / "pieces" / "train.source").read_text().splitlines()]

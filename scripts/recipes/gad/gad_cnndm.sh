@@ -70,7 +70,12 @@ REPORTED=()
 
 # -- files
 
-# pretrained NAME: the file of a checkpoint of fairseq's, or NAME itself if it is one.
+# located NAME: where a checkpoint of fairseq's lies, or NAME itself if it is a file.
+located() {
+    case $1 in bart.base | bart.large) printf '%s' "$RAW/$1/model.pt" ;; *) printf '%s' "$1" ;; esac
+}
+
+# pretrained NAME: makes sure that it is there.
 pretrained() {
     case $1 in
         bart.base | bart.large)
@@ -81,12 +86,8 @@ pretrained() {
                     die "$RAW/$1.tar.gz is damaged or lacks $1/model.pt; delete it"
                 mv "$RAW/$1/model.pt.partial" "$RAW/$1/model.pt"
             fi
-            printf '%s' "$RAW/$1/model.pt"
             ;;
-        *)
-            [ -e "$1" ] || die "BART or TEACHER_BART '$1' is neither a file nor bart.base or bart.large"
-            printf '%s' "$1"
-            ;;
+        *) [ -e "$1" ] || die "BART or TEACHER_BART '$1' is neither a file nor bart.base or bart.large" ;;
     esac
 }
 
@@ -172,8 +173,10 @@ relaxed() { printf '%s\n' --decoding gad --draft-tokens all --acceptance "top-be
 
 # What cannot be had is said before any work.
 [ -z "$TEACHER" ] || [ -e "$TEACHER" ] || die "TEACHER '$TEACHER' does not exist"
-[ -n "$TEACHER" ] || [ -d "$WORK/teacher" ] || TEACHER_BART=$(pretrained "$TEACHER_BART")
-{ [ -d "$WORK/verifier" ] && { ! wanted baseline || [ -d "$WORK/baseline" ]; }; } || BART=$(pretrained "$BART")
+[ -n "$TEACHER" ] || [ -d "$WORK/teacher" ] || pretrained "$TEACHER_BART"
+{ [ -d "$WORK/verifier" ] && { ! wanted baseline || [ -d "$WORK/baseline" ]; }; } || pretrained "$BART"
+# A stage that is done depends on the same names as one that is not.
+BART=$(located "$BART") TEACHER_BART=$(located "$TEACHER_BART")
 if [ ! -d "$WORK/text" ]; then [ -e "$RAW/train.source" ] || fetch "$RAW/cnn_dm_v2.tgz" "$ARTICLES"; fi
 for file in encoder.json vocab.bpe dict.txt; do fetch "$GPT2_BPE/$file" "$FILES/gpt2_bpe/$file"; done
 stage text text
