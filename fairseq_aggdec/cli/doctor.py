@@ -26,12 +26,14 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
+from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.refusing import beam_gap
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.search.judge.fused import decides_alike
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 Lines = Iterator[tuple[str, str]]
@@ -90,6 +92,12 @@ def of_machine() -> Lines:
     pages = huge_pages.page_size()
     yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
     yield "GPU", str(here["gpu"] or "none")
+    if torch.cuda.is_available():
+        reason = against(torch.device("cuda", torch.cuda.current_device()), decides_alike)
+        yield (
+            "GPU kernels",
+            f"none: {reason}" if reason else "fused: an iteration has fewer launches",
+        )
     versions = here["versions"]
     assert isinstance(versions, dict)
     yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())

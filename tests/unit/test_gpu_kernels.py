@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,11 +32,13 @@ from fairseq_aggdec.search.judge.fused import FusedBookkeeping, written
 from fairseq_aggdec.search.judge.on_device import Bookkeeping
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
-from tests.strict.device.bookkeeping import build, fused_kernels
+from tests.strict.device.bookkeeping import COMPILER, PLAIN, build, fused_kernels
 
 CPU = torch.device("cpu")
 PAD, EOS, UNK, FIRST = 1, 2, 3, 4
 CASES = 300
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
 
 
 @pytest.fixture(autouse=True)
@@ -192,11 +195,11 @@ def test_no_thread_overtakes_another(sanitizer: str, tmp_path: Path) -> None:
         "-o",
         str(tmp_path / "races"),
     ]
-    made = subprocess.run(command, capture_output=True, text=True)
+    made = subprocess.run(command, capture_output=True, text=True, env=PLAIN)
     if made.returncode and "cannot find" in made.stderr:
         pytest.skip(f"this compiler has no library for -fsanitize={sanitizer}")
     assert made.returncode == 0, made.stderr
-    done = subprocess.run([str(tmp_path / "races")], capture_output=True, text=True)
+    done = subprocess.run([str(tmp_path / "races")], capture_output=True, text=True, env=PLAIN)
     assert done.returncode == 0, done.stderr + done.stdout
 
 
@@ -208,6 +211,27 @@ def test_nvrtc_compiles_the_source(version: str, architecture: str) -> None:
     except OSError:
         pytest.skip(f"no NVRTC of CUDA {version} here")
     assert nvrtc.compiled(compiler, architecture).startswith(b"\x7fELF")
+
+
+def test_nvrtc_is_where_pytorch_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PyTorch's own library, loaded already, or beside PyTorch among the packages of its wheels."""
+    wheel = tmp_path / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    for place in (tmp_path / "torch" / "lib" / "libcaffe2_nvrtc.so", "libnvrtc.so.12", wheel):
+
+        def opened(name: str, wanted: str = str(place)) -> Any:
+            if name != wanted:
+                raise OSError
+            return mock.Mock()
+
+        with mock.patch.object(ctypes, "CDLL", opened):
+            assert nvrtc.library() is not None
+    nothing = mock.patch.object(ctypes, "CDLL", mock.Mock(side_effect=OSError))
+    with nothing, pytest.raises(OSError, match="no NVRTC"):
+        nvrtc.library()
 
 
 class Compiler:
@@ -282,9 +306,16 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
     assert type(fused.bookkeeping(rules, distance(1, 9), CPU)) is Bookkeeping
     assert operators.usable(CPU, _copies_alike)
     calls = []
+
+    def differ(device: torch.device) -> bool:
+        calls.append(device)
+        return False
+
     for _ in range(2):
-        assert not operators.usable(CPU, lambda device, kept=calls: bool(kept.append(1)))
+        assert operators.against(CPU, differ) == "they differ from PyTorch's operators"
+    assert calls == [CPU] and caplog.text.count("differ") == 1
     monkeypatch.setenv(VARIABLE, "none")
+    assert operators.against(CPU, _copies_alike) == f"{VARIABLE}=none"
     assert type(fused.bookkeeping(rules, exact, CPU)) is Bookkeeping
 
 
@@ -296,11 +327,11 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
 
     broken = mock.Mock(begin=wrong, copy_block=lambda *arguments: arguments[-1].fill_(5))
     with mock.patch.object(operators, "operators", lambda: broken):
-        for agree in (fused._decides_alike, _copies_alike):
+        for agree in (fused.decides_alike, _copies_alike):
             assert not operators.usable(CPU, agree)
-    assert "not used" in caplog.text
+    assert caplog.text.count("not used") == 2
     caplog.set_level(logging.INFO)
-    operators._tried.cache_clear()
+    operators.tried_against.cache_clear()
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
-        assert not operators.usable(CPU, _copies_alike)
+        assert operators.against(CPU, _copies_alike) == "no NVRTC"
     assert "no NVRTC" in caplog.text

@@ -22,12 +22,13 @@ def library() -> Any:
     Raises:
         OSError: PyTorch has none.
     """
-    version = (torch.version.cuda or "").split(".")[0]
+    folder = Path(torch.__file__).parent
+    name = f"libnvrtc.so.{(torch.version.cuda or '').split('.')[0]}"
     # PyTorch's own library is linked with its NVRTC, wherever that was installed.
-    names = [str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so")]
-    for name in (*names, f"libnvrtc.so.{version}"):
+    places = [folder / "lib" / "libcaffe2_nvrtc.so", name]
+    for place in (*places, *folder.parent.glob(f"nvidia/*/lib/{name}")):
         try:
-            found: Any = ctypes.CDLL(name)
+            found: Any = ctypes.CDLL(str(place))
             _ = found.nvrtcCompileProgram
         except (OSError, AttributeError):
             continue

@@ -93,25 +93,32 @@ def ready(device: torch.device) -> bool:
 
 
 def usable(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:
-    """Whether kernels run on a device.
+    """Whether the kernels run on a device; arguments as for :func:`against`."""
+    return against(device, agree) is None
+
+
+def against(device: torch.device, agree: Callable[[torch.device], bool]) -> str | None:
+    """Why PyTorch's operators run in place of the kernels, None where the kernels do.
 
     Args:
         device: any.
-        agree: tries them there once and says whether they give what PyTorch's operators give.
+        agree: tries kernels there, once, and says whether they give what PyTorch's operators give.
     """
-    return os.environ.get(VARIABLE) != "none" and _tried(device, agree)
+    if os.environ.get(VARIABLE) == "none":
+        return f"{VARIABLE}=none"
+    return tried_against(device, agree)
 
 
 @functools.cache
-def _tried(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:
+def tried_against(device: torch.device, agree: Callable[[torch.device], bool]) -> str | None:
     try:
         if not ready(device):
-            return False
+            return "they are for a GPU"
         with torch.inference_mode():
-            right = agree(device)
+            if agree(device):
+                return None
     except (OSError, RuntimeError) as error:
         logger.info("no fused kernels on %s: %s", device, error)
-        return False
-    if not right:
-        logger.warning("fused kernels differ from PyTorch's operators on %s: not used", device)
-    return right
+        return str(error)
+    logger.warning("fused kernels differ from PyTorch's operators on %s: not used", device)
+    return "they differ from PyTorch's operators"

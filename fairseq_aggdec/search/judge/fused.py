@@ -19,7 +19,7 @@ from fairseq_aggdec.windows.transfer import send_into
 def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
     """The fused kernels where they run and know the rules, else PyTorch's operators."""
     known = accept is exact or isinstance(accept, TopBeta)
-    if known and not rules.no_repeat_ngram_size and gpu.usable(device, _decides_alike):
+    if known and not rules.no_repeat_ngram_size and gpu.usable(device, decides_alike):
         return FusedBookkeeping(rules, accept)
     return Bookkeeping(rules, accept)
 
@@ -66,7 +66,7 @@ class FusedBookkeeping(Bookkeeping):
             gpu.operators().commit(count, *given)
 
 
-def _decides_alike(device: torch.device) -> bool:
+def decides_alike(device: torch.device) -> bool:
     """Whether some iterations leave the same on two boards, one for PyTorch's operators and one for the kernels."""
     chance, rules, types = torch.Generator().manual_seed(7), Rules(1, 3, 2, unk_penalty=0.5), 300
     drafter = DeviceDrafter()
