@@ -9,6 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.drafters.proposer import Proposer
+from fairseq_aggdec.drafters.slot_window import (
+    SlotForm,
+    fused_slot_window,
+    read_alike,
+    slot_window,
+)
 from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm
@@ -16,6 +22,7 @@ from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding, position_table
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -217,32 +224,19 @@ class CachedSlots:
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
     ) -> Tensor:
-        """:meth:`block_features`, (R, k, C), for the rows of the board, without the host.
-
-        The window begins at column 0 of the grid; columns that a row does not use repeat its last mask slot.
-        """
+        """:meth:`block_features`, (R, k, C), for the rows of the board, without the host."""
         decoder, shift = self.decoder, self.decoder.shift
-        masks, causal = block_size - shift, decoder.causal_prefix
-        # Keys and values that stay in the cache: what was committed before the last iteration.
-        start = torch.minimum(rows.before, rows.base) if causal else torch.zeros_like(rows.base)
-        width = shape.width + shift if causal else shape.end
-        prefix = (rows.base + shift - start).unsqueeze(1)  # of each window, (R, 1)
-        used = torch.arange(width + masks, device=owners.device).minimum(prefix + masks - 1)
-        places = start.unsqueeze(1) + used  # (R, width + masks)
-        masked = used >= prefix
-        committed = (places + 1 - shift).masked_fill(masked, 0)
-        tokens = board.tokens[owners.unsqueeze(1), committed]
-        tokens = tokens.masked_fill_(masked, decoder.padding_idx)
-        end = places.max(1, keepdim=True).values
-        block = used >= prefix + masks - block_size if causal else torch.ones_like(masked)
-        seen = torch.where(block, end, places)
+        width = shape.width + shift if decoder.causal_prefix else shape.end
+        columns = width + block_size - shift
+        form = SlotForm(columns, shift, block_size, decoder.causal_prefix, decoder.padding_idx)
+        laid_out = fused_slot_window if usable(owners.device, read_alike) else slot_window
+        tokens, places, seen, masked, picked = laid_out(board, rows, form)
         keys = keys_beside(shape)
-        grid = shape.rows, width + masks, grid_end(keys) if self.reader.graphs else keys
+        grid = shape.rows, columns, grid_end(keys) if self.reader.graphs else keys
         window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
         self.embedding.masked = masked.flatten()
-        features = self.reader.features(window).view(*tokens.shape, -1)
-        slots = prefix + masks - block_size + torch.arange(block_size, device=owners.device)
-        return features[torch.arange(shape.rows, device=owners.device).unsqueeze(1), slots]
+        features = self.reader.features(window).index_select(0, picked.flatten())
+        return features.view(shape.rows, block_size, -1)
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         project = self.reader.packed.draft_projection(proposing)

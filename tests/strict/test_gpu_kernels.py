@@ -15,7 +15,7 @@ from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import IN_GRAPH
 from tests.strict.test_methods import SIZES, assert_equal
-from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies
+from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
 
 BY_NAME = {case.name: case for case in CASES}
 ONE_LAYER = {"block_size": 5, "decoder_layers": 1}
@@ -23,7 +23,7 @@ ONE_LAYER = {"block_size": 5, "decoder_layers": 1}
 COUNTED = (
     (BY_NAME["greedy"], 84),
     (BY_NAME["iad, aligned"], 88),
-    (Case("gad, one layer", "gad", drafter=("nar_drafter", ONE_LAYER)), 143),
+    (Case("gad, one layer", "gad", drafter=("nar_drafter", ONE_LAYER)), 122),
 )
 
 
@@ -32,6 +32,7 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
     for seed in range(200 if torch.cuda.is_available() else 6):
         compare_an_iteration(seed, gpu)
         compare_copies(seed, gpu)
+        compare_slot_windows(seed, gpu)
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "operators"])

@@ -22,6 +22,12 @@ from fairseq_aggdec.drafters.copy.copy_on_device import (
     FusedCopyBoard,
     _copies_alike,
 )
+from fairseq_aggdec.drafters.slot_window import (
+    SlotForm,
+    fused_slot_window,
+    read_alike,
+    slot_window,
+)
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.library import VARIABLE
 from fairseq_aggdec.search.acceptance import NO_DRAFT, TopBeta, distance, exact
@@ -160,6 +166,27 @@ def compare_copies(seed: int, device: torch.device = CPU) -> None:
             board.tokens[sentence, : len(output)] = torch.tensor(output, device=device)
             places = torch.tensor([len(output) - 1, before], device=device)
             board.numbers[sentence, : BEFORE + 1] = places
+
+
+def compare_slot_windows(seed: int, device: torch.device = CPU) -> None:
+    """What a drafter reads of random sentences."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    board, size = random_board(chance, chance.randint(1, 5), 9, device), chance.randint(1, 6)
+    shift, causal = chance.randint(0, min(1, size - 1)), chance.random() < 0.5
+    # No fewer than what a row has committed since then, or in all.
+    reach = [board.numbers[:, POSITION], board.numbers[:, POSITION] - board.numbers[:, BEFORE]]
+    columns = int(reach[causal].max()) + shift + size + chance.randint(0, 3)
+    form = SlotForm(columns, shift, size, causal, PAD)
+    rows = board.rows(board.owners[: chance.randint(1, len(board.owners))])
+    found = zip(slot_window(board, rows, form), fused_slot_window(board, rows, form), strict=True)
+    for plain, own in found:
+        assert torch.equal(plain.cpu(), own.cpu()), seed
+
+
+def test_slot_windows_are_those_of_operators() -> None:
+    for seed in range(CASES):
+        compare_slot_windows(seed)
 
 
 def test_iterations_are_those_of_operators() -> None:
@@ -304,7 +331,7 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
     assert type(fused.bookkeeping(rules, exact, CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(ngrams, exact, CPU)) is Bookkeeping
     assert type(fused.bookkeeping(rules, distance(1, 9), CPU)) is Bookkeeping
-    assert operators.usable(CPU, _copies_alike)
+    assert operators.usable(CPU, _copies_alike) and operators.usable(CPU, read_alike)
     calls = []
 
     def differ(device: torch.device) -> bool:
@@ -325,11 +352,12 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     def wrong(count: int, width: int, *arguments: Any) -> None:
         arguments[-2].fill_(3)
 
-    broken = mock.Mock(begin=wrong, copy_block=lambda *arguments: arguments[-1].fill_(5))
+    fill = lambda *arguments: arguments[-1].fill_(5)  # noqa: E731
+    broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill)
     with mock.patch.object(operators, "operators", lambda: broken):
-        for agree in (fused.decides_alike, _copies_alike):
+        for agree in (fused.decides_alike, _copies_alike, read_alike):
             assert not operators.usable(CPU, agree)
-    assert caplog.text.count("not used") == 2
+    assert caplog.text.count("not used") == 3
     caplog.set_level(logging.INFO)
     operators.tried_against.cache_clear()
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):

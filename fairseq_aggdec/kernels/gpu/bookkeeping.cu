@@ -1,6 +1,7 @@
 // The bookkeeping of the loop on a GPU, one launch where PyTorch's operators take dozens:
 //
 //   begin       what the verifier reads: the last token of each row, its draft, their positions
+//   slots       what a drafter with mask slots reads, the twin of slot_window in drafters/slot_window.py
 //   copy_block  drafts copied from texts, the twin of CopyBoard.block
 //   judge       what each position emits, what of a draft is accepted, log-probabilities
 //   commit      what of that counts, written to the board
@@ -81,6 +82,35 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) begin(const Begin p) 
         p.outputs[row * p.width + slot] = base + used;
     }
     if (threadIdx.x == 0) p.length[row] = length;
+}
+
+// A block for each row.
+struct SlotWindow {
+    Int blocks, columns, room;
+    Int shift, masks, size;  // tokens before the first, mask slots, drafted tokens
+    Int causal, pad;
+    const Int *numbers, *tokens, *owners;
+    Int *given, *places, *seen;  // (R, columns) each
+    unsigned char* masked;       // (R, columns)
+    Int* picked;                 // (R, size), among all columns
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindow p) {
+    const Int row = blockIdx.x, owner = p.owners[row], first = row * p.columns;
+    const Int* numbers = p.numbers + owner * COLUMNS;
+    const Int base = numbers[ENDED] ? 0 : numbers[POSITION];
+    const Int start = p.causal ? least(numbers[BEFORE], base) : 0;
+    const Int prefix = base + p.shift - start, last = prefix + p.masks - 1;
+    const Int block = p.causal ? last + 1 - p.size : 0;  // from here on all is seen
+    for (Int i = threadIdx.x; i < p.columns; i += blockDim.x) {
+        const Int used = least(i, last), place = start + used;
+        const bool masked = used >= prefix;
+        p.given[first + i] = masked ? p.pad : p.tokens[owner * p.room + place + 1 - p.shift];
+        p.places[first + i] = place;
+        p.seen[first + i] = used >= block ? start + least(p.columns - 1, last) : place;
+        p.masked[first + i] = masked;
+    }
+    for (Int i = threadIdx.x; i < p.size; i += blockDim.x) p.picked[row * p.size + i] = first + last + 1 - p.size + i;
 }
 
 // A block for each row.

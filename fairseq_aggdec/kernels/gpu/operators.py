@@ -33,6 +33,10 @@ SCHEMAS = {
     "begin": """(
         int blocks, int width, int room, int ragged, int waits, Tensor numbers, Tensor tokens, Tensor owners,
         Tensor? block, Tensor(a!) shown, Tensor(b!) outputs, Tensor(c!) length) -> ()""",
+    "slots": """(
+        int blocks, int columns, int room, int shift, int masks, int size, int causal, int pad, Tensor numbers,
+        Tensor tokens, Tensor owners, Tensor(a!) given, Tensor(b!) places, Tensor(c!) seen, Tensor(d!) masked,
+        Tensor(e!) picked) -> ()""",
     "copy_block": """(
         int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
@@ -40,7 +44,7 @@ SCHEMAS = {
     "commit": _JUDGEMENT,
 }
 # Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
-THREADS = {"begin": 64, "copy_block": 256, "judge": 1024, "commit": 64}
+THREADS = {"begin": 64, "slots": 128, "copy_block": 256, "judge": 1024, "commit": 64}
 
 
 @functools.cache

@@ -50,6 +50,7 @@ static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, 
     }
 
 RUN(begin, Begin)
+RUN(slots, SlotWindow)
 RUN(copy_block, CopyBlock)
 RUN(judge, Judgement)
 RUN(commit, Judgement)

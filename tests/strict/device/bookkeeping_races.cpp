@@ -17,20 +17,22 @@ static std::vector<Int> numbers_below(Int size, Int count) {
     return made;
 }
 
-constexpr Int SENTENCES = 3, ROWS = 4, WIDTH = 5, ROOM = 24, TYPES = 37, PLACES = 19, CHANNELS = 6, PREFIX = 2;
+constexpr Int SENTENCES = 3, ROWS = 4, WIDTH = 5, ROOM = 24, TYPES = 37, PLACES = 19, CHANNELS = 6, PREFIX = 2, READ = 17;
 
 // All that the kernels read and write, of a fourth row that is no sentence too.
 struct Memory {
     std::vector<Int> numbers, tokens, owners, block, shown, outputs, length, texts, runs, stands, forced, chosen, accepted;
-    std::vector<Int> emitted, drafted, stood, flags;
+    std::vector<Int> emitted, drafted, stood, flags, given, places, seen, picked;
     std::vector<float> logits, said, scores;
     std::vector<unsigned short> features, kept;
+    std::vector<unsigned char> masked;
 
     bool operator==(const Memory& other) const {
         return numbers == other.numbers && tokens == other.tokens && block == other.block && shown == other.shown &&
                outputs == other.outputs && length == other.length && runs == other.runs && stands == other.stands &&
                emitted == other.emitted && drafted == other.drafted && stood == other.stood && flags == other.flags &&
-               kept == other.kept;
+               kept == other.kept && given == other.given && places == other.places && seen == other.seen &&
+               picked == other.picked && masked == other.masked;
     }
 };
 
@@ -63,6 +65,9 @@ static Memory random_memory() {
     memory.scores.assign((SENTENCES + 1) * ROOM, 0);
     memory.features.assign(rows * width * CHANNELS, 0);
     for (auto& one : memory.features) one = static_cast<unsigned short>(below(999));
+    for (auto* one : {&memory.given, &memory.places, &memory.seen}) one->assign(rows * READ, 0);
+    memory.picked.assign(rows * (width - 1), 0);
+    memory.masked.assign(rows * READ, 0);
     memory.kept.assign((SENTENCES + 1) * CHANNELS, 0);
     return memory;
 }
@@ -71,6 +76,10 @@ static void iterate(Memory& m, Int width, Int match, Int threads) {
     const CopyBlock copy{ROWS, WIDTH - 1, ROOM, PLACES, SENTENCES, match, m.numbers.data(), m.tokens.data(), m.owners.data(),
                          m.texts.data(), m.runs.data(), m.stands.data(), m.block.data()};
     if (width > 1) run_copy_block(&copy, ROWS, threads);
+    const SlotWindow slot{ROWS, READ, ROOM, match % 2, WIDTH - 1 - match % 2, WIDTH - 1, match / 2, 1, m.numbers.data(),
+                          m.tokens.data(), m.owners.data(), m.given.data(), m.places.data(), m.seen.data(), m.masked.data(),
+                          m.picked.data()};
+    run_slots(&slot, ROWS, threads);
     const Begin first{ROWS, width, ROOM, 1, 0, m.numbers.data(), m.tokens.data(), m.owners.data(), m.block.data(),
                       m.shown.data(), m.outputs.data(), m.length.data()};
     run_begin(&first, ROWS, threads);
