@@ -130,7 +130,8 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
         assert (plain is None) == (found is None)
         assert plain is None or torch.equal(plain.cpu(), found.cpu()), seed
     for plain, found in zip(*map(written, boards), strict=True):
-        torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5, equal_nan=True)
+        # One thread adds up a whole vocabulary in fp32, of which a GPU's thread has a small part.
+        torch.testing.assert_close(found, plain, atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
 def compare_copies(seed: int, device: torch.device = CPU) -> None:
