@@ -12,8 +12,6 @@ import hypothesis
 import hypothesis.configuration
 import pytest
 
-from tests import quick_hydra
-
 if TYPE_CHECKING:
     import torch
 
@@ -46,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from tests import quick_hydra
+
     quick_hydra.quicken()
     folder = config.getoption("--kernels")
     if folder is not None:

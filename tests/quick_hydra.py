@@ -12,8 +12,6 @@ import logging
 import warnings
 from typing import Any
 
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -44,6 +42,9 @@ def compose() -> None:
 
 
 def _compose() -> None:
+    from fairseq import options  # loads PyTorch
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
     for parser, arguments in (
         (options.get_generation_parser(), ["data", "--path", "model"]),
         (options.get_training_parser(), ["data", "--arch", "transformer"]),

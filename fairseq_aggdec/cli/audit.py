@@ -39,6 +39,7 @@ from fairseq_aggdec.api.session import (
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
 from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.records import machine, results
 
 
@@ -214,7 +215,6 @@ def fingerprints(session: Session) -> dict[str, str]:
 
 
 INT8 = "int8"
-VERIFIED = ("greedy", "iad", "gad", "blockwise")
 SHOWN = 20  # differences listed per comparison; the JSON has all
 HEADER = (
     "| method | sentences | equal | ties | BUGs | missing | largest score difference (nats) |\n"

@@ -29,6 +29,7 @@ from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.refusing import beam_gap
+from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
@@ -38,7 +39,6 @@ from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, Tra
 
 Lines = Iterator[tuple[str, str]]
 
-GREEDY = ("greedy", "iad", "gad", "blockwise")
 SHARED = 0.6  # share of common types from which on outputs may copy inputs
 
 
@@ -195,13 +195,13 @@ def refusals_of(model: nn.Module) -> Iterator[str]:
     decoder: Any = model.decoder
     several = getattr(decoder, "geometry", Geometry()) != Geometry()
     if several:
-        yield f"{', '.join(GREEDY)}: it writes several words per step"
+        yield f"{', '.join(VERIFIED)}: it writes several words per step"
     if not isinstance(decoder, HeadedDecoder):
         yield "blockwise: it has no block heads (--arch blockwise_transformer)"
     if not isinstance(decoder, MarkovDecoder):
         yield "lattice: it is no scorer (--arch lattice_transformer)"
     else:
-        yield f"{', '.join(GREEDY)}: it reads two words only"
+        yield f"{', '.join(VERIFIED)}: it reads two words only"
 
 
 def advice(model: nn.Module, task: Any, gap: str | None) -> str:

@@ -10,7 +10,7 @@ from omegaconf import II
 
 from fairseq_aggdec.methods.options.settings import INT8
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import HELP, SHORTLISTED
+from fairseq_aggdec.methods.table import HELP, VERIFIED
 
 DECODING = ChoiceEnum(list(HELP))
 DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
@@ -114,14 +114,14 @@ class DecodingConfig(OldNames):
     strict: int = field(
         default=0,
         metadata={
-            "help": f"{', '.join(SHORTLISTED)}: every call reads N tokens of every sentence, so that in fp16 and bf16 "
+            "help": f"{', '.join(VERIFIED)}: every call reads N tokens of every sentence, so that in fp16 and bf16 "
             "the output is that of --decoding greedy with the same N, bit for bit; 0: as many as there are"
         },
     )
     shortlist: int = field(
         default=0,
         metadata={
-            "help": f"{', '.join(SHORTLISTED)}: choose among the N likeliest words of the --lattice tables for each "
+            "help": f"{', '.join(VERIFIED)}: choose among the N likeliest words of the --lattice tables for each "
             "position; not lossless; 0: all words"
         },
     )

@@ -27,8 +27,8 @@ HELP = {
     "lattice": "the best path through a lattice of candidates (--arch lattice_transformer)",
 }
 METHODS: dict[str, Method] = {}  # those that were asked for
-# Methods of the loop with a verifier.
-SHORTLISTED = ("greedy", "iad", "gad", "blockwise")
+# Methods of the greedy loop in which a verifier checks drafts.
+VERIFIED = ("greedy", "iad", "gad", "blockwise")
 
 
 def method_of(name: str) -> Method:
@@ -54,8 +54,8 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
         method = method_of(other)
     request.cfg = settings = replace(request.cfg, decoding=method.name)
     where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
-    if settings.shortlist and method.name not in SHORTLISTED:
-        raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(SHORTLISTED)}"))
+    if settings.shortlist and method.name not in VERIFIED:
+        raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(VERIFIED)}"))
     announce_unused(settings, method, where)
     method.refuses(request)
     generator = method.build(request)

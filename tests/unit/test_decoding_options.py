@@ -16,7 +16,7 @@ from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import HELP, SHORTLISTED, method_of, unused
+from fairseq_aggdec.methods.table import HELP, VERIFIED, method_of, unused
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -262,6 +262,6 @@ def test_no_acceptance_is_the_exact_one() -> None:
     assert read_settings({"acceptance": None}) == Settings()
 
 
-def test_the_shortlisted_methods_are_those_that_read_the_option() -> None:
+def test_the_verified_methods_are_those_that_read_the_option() -> None:
     reading = [name for name in HELP if "shortlist" in method_of(name).reads(Settings(name))]
-    assert reading == list(SHORTLISTED)
+    assert reading == list(VERIFIED)
