@@ -25,6 +25,7 @@ from fairseq_aggdec.report.trace import (
     Trace,
     spell,
 )
+from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import ROOT
 
@@ -32,8 +33,17 @@ from fairseq_aggdec.search.beam.tree import ROOT
 def searches(
     session: Session, batches: list[dict[str, Any]]
 ) -> Iterator[tuple[int, list[int], SentenceSearch, list[Hypothesis]]]:
-    """Decodes sentences one by one: their numbers, sources, searches and hypotheses, best first."""
+    """Decodes sentences one by one: their numbers, sources, searches and hypotheses, best first.
+
+    Raises:
+        ValueError: another generator decodes with these options.
+    """
     generator, _ = session.generator("beam", session.cfg.generation.beam)
+    if not isinstance(generator, BeamGenerator):
+        raise ValueError(
+            "there is no tree to show: with --beam 1, and with options that are left to stock fairseq, such as "
+            "--sampling, no tree of prefixes is searched"
+        )
     for sample in batches:
         session.decode(generator, sample)
         source = sample["net_input"]["src_tokens"][0].tolist()

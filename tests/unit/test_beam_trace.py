@@ -80,6 +80,13 @@ def test_the_tool_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
         trace_tool.main([*given, "--sentences", "7", "--overwrite"])
 
 
+@pytest.mark.parametrize("options", [["--sampling"], ["--beam", "1"]], ids=str)
+def test_where_there_is_no_tree(options: list[str], tmp_path: Path) -> None:
+    given = [*arguments(tmp_path / "data"), "--decoding", "beam", *options, "--no-speed"]
+    with pytest.raises(SystemExit, match="there is no tree to show: with --beam 1"):
+        trace_tool.main([*given, "--report", str(tmp_path / "tree.html")])
+
+
 def test_a_page_is_not_replaced_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

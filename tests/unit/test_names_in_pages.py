@@ -104,7 +104,9 @@ def there(name: str) -> bool:
 def test_files(name: str) -> None:
     """Those of the repository; capitals stand for a name that the reader chooses."""
     folders = "fairseq_aggdec|scripts|tests|configs|checkpoints|docs"
-    named = set(re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w)(?![\w*{{-]|\.{{)", TEXTS[name]))
+    named = set(
+        re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]*\w)(?![\w*{{-]|\.{{)", TEXTS[name])
+    )
     chosen = {one for one in named if re.search(r"\b[A-Z]+\b|_NAME", one)}
     assert [one for one in sorted(named - chosen) if not (ROOT / one).exists()] == []
 
