@@ -9,6 +9,7 @@
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
 #   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option
 #                                        it runs on a device that takes the place of one
+#   scripts/test.sh --device cuda -- --stream-sanitizer    that, and PyTorch looks for races between streams
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -37,6 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
     parser.addoption(
+        "--stream-sanitizer",
+        action="store_true",
+        help="with --device cuda: PyTorch watches which streams read and write every tensor, and ends at a race",
+    )
+
+    parser.addoption(
         "--kernels",
         type=Path,
         help="folder of the compiled kernels, in place of the package's own: scripts/test.sh sanitizers",
@@ -47,6 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests import quick_hydra
 
     quick_hydra.quicken()
+    if config.getoption("--stream-sanitizer"):
+        if config.getoption("--device") != "cuda":
+            raise pytest.UsageError("--stream-sanitizer needs --device cuda")
+        from torch.cuda import _sanitizer
+
+        _sanitizer.enable_cuda_sanitizer()
     folder = config.getoption("--kernels")
     if folder is not None:
         from fairseq_aggdec.kernels import library
