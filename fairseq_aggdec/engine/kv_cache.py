@@ -80,6 +80,8 @@ class KVCache:
             extra = max(places - self.capacity, self.capacity // 2)
             self.entries = F.pad(self.entries, (0, 0, 0, extra))
             self.capacity += extra
+            if self.graphs is not None:  # they may be where they are to be, which is emptied first
+                self.memory = [memory.clone() for memory in self.memory]
             self._move_in()
 
     def move(self, places: Sequence[tuple[int, int, int]]) -> None:

@@ -198,6 +198,24 @@ def test_a_cache_that_outgrows_its_room(gpu: torch.device) -> None:
 
 
 @torch.inference_mode()
+def test_a_cache_that_grows_within_its_room(gpu: torch.device) -> None:
+    """There is room since a longer batch, of which a later one is given a part at first."""
+    twins = Twins(gpu, torch.float32, 4)
+    for capacity in (500, 8):
+        twins.start(2, 5, capacity)
+        for _ in range(2):
+            twins.compare("causal", 1e-5)
+    graphs = twins.graphed.graphs
+    assert graphs is not None and graphs.batch is not None and graphs.room is not None
+    assert graphs.batch.end < graphs.room.size.end
+    room, twins.places = graphs.room, [270, 266]
+    twins.decoder.cache.reserve(280)
+    for _ in range(2):
+        twins.compare("causal", 1e-5)
+    assert graphs.room is room
+
+
+@torch.inference_mode()
 def test_nothing_is_left_of_the_batch_before(gpu: torch.device) -> None:
     """Not even what is no number: it would spread through keys that are hidden."""
     twins = Twins(gpu, torch.float32, 5)
