@@ -209,7 +209,8 @@ def test_a_cache_that_grows_within_its_room(gpu: torch.device) -> None:
     assert graphs is not None and graphs.batch is not None and graphs.room is not None
     assert graphs.batch.end < graphs.room.size.end
     room, twins.places = graphs.room, [270, 266]
-    twins.decoder.cache.reserve(280)
+    for decoder in (twins.decoder, twins.graphed):
+        decoder.cache.reserve(280)
     for _ in range(2):
         twins.compare("causal", 1e-5)
     assert graphs.room is room
