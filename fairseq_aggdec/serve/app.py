@@ -29,6 +29,7 @@ from fairseq_aggdec.serve.guard import Guard, Metrics, check_key
 T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.
 OPTIONS = ("beam", "nbest", "max_len_b", "min_len", "attention", "source_lang", "target_lang")
+SCORING = ("sentences", "targets", "attention", "source_lang", "target_lang", "api_key")
 MAX_FIELDS = 1000  # of a form
 BESIDE = ("prefix", "drafts", "targets", "sentences", "api_key", "stream")
 SECURITY = {
@@ -160,6 +161,10 @@ class Service:
         self, request: Request, body: dict[str, Any], sentences: Sequence[str]
     ) -> Response:
         """The log-probabilities of given outputs."""
+        if beside := [name for name in body if name not in SCORING]:
+            raise Refused(
+                400, f"{beside[0]} does not go with targets, which are scored as they are"
+            )
         targets, size = texts(body, "targets"), self.settings.max_batch
         given = {name: body.get(name) for name in ("source_lang", "target_lang")}
         call = asked(Call.of, given | {"attention": flag(body, "attention")})
@@ -303,10 +308,13 @@ async def fields(request: Request) -> dict[str, Any]:
     if kind == "multipart/form-data":
         form = await request.form()
         return {name: value for name, value in form.items() if isinstance(value, str)}
+    given = await request.body()
+    # curl -d calls JSON a form as well, unless it is told otherwise.
+    as_form = kind == "application/x-www-form-urlencoded" and not given.lstrip().startswith(b"{")
     try:
-        if kind == "application/x-www-form-urlencoded":
-            return urlencoded(await request.body())
-        body = json.loads(await request.body())
+        if as_form:
+            return urlencoded(given)
+        body = json.loads(given)
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise Refused(400, "the body is no JSON") from None
     if not isinstance(body, dict):

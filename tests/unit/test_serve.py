@@ -164,6 +164,14 @@ def test_scores(client: httpx.Client, translator: Translator) -> None:
     )
 
 
+def test_json_that_is_called_a_form(client: httpx.Client, translator: Translator) -> None:
+    """As ``curl -d`` does."""
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = json.dumps({"sentences": SENTENCES[0]})
+    found = client.post("/generate", content=f" {body}", headers=headers).json()["hypotheses"]
+    assert found[0][0]["text"] == translator.translate(SENTENCES[:1])[0]
+
+
 @pytest.mark.parametrize("ask", ["header", "field"])
 def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
     body: dict[str, Any] = {"sentences": SENTENCES[:3]} | (
@@ -197,6 +205,8 @@ def test_events(client: httpx.Client, translator: Translator, ask: str) -> None:
         ({"sentences": ["w1"], "attention": "no"}, "attention='no': it must be True or False"),
         ({"sentences": "w1", "targets": "w1", "attention": 5}, "attention: give true or false"),
         ({"sentences": ["w1"] * 7, "targets": ["w1"] * 7}, "at most 6 sentences"),
+        ({"sentences": "w1", "targets": "w1", "beam": 3}, "beam does not go with targets"),
+        ({"sentences": "w1", "targets": "w1", "target_lang": "de"}, "target_lang='de': this model"),
         ({"sentences": ["w1"], "target_lang": "de"}, "target_lang='de': this model has 'tgt'"),
         ([], "the body is no JSON object"),
     ],
