@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by gpu_check.sh and gpu_train.sh, which source it: the Python of a machine with a GPU.
+# Shared by gpu_speed.sh and gpu_train.sh, which source it: the Python of a machine with a GPU.
 #
 #   gpu_python FOLDER    sets PYTHON: the machine's own, with its PyTorch, beside the wheels of FOLDER; no index, no network.
 #   gpu_python ""        sets PYTHON: the environment of scripts/setup.sh

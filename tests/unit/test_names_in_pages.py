@@ -36,6 +36,7 @@ SCRIPTS = (
     "scripts/**/*.py",
     "scripts/**/*.sh",
     "tests/fuzz/*.py",
+    "tests/conftest.py",
     "fairseq_aggdec/lattice/**/*.py",
 )
 
