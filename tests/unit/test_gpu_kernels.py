@@ -137,7 +137,7 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
 def compare_copies(seed: int, device: torch.device = CPU) -> None:
     """Blocks copied for random outputs, while rows move and some stand still."""
     chance = random.Random(seed)
-    words = [NO_DRAFT - 1, *range(FIRST, FIRST + chance.choice((2, 3, 9)))]
+    words = [NO_DRAFT, *range(FIRST, FIRST + chance.choice((2, 3, 9)))]
     sentences, size = chance.randint(1, 4), chance.randint(1, 5)
     board = Board((sentences + 1, 60), 0, 0, device, torch.float32, pad=PAD)
     outputs = [[chance.choice((EOS, EOS, words[-1]))] for _ in range(sentences)]
