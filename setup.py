@@ -1,5 +1,6 @@
 """Package metadata and dependencies of fairseq_aggdec."""
 
+import copy
 import hashlib
 import importlib.metadata
 import os
@@ -240,6 +241,12 @@ class BuildKernels(build_ext):
         )
         self.parallel = self.parallel or True
         super().build_extensions()
+
+    def build_extension(self, extension: Extension) -> None:
+        # One source gives every library: objects in one folder would overwrite each other.
+        own = copy.copy(self)
+        own.build_temp = str(Path(self.build_temp, extension.name))
+        super(BuildKernels, own).build_extension(extension)
 
 
 refuse_to_overwrite_fairseq()

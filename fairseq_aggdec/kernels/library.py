@@ -197,7 +197,7 @@ def _open(name: str) -> Any:
             if not path.is_file() or (folder != FOLDER and not _current(path)):
                 continue
             library: Any = ctypes.CDLL(str(path))
-            if _stale(library):
+            if _stale(library) or INSTRUCTIONS[library.aggdec_instructions()] != name:
                 problem = STALE.format(path)
                 continue
             library.aggdec_strip.restype = library.aggdec_depth.restype = _int

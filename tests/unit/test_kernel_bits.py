@@ -17,6 +17,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
 
 from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
@@ -27,14 +29,19 @@ CASES = Path(__file__).with_name("kernel_cases.cpp")
 ARM, QEMU = "aarch64-linux-gnu-g++", ("qemu-aarch64",)
 
 
-@functools.cache
-def flags() -> dict[str, list[str]]:
-    """What setup.py compiles with, by the set of instructions."""
+def setup_names() -> dict[str, Any]:
+    """What setup.py defines."""
     with (
         mock.patch("setuptools.setup"),
         mock.patch.object(sys, "argv", ["setup.py"]),
     ):
-        names = runpy.run_path(str(ROOT / "setup.py"))
+        return runpy.run_path(str(ROOT / "setup.py"))
+
+
+@functools.cache
+def flags() -> dict[str, list[str]]:
+    """What setup.py compiles with, by the set of instructions."""
+    names = setup_names()
     common = [flag for flag in names["FLAGS"] if flag != "-O3"]
     return {
         name: [*common, *own] for name, own in ({"plain": []} | names["X86"] | names["ARM"]).items()
@@ -91,6 +98,27 @@ def test_the_whole_library_compiles_for_arm64() -> None:
         pytest.skip(f"{ARM} is not installed")
     command = [ARM, *flags()["neon"], "-fsyntax-only", SOURCE / "kernels.cpp"]
     subprocess.run(command, check=True)
+
+
+def test_libraries_that_are_compiled_at_once_share_no_object() -> None:
+    names = setup_names()
+    command = names["BuildKernels"](Distribution({"name": "kernels"}))
+    command.ensure_finalized()
+    with mock.patch.object(build_ext, "build_extension", autospec=True) as compiled:
+        for name, own in names["X86"].items():
+            command.build_extension(names["extension"](name, own))
+    folders = {call.args[0].build_temp for call in compiled.call_args_list}
+    assert len(folders) == len(names["X86"])
+
+
+@needs_kernels
+def test_a_library_of_other_instructions_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for plain in library.FOLDER.glob("_plain.*"):
+        shutil.copy(plain, tmp_path / plain.name.replace("_plain", "_avx2"))
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    assert library._open("avx2") is None
 
 
 class Erring:
