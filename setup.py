@@ -204,6 +204,8 @@ X86 = {
 ARM = {"neon": ["-march=armv8.2-a+dotprod"]}
 MACHINES = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}
 KERNELS = {"plain": []} | MACHINES.get(platform.machine().lower(), {})
+
+
 SOURCES = sorted(Path("fairseq_aggdec/kernels/source").rglob("*.[ch]*"))
 
 
@@ -219,7 +221,7 @@ def extension(name: str, flags: list[str]) -> Extension:
     """A library with a C interface, no Python module; where it cannot be compiled, it is left out."""
     return Extension(
         f"fairseq_aggdec.kernels._{name}",
-        ["fairseq_aggdec/kernels/source/kernels.cpp"],
+        [str(path) for path in SOURCES if path.suffix == ".cpp"],
         depends=[str(path) for path in SOURCES],
         define_macros=[("AGGDEC_DIGEST", f'"{digest()}"')],
         extra_compile_args=FLAGS + flags,
@@ -269,6 +271,7 @@ setup(
             "kernels/source/*",
             "kernels/gpu/*.cu",
             "kernels/source/vector/*",
+            "kernels/source/search/*",
             "py.typed",
         ],
         CONFIGS: ["*.yaml"],

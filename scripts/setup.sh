@@ -39,7 +39,7 @@ choose_python() {
 
 # All that the environment depends on; its folder, which stands in its commands, comes last.
 wanted_stamp() {
-    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh fairseq_aggdec/kernels/source/{,vector/}*.* | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
+    printf '%s\n' "$(cat setup.py pyproject.toml scripts/setup.sh fairseq_aggdec/kernels/source/{,search/,vector/}*.* | cksum)" "${AGGDEC_TORCH:-}" "$PWD"
 }
 
 right_python() { # the Python in .venv runs and is of the version asked for

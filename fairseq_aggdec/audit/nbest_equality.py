@@ -135,17 +135,39 @@ def audit(
                 result.equal += 1
                 _compare_scores(result, theirs[row], mine, score_tolerance)
             else:
-                differing[sentence] = Found(mine, ours.searches[row])
+                differing[sentence] = row, mine
         if differing:
-            found = (
-                explain(session, beam, sample, differing, tie_margin)
-                if tie_margin
-                else [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
-            )
+            if tie_margin:
+                ours_again = _with_trees(session, ours, sample, differing)
+                found = explain(session, beam, sample, ours_again, tie_margin)
+            else:
+                found = [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
             result.differences += found
             result.equal += len(differing) - len(found)
     result.missing = sorted(sentence for sentence, count in times.items() if count != 1)
     return result
+
+
+def _with_trees(
+    session: Session,
+    generator: Any,
+    sample: dict[str, Any],
+    differing: Mapping[int, tuple[int, Ranked]],
+) -> dict[int, Found]:
+    """What our search made of sentences, with the trees that it has when a batch is decoded for these.
+
+    Args:
+        differing: by sentence its row of the sample and its list.
+    """
+    generator.keeps_trees = True
+    try:
+        decode(session, generator, sample)
+    finally:
+        generator.keeps_trees = False
+    return {
+        sentence: Found(mine, generator.searches[row])
+        for sentence, (row, mine) in differing.items()
+    }
 
 
 def batches(

@@ -38,6 +38,11 @@ def hypothesis(
     }
 
 
+def in_fp32(numbers: float | list[float]) -> Tensor:
+    """Scores as stock has them, whatever PyTorch's default is."""
+    return torch.tensor(numbers, dtype=torch.float32)
+
+
 def are_hypotheses(found: Any) -> bool:
     """Whether it is what a generator gives, a list of hypotheses for each sentence; a task may make another thing."""
     return isinstance(found, list) and all(

@@ -44,6 +44,7 @@ def searches(
             "there is no tree to show: with --beam 1, and with options that are left to stock fairseq, such as "
             "--sampling, no tree of prefixes is searched"
         )
+    generator.keeps_trees = True
     for sample in batches:
         session.decode(generator, sample)
         source = sample["net_input"]["src_tokens"][0].tolist()

@@ -9,7 +9,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import BatchVerdict, Draft, Verdict
+from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
 from fairseq_aggdec.windows.transfer import Watch
 
 
@@ -60,6 +60,13 @@ class Drafter:
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""
+
+    def copies(self) -> Copies | None:
+        """What is drafted in the batch that was started, where that are copies of texts, or nothing at all.
+
+        The compiled library can then decode the batch alone. None: the host must ask in every iteration.
+        """
+        return None
 
     def draft(self, state: DecodeState) -> Draft:
         """Proposes at most ``row.end - row.position`` tokens for every row of ``state.rows``."""
@@ -157,6 +164,9 @@ class DeviceDrafter(Drafter):
 
 class EmptyDrafter(DeviceDrafter):
     """Proposes nothing: the loop decodes one by one."""
+
+    def copies(self) -> Copies:
+        return NO_COPIES
 
     def start_on_device(self, state: DecodeState) -> int | None:
         return 0

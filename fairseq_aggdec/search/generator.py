@@ -20,6 +20,7 @@ from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypot
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.ahead import DeviceLoop
+from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores, refusal
@@ -347,7 +348,15 @@ class DraftAndVerifyGenerator(CachedGenerator):
                     with self.counters.clock("verify"):
                         loop.decode(state, size, self.counters)
                     return
+        if not seen and self._whole(state):
+            return
         self._search_on_host(state, drafter, self.counters)
+
+    def _whole(self, state: DecodeState) -> bool:
+        """Decodes the batch in one call of the compiled library, if that can be."""
+        with self.counters.clock("verify"):
+            given = self.verifier, self.drafter, self.accept, self.rules, state, self.counters
+            return compiled_greedy.decode(*given)
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
         search = GreedySearch(self.verifier, drafter, self.accept, self.rules, state, counters)

@@ -53,7 +53,11 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
         generator, traces = translator.generator, list[trace.Trace]()
         if isinstance(generator, BeamGenerator):
             generator.searches = []  # a model that is left to stock fairseq has none
-            best = _decode(translator, source)
+            generator.keeps_trees = True
+            try:
+                best = _decode(translator, source)
+            finally:
+                generator.keeps_trees = False
             words = translator.task.source_dictionary, translator.task.target_dictionary
             for search in generator.searches:
                 given = source.tolist(), search, generator.ranked(search), words

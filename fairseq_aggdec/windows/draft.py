@@ -158,6 +158,31 @@ AS_VERIFIED = Proposing()
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Drafts that are copied from a text for each sentence of a batch.
+
+    Attributes:
+        texts: tokens, start symbol first, below 0 where one must not be drafted; none: nothing is drafted.
+        match: which occurrence counts, see :class:`~fairseq_aggdec.drafters.copy.copy_text.CopyText`.
+        fixed, most, probing, unknown, step_cost: as :class:`~fairseq_aggdec.budget.copy_account.CopyAccount` has them.
+        accepted, checked: tokens of all texts so far.
+    """
+
+    texts: Sequence[Sequence[int]]
+    match: str = "unique"
+    fixed: bool = False
+    most: int = 0
+    probing: bool = False
+    unknown: bool = False
+    step_cost: float = 0.0
+    accepted: float = 0.0
+    checked: float = 1.0
+
+
+NO_COPIES = Copies(())
+
+
+@dataclass(frozen=True)
 class BatchVerdict:
     """What became of all drafts of a batch that a device has decoded alone.
 

@@ -252,6 +252,9 @@ class Adversary:
 
     batches = 0
 
+    def rests(self, rows: int, texts: bool) -> bool:
+        return False
+
     def plan(self, rows: int) -> Plan:
         return Plan(most=200, text=200, farthest=1000)
 

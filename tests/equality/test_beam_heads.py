@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters.head_tables import HeadTables
-from fairseq_aggdec.search.beam.budget import FORETOLD, PRIORS, TRIAL
+from fairseq_aggdec.search.beam.budget import FORETOLD, LOOK_AGAIN, PRIORS
 from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
 from tests.support import (
@@ -119,12 +119,12 @@ def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyP
     sample, model = make_batch(random_sources(30, 3)), headed()
     task = make_task("beam", draft_from="heads")
     generator: Any = task.build_generator([model], generation_options(beam=2))
-    for _ in range(TRIAL + 1):
+    for _ in range(LOOK_AGAIN + 1):
         task.inference_step(generator, [model], sample)
         for gap, _ in enumerate(PRIORS[FORETOLD]):
             for _ in range(500):
                 generator.budget.observe((FORETOLD, gap), used=False)
-    assert set(read) == {1, TRIAL + 1}
+    assert set(read) == {1, LOOK_AGAIN + 1}
 
 
 def test_beam_1_is_blockwise_decoding() -> None:

@@ -22,7 +22,6 @@ from fairseq_aggdec.search.beam.budget import (
     PRIOR_WEIGHT,
     PRIORS,
     TEXT,
-    TRIAL,
     Budget,
     Guess,
 )
@@ -89,7 +88,7 @@ def test_more_sentences_draft_less() -> None:
 
 def test_nothing_is_planned_for_tables_that_nobody_foretells() -> None:
     """Their chances would never be learned: what is believed at first would be searched for in every call."""
-    for batches in range(1, 2 * TRIAL + 1):
+    for batches in range(1, 2 * LOOK_AGAIN + 1):
         budget = Budget("cpu", 5)
         budget.batches = batches
         assert budget.plan(1).foretold == -1
@@ -114,9 +113,9 @@ def test_kinds_are_learned_apart() -> None:
 
 def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
     budget, words = taught(Budget("cpu", 5), {(TEXT, 0): 0.0, (PIECE, 0): 0.0}), []
-    for budget.batches in range(1, 2 * TRIAL + 1):
+    for budget.batches in range(1, 2 * LOOK_AGAIN + 1):
         words.append(budget.plan(1).text)
-    assert words == 2 * [1, *[0] * (TRIAL - 1)]
+    assert words == 2 * [1, *[0] * (LOOK_AGAIN - 1)]
     assert budget.plan(1).piece == 0
     assert taught(Budget("cpu", 5), {(TEXT, 0): 1.0}).plan(1).text == MOST["cpu"]
 
@@ -124,9 +123,9 @@ def test_a_text_that_is_no_good_is_tried_with_one_word_now_and_then() -> None:
 def test_what_is_foretold_is_tried_now_and_then() -> None:
     shares = {(FORETOLD, gap): 0.0 for gap in range(LAST_FORETOLD + 1)}
     budget, farthest = taught(Budget("cpu", 5, foretells=True), shares), []
-    for budget.batches in range(1, 2 * TRIAL + 1):
+    for budget.batches in range(1, 2 * LOOK_AGAIN + 1):
         farthest.append(budget.plan(1).foretold)
-    assert farthest == 2 * [0, *[-1] * (TRIAL - 1)]
+    assert farthest == 2 * [0, *[-1] * (LOOK_AGAIN - 1)]
 
 
 def calls(gain: float, prefixes: float, budget: Budget, needed: float = 5.0) -> Worth:

@@ -49,7 +49,8 @@ def test_a_drafter_around_another_hands_everything_on() -> None:
     inner.needs_cached_decoder, inner.starts_beside = True, True
     around = DrafterAround(inner)
     assert around.needs_cached_decoder and around.starts_beside
-    told_apart = {"encoder_seconds", "wait", "needs_cached_decoder", "starts_beside"}
+    told_apart = {"encoder_seconds", "wait", "needs_cached_decoder", "starts_beside", "copies"}
+    assert DrafterAround(EmptyDrafter()).copies() is None  # who looks on sees every iteration
     for name, value in vars(Drafter).items():
         if name.startswith("_") or name in told_apart:
             continue

@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import BatchVerdict, Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, TreeDraft, Verdict
 from fairseq_aggdec.windows.transfer import on_host
 
 
@@ -140,6 +140,24 @@ class CopyDrafter(DeviceDrafter):
         ]
         drafted, accepted = zip(*found, strict=True)
         return list(drafted), list(accepted)
+
+    def copies(self) -> Copies | None:
+        if self.resting:
+            return NO_COPIES
+        account, total = self.account, self.account.chances.total
+        if self.growing is not None or account.timed:
+            return None
+        return Copies(
+            [text.tokens for text in self.texts],
+            self.match,
+            account.fixed,
+            account.most,
+            account.probing,
+            account.unknown,
+            account.step_cost,
+            total.sum,
+            total.weight,
+        )
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:

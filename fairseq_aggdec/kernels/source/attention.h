@@ -4,14 +4,10 @@
 
 #include "best.h"
 #include "threads.h"
+#include "structs.h"
 #include "vector.h"
 
 using namespace aggdec;
-
-struct Norm {
-    const float *weight, *bias;
-    double epsilon;
-};
 
 namespace {
 

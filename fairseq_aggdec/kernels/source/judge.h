@@ -10,32 +10,10 @@
 #include <vector>
 
 #include "best.h"
+#include "structs.h"
 #include "threads.h"
 
 using namespace aggdec;
-
-// One of the N places of a window, and a token there.
-struct Pair {
-    int64_t place, token;
-};
-
-// A call. Letters: R rows, N places of their windows, row after row, V types.
-struct Judgement {
-    int64_t rows, types;
-    const int64_t* widths;            // (R)
-    const int64_t* tokens;            // (N), what was read
-    const int64_t* above;             // (N), which place each stands behind; null: the one before
-    float* logits;                    // (N, V), changed meanwhile
-    int64_t pad, unk, eos;
-    double unk_penalty;
-    const Pair *banned, *forced;      // in order of their places
-    int64_t banned_count, forced_count;
-    int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
-    int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
-    float* scores;                    // (N), out: their log-probabilities
-    int64_t beta;                     // a drafted token stands among so many best (0: only along the choices) ...
-    double tolerance;                 // ... if it is at most so many nats behind the best
-};
 
 namespace {
 

@@ -20,6 +20,7 @@
 #include "judge.h"
 #include "processor.h"
 #include "products.h"
+#include "structs.h"
 #include "vector.h"
 
 #ifndef AGGDEC_DIGEST
@@ -27,44 +28,6 @@
 #endif
 
 using namespace aggdec;
-
-struct Layer {
-    Norm own_norm, cross_norm, last_norm;
-    Product qkv, own_out, cross_q, cross_out, expand, contract;
-};
-
-// What all layers of a stack have in common, and what surrounds them.
-struct Shape {
-    int64_t layers, channels, heads, pre_norm;
-    Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
-    const float* embeddings;    // (V, C)
-    const float* slot;          // (C), of tokens below 0, which are a drafter's mask slots
-    double scale;               // of embeddings
-    int64_t activation;         // of the expanded features
-};
-
-// A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
-struct Step {
-    int64_t rows, end, threads;
-    const int64_t *starts, *widths;
-    const int64_t* tokens;   // (N), null: x holds their embeddings
-    const float* positions;  // (reach, C) or null: is added to embeddings
-    const int64_t* depths;   // (N), where each token stands among `positions`; null: at its place
-    float* cache;  // (layers, B, positions, 2C), the window's keys and values are written
-    int64_t cache_layer, cache_row;  // strides
-    // What a token sees. Additive, (B or 1, W, end); else the bits of places, (N, seen_bytes), lowest first; else the
-    // places up to itself, and from slot `blocks[b]` on its row's whole window; else, if not `causal`, all up to end.
-    const float* mask;
-    int64_t mask_row, mask_slot;
-    const uint8_t* seen;
-    int64_t seen_bytes, causal;
-    const int64_t* blocks;  // (B) or null
-    float* const* memory;  // of each layer: keys and values (B, S, 2C), any strides but of 2C
-    int64_t memory_row, memory_position, sources;
-    const float* memory_mask;  // additive, (B, S) or null
-    int64_t memory_mask_row;
-    int64_t wanted;  // of each row so many last tokens; 0: all, as where tokens are not embedded here
-};
 
 namespace {
 

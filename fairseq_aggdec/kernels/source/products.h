@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "levels.h"
+#include "structs.h"
 #include "threads.h"
 #include "vector.h"
 #if defined(__AMX_INT8__) || defined(AGGDEC_EMULATE_AMX)
@@ -14,18 +15,6 @@
 #endif
 
 using namespace aggdec;
-
-// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP.
-// fp32: (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of DEPTH, with the scale and the sum
-// of each output's weights.
-struct Product {
-    int64_t inputs, outputs;
-    const void* weight;
-    const float* bias;     // (O), none: null
-    const float* scales;   // (O / 64 * 64), 8 bits only
-    const int32_t* sums;   // (O / 64 * 64), 8 bits only
-    int64_t relu;
-};
 
 namespace {
 

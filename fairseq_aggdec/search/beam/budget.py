@@ -26,7 +26,8 @@ PREFIXES_COUNT = {"cpu": True, "cuda": False}
 # The gain that is believed at first, and the calls that this belief weighs; the weight of earlier gains, per batch.
 GAIN, GAIN_WEIGHT, GAIN_FORGET = 2.0, 5.0, 0.95
 # Where looking ahead does not pay, it is tried in one of LOOK_AGAIN batches. Earlier gains then fade as over FADE_AGAIN
-# batches, to a half: a trial must tell whether the text has changed.
+# batches, to a half: a trial must tell whether the text has changed. Where a text is no good, its first token is looked
+# at in the same batches, and so is what is foretold with most certainty.
 LOOK_AGAIN, FADE_AGAIN = 32, 14
 # What is not requested is looked at in one of so many calls: whether it would have been needed is known for nothing.
 LEARN_AGAIN = 16
@@ -42,9 +43,6 @@ PRIORS = {
     ALIKE: (0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.3, 0.1),
     FORETOLD: (0.7, 0.5, 0.3, 0.1),
 }
-# Where a text is no good, its first token is looked at in one of TRIAL batches, and so is what is foretold with most
-# certainty: that may change.
-TRIAL = 8
 # Weight of everything seen, per new observation.
 FORGET = 0.998
 
@@ -106,10 +104,7 @@ class Budget:
 
     def plan(self, rows: int) -> Plan:
         """For a call of ``rows`` sentences."""
-        if self._batch != self.batches:  # the first call of a batch, which has all its sentences
-            self._batch, self._size = self.batches, rows.bit_length()
-        least = 1.0 / (1.0 + self.call_cost / (rows * self.beam))
-        trial = self.batches % TRIAL == 1
+        least, trial = self._least(rows), self.trial
         self._calls += 1
         piece = self._copied(least)
         learn = self._calls % LEARN_AGAIN == 0
@@ -120,6 +115,22 @@ class Budget:
         prefix_cost = rows / self.call_cost if self.prefixes_count else 0.0
         text = self.most if self._farthest(TEXT, least) == 0 else piece or int(trial)
         return Plan(self.most, text, alike, foretold, prefix_cost, piece, learn and self.looks)
+
+    def rests(self, rows: int, texts: bool) -> bool:
+        """Whether nothing is worth evaluating ahead in a batch of ``rows`` sentences, which has just begun.
+
+        Args:
+            texts: the sentences have texts.
+        """
+        least = self._least(rows)
+        copies = texts and (self._farthest(TEXT, least) == 0 or self._copied(least) > 0)
+        return not (copies or self.looks or self.foretells or (texts and self.trial))
+
+    def _least(self, rows: int) -> float:
+        """The chance from which on a prefix is worth its cost."""
+        if self._batch != self.batches:  # the first call of a batch, which has all its sentences
+            self._batch, self._size = self.batches, rows.bit_length()
+        return 1.0 / (1.0 + self.call_cost / (rows * self.beam))
 
     def _copied(self, least: float) -> int:
         """How many tokens of a text are worth it: each is needed if it is a copy, as those before it are."""
@@ -141,9 +152,14 @@ class Budget:
         return self.gains[self._size]
 
     @property
+    def trial(self) -> bool:
+        """Whether this batch tries what has not paid."""
+        return self.batches % LOOK_AGAIN == 1
+
+    @property
     def looks(self) -> bool:
         """Whether the search looks ahead over prefixes that are alike in this batch."""
-        return self.pays or self.batches % LOOK_AGAIN == 1
+        return self.pays or self.trial
 
     @property
     def pays(self) -> bool:

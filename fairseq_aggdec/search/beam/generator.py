@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
-from torch import Tensor
 
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, in_fp32
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import WithAttention
 from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
@@ -16,6 +15,8 @@ from fairseq_aggdec.search.beam.budget import Budget
 from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import DraftedText, Ending, SentenceSearch
 from fairseq_aggdec.search.beam.tree import Tree
+from fairseq_aggdec.search.compiled import beam as compiled_beam
+from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import Said
@@ -42,13 +43,15 @@ class BeamGenerator(CachedGenerator):
 
     Attributes:
         budget: what is learned about the latter, made when the device is known, which training changes.
-        searches: of the last batch.
+        searches: of the last batch; none where the compiled library has decoded it.
+        keeps_trees: somebody looks at ``searches``.
         search_type: what searches a batch.
         watch: is called with the searches of a batch after every call of the decoder; None: nobody asks.
     """
 
     watch: Callable[[Sequence[SentenceSearch]], None] | None = None
     search_type: type[BeamSearch] = BeamSearch
+    keeps_trees = False
 
     def __init__(
         self,
@@ -68,16 +71,23 @@ class BeamGenerator(CachedGenerator):
     def forget(self) -> None:
         self.budget = None
 
-    def _decode(self, batch: Batch) -> list[SentenceSearch]:
+    def _decode(self, batch: Batch) -> list[SentenceSearch] | Outputs:
         if self.budget is None:
             foretells = self.foreteller is not None
             self.budget = Budget(batch.source.device.type, self.beam_size, foretells)
         self.budget.batches += 1
         limits = self._limits(batch)
-        self.searches = searches = self._searches(batch, limits)
         with self.counters.clock("encoder"):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
+        self.searches = []
+        if self._evaluates_nothing_ahead(len(limits.ends)):
+            outputs = compiled_beam.decode(
+                self.verifier, self.options, limits, batch.start, batch.prefixes, self.counters
+            )
+            if outputs is not None:
+                return outputs
+        self.searches = searches = self._searches(batch, limits)
         search_of_all = self.search_type(
             list(searches),
             self.options,
@@ -92,6 +102,14 @@ class BeamGenerator(CachedGenerator):
             search.count(self.counters)
         self.budget.gained([worth for search in searches for worth in search.worth()])
         return searches
+
+    def _evaluates_nothing_ahead(self, sentences: int) -> bool:
+        """Whether the search of a batch needs no tree of prefixes, so that the compiled library can do it."""
+        seen = self.keeps_trees or self.watch is not None or self.retain_history
+        if seen or self.search_type is not BeamSearch:
+            return False
+        assert self.budget is not None
+        return not self.ahead or self.budget.rests(sentences, self.texts is not None)
 
     def _searches(self, batch: Batch, limits: Limits) -> list[SentenceSearch]:
         texts: Sequence[DraftedText | None] = [None] * len(limits.ends)
@@ -121,14 +139,14 @@ class BeamGenerator(CachedGenerator):
         assert self.foreteller is not None
         self.foreteller.foretell(searches, self.verifier, said)
 
-    def _hypotheses(self, done: list[SentenceSearch]) -> list[list[Hypothesis]]:
+    def _hypotheses(self, done: list[SentenceSearch] | Outputs) -> list[list[Hypothesis]]:
+        if isinstance(done, Outputs):
+            return [as_stock_sorts(found) for found in compiled_beam.hypotheses(done, self.options)]
         return [self.ranked(search) for search in done]
 
     def ranked(self, search: SentenceSearch) -> list[Hypothesis]:
-        """All hypotheses of a finished search, best first as stock sorts them."""
-        found = [self._hypothesis(search, ending) for ending in search.endings]
-        scores = in_fp32([float(one["score"]) for one in found])
-        return [found[i] for i in torch.sort(scores, descending=True)[1].tolist()]
+        """All hypotheses of a finished search, best first."""
+        return as_stock_sorts([self._hypothesis(search, ending) for ending in search.endings])
 
     def _hypothesis(self, search: SentenceSearch, ending: Ending) -> Hypothesis:
         tree, node = search.tree, ending.node
@@ -144,9 +162,10 @@ class BeamGenerator(CachedGenerator):
         )
 
 
-def in_fp32(numbers: float | list[float]) -> Tensor:
-    """Scores as stock has them, whatever PyTorch's default is."""
-    return torch.tensor(numbers, dtype=torch.float32)
+def as_stock_sorts(found: list[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses of a sentence, best first."""
+    scores = in_fp32([float(one["score"]) for one in found])
+    return [found[i] for i in torch.sort(scores, descending=True)[1].tolist()]
 
 
 class AlignedBeamGenerator(SequenceGeneratorWithAlignment, WithAttention, BeamGenerator):

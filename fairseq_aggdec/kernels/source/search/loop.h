@@ -1,0 +1,115 @@
+// THE loop over a whole batch: a search asks, the model reads a window, the search takes the logits.
+//
+// fairseq_aggdec/search/loop.py is the same loop in Python. Letters: B sentences, N tokens of a window, C channels,
+// V types.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "../structs.h"
+
+extern "C" {
+void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads);
+void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x);
+}
+
+// A decoder that has taken up a batch.
+struct Reader {
+    const Layer* layers;
+    const Shape* shape;
+    Step* step;               // what is seen beside a window is there; the rest is written here
+    const Product* vocabulary;
+    int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
+    double temperature;       // divides the logits
+};
+
+// The window that a search asks for. A sentence that has ended has the width 0.
+struct Asked {
+    std::vector<int64_t> starts, widths;  // (B)
+    std::vector<int64_t> tokens;          // (N)
+    std::vector<int64_t> depths;          // (N): positions in the sentence; empty: those of the places
+    std::vector<uint8_t> seen;            // (N, seen_bytes): bits of the places that each sees; empty: all up to itself
+    int64_t seen_bytes, end, reach;       // end: of the places; reach: of the positions
+
+    void clear() {
+        for (auto* numbers : {&starts, &widths, &tokens, &depths}) numbers->clear();
+        seen.clear();
+        seen_bytes = end = reach = 0;
+    }
+};
+
+// What a search has found: O outputs of T tokens in all, I iterations of sentences in all.
+struct Found {
+    std::vector<int64_t> owners, lengths, tokens;  // (O): the sentence, tokens with the last </s>; (T)
+    std::vector<float> scores;                     // (T): log-probabilities in nats
+    std::vector<double> totals;                    // (O): their sums as the search has them
+    std::vector<int64_t> rounds;                   // (B): iterations
+    std::vector<int64_t> emitted, drafted, accepted;  // (I): tokens of each iteration
+    int64_t calls = 0, nodes = 0, used = 0;        // calls of the decoder; prefixes evaluated and needed
+    int64_t broken = -1;                           // a sentence with scores that are no numbers
+};
+
+class Search {
+  public:
+    virtual ~Search() = default;
+
+    // Null when all sentences have ended. The same window until its logits are taken.
+    const Asked* ask() {
+        if (!asking_) {
+            asked_.clear();
+            write(asked_);
+            asking_ = true;
+        }
+        return asked_.tokens.empty() || found.broken >= 0 ? nullptr : &asked_;
+    }
+
+    // The logits (N, V) of the window, which may be changed.
+    void take(float* logits, int64_t types) {
+        decide(asked_, logits, types);
+        asking_ = false;
+        ++found.calls;
+    }
+
+    // Writes the outputs into `found`.
+    virtual void finish() = 0;
+
+    Found found;
+
+  protected:
+    virtual void write(Asked& asked) = 0;
+    virtual void decide(const Asked& asked, float* logits, int64_t types) = 0;
+
+  private:
+    Asked asked_;
+    bool asking_ = false;
+};
+
+// Whether the search has come to its end; else the decoder has too little room for the window that is asked for.
+inline bool run(Search& search, const Reader& reader) {
+    static thread_local std::vector<float> features, logits;
+    const int64_t channels = reader.shape->channels, types = reader.vocabulary->outputs;
+    while (const Asked* asked = search.ask()) {
+        if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions)) return false;
+        const auto count = static_cast<int64_t>(asked->tokens.size());
+        features.resize(std::max<size_t>(features.size(), count * channels));
+        logits.resize(std::max<size_t>(logits.size(), count * types));
+        Step& step = *reader.step;
+        step.rows = static_cast<int64_t>(asked->starts.size());
+        step.starts = asked->starts.data(), step.widths = asked->widths.data();
+        step.tokens = asked->tokens.data();
+        step.depths = asked->depths.empty() ? nullptr : asked->depths.data();
+        step.seen = asked->seen.empty() ? nullptr : asked->seen.data();
+        step.seen_bytes = asked->seen_bytes, step.end = asked->end;
+        aggdec_decode(reader.layers, reader.shape, &step, features.data());
+        aggdec_product(reader.vocabulary, features.data(), count, logits.data(), step.threads);
+        if (reader.temperature != 1.0) {
+            const auto divisor = static_cast<float>(reader.temperature);
+            std::for_each_n(logits.data(), count * types, [&](float& logit) { logit /= divisor; });
+        }
+        search.take(logits.data(), types);
+    }
+    return true;
+}

@@ -1,0 +1,83 @@
+// The structures of the interface that several files read; fairseq_aggdec/kernels/library.py holds the same.
+
+#pragma once
+
+#include <cstdint>
+
+// y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP.
+// fp32: (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of DEPTH, with the scale and the sum
+// of each output's weights.
+struct Product {
+    int64_t inputs, outputs;
+    const void* weight;
+    const float* bias;     // (O), none: null
+    const float* scales;   // (O / 64 * 64), 8 bits only
+    const int32_t* sums;   // (O / 64 * 64), 8 bits only
+    int64_t relu;
+};
+
+struct Norm {
+    const float *weight, *bias;
+    double epsilon;
+};
+
+struct Layer {
+    Norm own_norm, cross_norm, last_norm;
+    Product qkv, own_out, cross_q, cross_out, expand, contract;
+};
+
+// What all layers of a stack have in common, and what surrounds them.
+struct Shape {
+    int64_t layers, channels, heads, pre_norm;
+    Norm first_norm, end_norm;  // of embeddings and of the last layer's output; weight null: none
+    const float* embeddings;    // (V, C)
+    const float* slot;          // (C), of tokens below 0, which are a drafter's mask slots
+    double scale;               // of embeddings
+    int64_t activation;         // of the expanded features
+};
+
+// A window of a decoder: `widths[b]` tokens of row b, which stand at positions `starts[b]` and on.
+struct Step {
+    int64_t rows, end, threads;
+    const int64_t *starts, *widths;
+    const int64_t* tokens;   // (N), null: x holds their embeddings
+    const float* positions;  // (reach, C) or null: is added to embeddings
+    const int64_t* depths;   // (N), where each token stands among `positions`; null: at its place
+    float* cache;  // (layers, B, positions, 2C), the window's keys and values are written
+    int64_t cache_layer, cache_row;  // strides
+    // What a token sees. Additive, (B or 1, W, end); else the bits of places, (N, seen_bytes), lowest first; else the
+    // places up to itself, and from slot `blocks[b]` on its row's whole window; else, if not `causal`, all up to end.
+    const float* mask;
+    int64_t mask_row, mask_slot;
+    const uint8_t* seen;
+    int64_t seen_bytes, causal;
+    const int64_t* blocks;  // (B) or null
+    float* const* memory;  // of each layer: keys and values (B, S, 2C), any strides but of 2C
+    int64_t memory_row, memory_position, sources;
+    const float* memory_mask;  // additive, (B, S) or null
+    int64_t memory_mask_row;
+    int64_t wanted;  // of each row so many last tokens; 0: all, as where tokens are not embedded here
+};
+
+// One of the N places of a window, and a token there.
+struct Pair {
+    int64_t place, token;
+};
+
+// What of drafts is accepted is asked by this. Letters: R rows, N places of their windows, row after row, V types.
+struct Judgement {
+    int64_t rows, types;
+    const int64_t* widths;            // (R)
+    const int64_t* tokens;            // (N), what was read
+    const int64_t* above;             // (N), which place each stands behind; null: the one before
+    float* logits;                    // (N, V), changed meanwhile
+    int64_t pad, unk, eos;
+    double unk_penalty;
+    const Pair *banned, *forced;      // in order of their places
+    int64_t banned_count, forced_count;
+    int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
+    int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
+    float* scores;                    // (N), out: their log-probabilities
+    int64_t beta;                     // a drafted token stands among so many best (0: only along the choices) ...
+    double tolerance;                 // ... if it is at most so many nats behind the best
+};

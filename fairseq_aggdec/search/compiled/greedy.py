@@ -1,0 +1,101 @@
+"""Batches of a greedy search that the compiled library decodes alone: with drafts copied from texts, or none."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any
+
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
+from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
+from fairseq_aggdec.search.compiled.searches import (
+    CopyOptionsStruct,
+    GreedyOptionsStruct,
+    Outputs,
+    WholeSearch,
+    words,
+)
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
+
+MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
+LIMITS = ("end", "floor", "strict_floor")
+
+
+def search_of(
+    state: DecodeState, rules: Rules, copies: Copies = NO_COPIES, accept: Acceptance = exact
+) -> WholeSearch:
+    """The search of a batch that has just begun; ``accept`` is exact or a :class:`TopBeta`."""
+    rows = state.rows
+    limits = [words([getattr(row, name) for row in rows]) for name in LIMITS]
+    prefixes = words([token for row in rows for token in row.prefix])
+    options = GreedyOptionsStruct(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos)
+    options.unk_penalty, options.ngram = rules.unk_penalty, rules.no_repeat_ngram_size
+    options.free_end = rules.free_end
+    options.ends, options.floors, options.strict_floors = map(ctypes.addressof, limits)
+    options.prefix_size, options.prefixes = len(rows[0].prefix), ctypes.addressof(prefixes)
+    if isinstance(accept, TopBeta):
+        options.beta, options.tolerance = accept.beta, accept.tolerance
+    texts = words(list(itertools.chain.from_iterable(copies.texts)))
+    sizes = words([len(text) for text in copies.texts])
+    copying = CopyOptionsStruct(
+        ctypes.addressof(texts),
+        ctypes.addressof(sizes),
+        MATCHES.index(copies.match),
+        copies.fixed,
+        copies.most,
+        copies.probing,
+        copies.unknown,
+        copies.step_cost,
+        copies.accepted,
+        copies.checked,
+    )
+    if copies.texts:
+        options.copies = ctypes.addressof(copying)
+    return WholeSearch("greedy", options)
+
+
+def decode(
+    verifier: Verifier,
+    drafter: Drafter,
+    accept: Acceptance,
+    rules: Rules,
+    state: DecodeState,
+    counters: Counters,
+) -> bool:
+    """Decodes a batch to its end, if the library can do that alone; else nothing has happened."""
+    decoder = readable_decoder(verifier)
+    copies = None if decoder is None else drafter.copies()
+    if decoder is None or copies is None:
+        return False
+    if copies.texts and not (accept is exact or isinstance(accept, TopBeta)):
+        return False
+    search = search_of(state, rules, copies, accept)
+    CompiledReader(decoder, verifier.temperature).run(search)
+    verdict = hand_over(Outputs(search, len(state.rows)), state, counters)
+    if copies.texts and isinstance(drafter, DeviceDrafter):
+        drafter.observe_batch(verdict)
+    return True
+
+
+def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> BatchVerdict:
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
+    rows: list[Any] = state.rows
+    for row, tokens, rounds in zip(rows, outputs.tokens(), outputs.rounds, strict=True):
+        row.tokens.extend(tokens.tolist())
+        row.iterations += rounds
+        state.owners.extend([row.index] * len(tokens))
+    state.scores += outputs.scores()
+    state.finished, state.rows = [*state.finished, *rows], []
+    emitted, drafted, accepted = outputs.iterations()
+    counters.calls += outputs.found.calls
+    counters.iterations += len(emitted)
+    counters.drafted += sum(drafted)
+    counters.accepted += sum(accepted)
+    counters.emitted.update(emitted)
+    counters.stood.update(accepted)
+    return BatchVerdict(drafted, accepted, emitted, clean=True)

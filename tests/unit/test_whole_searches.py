@@ -1,0 +1,310 @@
+"""Searches of whole batches in the compiled library against the Python searches: random models, options and batches."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
+from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
+from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.acceptance import TopBeta, exact
+from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
+from fairseq_aggdec.search.beam.rules import SentenceRules
+from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tree import Tree
+from fairseq_aggdec.search.compiled import beam, greedy
+from fairseq_aggdec.search.compiled.searches import Outputs, WholeSearch, numbers
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.search.greedy import GreedySearch
+from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.windows.draft import Draft
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Said
+
+PAD, EOS, UNK, START = 1, 2, 3, 0
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+
+
+class Model:
+    """Logits of every prefix, at random, the same whenever they are asked for."""
+
+    def __init__(self, chance: random.Random, types: int):
+        own = torch.Generator().manual_seed(chance.randrange(1 << 30))
+        rows = torch.randn(31, types, generator=own) * chance.choice((0.5, 2.0, 6.0))
+        self.rows = rows.round() if chance.random() < 0.3 else rows  # many ties
+        if chance.random() < 0.03:
+            self.rows[chance.randrange(31)] = torch.nan
+
+    def logits(self, sentences: Sequence[int], prefixes: Sequence[Sequence[int]]) -> Tensor:
+        pairs = zip(sentences, prefixes, strict=True)
+        return self.rows[[hash((n, *prefix)) % len(self.rows) for n, prefix in pairs]]
+
+
+class Cache:
+    """What each row of a batch has read, by places; rows that end leave."""
+
+    def __init__(self, model: Model, sentences: int):
+        self.model, self.sentences = model, list(range(sentences))
+        self.read_tokens: list[dict[int, int]] = [{} for _ in range(sentences)]
+
+    def read(self, window: Any) -> Said:
+        seen = window.seen if isinstance(window, TreeWindow) else None
+        return Said(self.of(window.starts, window.widths, window.host_tokens(), seen), [])
+
+    def of(
+        self,
+        starts: Sequence[int],
+        widths: Sequence[int],
+        tokens: Sequence[int],
+        seen: Sequence[int] | None,
+    ) -> Tensor:
+        found, at = [], 0
+        for row, (start, width) in enumerate(zip(starts, widths, strict=True)):
+            known = self.read_tokens[row]
+            for place in range(start, start + width):
+                known[place] = tokens[at]
+                visible = range(place + 1)
+                if seen is not None:
+                    visible = [p for p in range(place + 1) if seen[at] >> p & 1]
+                found.append((self.sentences[row], [known[p] for p in visible]))
+                at += 1
+        return self.model.logits(*zip(*found, strict=True))
+
+    def keep(self, kept: Any) -> None:
+        if kept.rows is not None:
+            self.sentences = [self.sentences[row] for row in kept.rows]
+            self.read_tokens = [self.read_tokens[row] for row in kept.rows]
+
+
+def run(search: WholeSearch, cache: Cache) -> None:
+    """Runs a compiled search over a model in Python."""
+    while (asked := search.ask()) is not None:
+        starts, widths = (numbers(at, asked.rows) for at in (asked.starts, asked.widths))
+        seen = None
+        if asked.seen:
+            size = asked.seen_bytes
+            packed = ctypes.string_at(asked.seen, asked.count * size)
+            parts = [packed[n * size : (n + 1) * size] for n in range(asked.count)]
+            seen = [int.from_bytes(part, "little") for part in parts]
+        logits = cache.of(starts, widths, numbers(asked.tokens, asked.count), seen)
+        ends = [start + width for start, width in zip(starts, widths, strict=True) if width]
+        assert asked.end == max(ends)
+        search.take(logits.clone())
+
+
+def random_prefixes(chance: random.Random, rows: int, types: int) -> list[list[int]]:
+    size = chance.choice((0, 0, 0, 1, 3))
+    words = [PAD, PAD, EOS, *range(3, types)]
+    return [[chance.choice(words) for _ in range(size)] for _ in range(rows)]
+
+
+def random_limits(chance: random.Random, rows: int) -> Limits:
+    most = chance.randint(1, 9)
+    matches = chance.random() < 0.2
+    ends = [chance.randint(1, most) if matches else most for _ in range(rows)]
+    floor = 0 if chance.random() < 0.6 else chance.randint(1, max(ends))
+    return Limits(ends, floor, matches, most + 1)
+
+
+class SomeOptions:
+    """What the compiled beam search reads of fairseq's options."""
+
+    eos, pad = EOS, PAD
+
+    def __init__(self, beam_size: int):
+        self.beam_size, self.unk, self.unk_penalty, self.no_repeat_ngram_size = (
+            beam_size,
+            UNK,
+            0.0,
+            0,
+        )
+
+
+def beam_case(seed: int) -> None:
+    """Both beam searches find the same hypotheses in the same order, with the same bits, by the same calls."""
+    chance = random.Random(seed)
+    rows, types = chance.randint(1, 5), chance.randint(4, 40)
+    options: Any = SomeOptions(chance.randint(1, min(6, types)))
+    limits, prefixes = random_limits(chance, rows), random_prefixes(chance, rows, types)
+    model = Model(chance, types)
+    searches = [
+        SentenceSearch(
+            row,
+            SentenceRules(
+                EOS,
+                options.beam_size,
+                limits.longest,
+                limits.floor,
+                prefixes[row],
+                PAD,
+                source_length=end if limits.exact else None,
+            ),
+            Tree(START),
+        )
+        for row, end in enumerate(limits.ends)
+    ]
+    counters, broken = Counters(), -1
+    try:
+        decode(
+            Cache(model, rows), BeamSearch(list(searches), options, nothing_ahead, CPU), counters
+        )
+    except NonFiniteError as error:
+        assert error.row is not None
+        broken = error.row
+    whole = beam.search_of(options, limits, START, prefixes)
+    run(whole, Cache(model, rows))
+    outputs = Outputs(whole, rows)
+    assert outputs.found.broken == broken
+    if broken >= 0:
+        return
+    expected = [
+        (
+            search.index,
+            ending.total,
+            [*search.tree.words(ending.node), EOS],
+            scores_of(search, ending),
+        )
+        for search in searches
+        for ending in search.endings
+    ]
+    found = zip(outputs.owners, outputs.totals, outputs.tokens(), outputs.scores(), strict=True)
+    assert [(n, total, t.tolist(), s.tolist()) for n, total, t, s in found] == expected
+    assert outputs.rounds == [search.calls for search in searches]
+    assert outputs.found.calls == counters.calls
+    assert outputs.found.nodes == sum(search.tree.places for search in searches)
+    assert outputs.found.used == sum(len(search.tree.used) for search in searches)
+
+
+def scores_of(search: SentenceSearch, ending: Any) -> list[float]:
+    totals = [*search.tree.totals_of(ending.node), ending.total]
+    gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
+    return torch.tensor(gains, dtype=torch.float32).tolist()
+
+
+class Reads:
+    """A verifier that can read every draft."""
+
+    compiled, reads_trees = True, True
+
+    @staticmethod
+    def readable(draft: Draft) -> Draft:
+        return draft
+
+
+class Copier(CopyDrafter):
+    """Copies given texts."""
+
+    def __init__(self, texts: list[list[int]], match: str, account: Callable[[], CopyAccount]):
+        super().__init__(START, match)
+        self.texts_given = texts
+        self.limit_drafts(account)
+
+    def copied(self, sample: Any) -> list[list[int]]:
+        return self.texts_given
+
+
+def random_text(chance: random.Random, types: int) -> list[int]:
+    """Few words, so that they occur several times."""
+    few = [chance.randrange(4, types + 1) if types > 4 else UNK for _ in range(4)]
+    words = [NEVER_DRAFTED, EOS, *few * 4]
+    return [min(chance.choice(words), types - 1) for _ in range(chance.randint(0, 9))]
+
+
+def random_account(chance: random.Random) -> Callable[[], CopyAccount]:
+    """An account that has seen something, or nothing."""
+    kind, seen = chance.randrange(3), [(chance.randint(1, 9), chance.random()) for _ in range(5)]
+    limit = chance.choice((None, 1, 4))
+
+    def made() -> CopyAccount:
+        account = CopyAccount() if kind else FixedCopyAccount(limit)
+        for drafted, share in seen if kind == 1 else ():
+            account.chances.learn([drafted], [int(share * drafted)])
+        return account
+
+    return made
+
+
+def greedy_case(seed: int) -> None:
+    """Both greedy searches emit the same tokens with the same bits of their scores, by the same calls."""
+    chance = random.Random(seed)
+    rows, types = chance.randint(1, 5), chance.randint(4, 40)
+    limits, prefixes = random_limits(chance, rows), random_prefixes(chance, rows, types)
+    model = Model(chance, types)
+    rules = Rules(
+        PAD,
+        UNK,
+        EOS,
+        unk_penalty=chance.choice((0.0, 0.0, 1.5, -1.0, float("inf"))),
+        no_repeat_ngram_size=chance.choice((0, 0, 1, 2, 3)),
+        free_end=limits.exact,
+    )
+
+    texts = [random_text(chance, types) for _ in range(rows)]
+    match, account = chance.choice(greedy.MATCHES), random_account(chance)
+    accept = chance.choice((exact, exact, TopBeta(2, 1.0), TopBeta(3)))
+
+    def drafter() -> CopyDrafter:
+        made = Copier(texts, match, account)
+        made.start({}, verifier, state())
+        return made
+
+    def state() -> DecodeState:
+        given = zip(limits.ends, prefixes, strict=True)
+        strict = [end if limits.exact else 0 for end in limits.ends]
+        return DecodeState(
+            [
+                Row(n, [START], end, limits.floor, strict[n], prefix)
+                for n, (end, prefix) in enumerate(given)
+            ],
+            EOS,
+            CPU,
+        )
+
+    expected, counters = state(), Counters()
+    verifier: Any = Reads()
+    told: Drafter = drafter() if chance.random() < 0.7 else EmptyDrafter()
+    copies = told.copies()
+    assert copies is not None
+    search = GreedySearch(verifier, told, accept, rules, expected, counters)
+    decode(Cache(model, rows), search, counters)
+    found, counted = state(), Counters()
+    whole = greedy.search_of(found, rules, copies, accept)
+    run(whole, Cache(model, rows))
+    verdict = greedy.hand_over(Outputs(whole, rows), found, counted)
+    if isinstance(told, CopyDrafter) and copies.texts:
+        other = drafter()
+        other.observe_batch(verdict)
+        assert vars(other.account.chances.total) == vars(told.account.chances.total)
+    by_index = sorted(expected.finished, key=lambda row: row.index)
+    assert [row.tokens for row in found.finished] == [row.tokens for row in by_index]
+    assert [row.iterations for row in found.finished] == [row.iterations for row in by_index]
+    for one, other in zip(found.token_scores(), expected.token_scores(), strict=True):
+        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+    counted.seconds = counters.seconds
+    assert counted == counters
+
+
+CASES = [beam_case, greedy_case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_thousand_random_cases(case: Any) -> None:
+    for seed in range(1000):
+        try:
+            case(seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
