@@ -237,7 +237,7 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
         both.observe(found, state)
     told_to_other = both.other.observe.call_args.args[0]
     assert (told_to_other.own, told_to_other.sizes) == (False, [3, 0])
-    told.assert_called_once_with([3, 1], [2, 0], 4)
+    told.assert_called_once_with([3, 1], [2, 0])
     assert (both.stood.sum, both.stood.weight) == (1.0, 1.0)
     assert both.stands == [False, False]
     both.copied, both.alone, both.sizes = [[7, 8], [4, 5, 6]], [False, False], None

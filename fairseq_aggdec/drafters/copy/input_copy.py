@@ -144,9 +144,9 @@ class CopyDrafter(DeviceDrafter):
     def copies(self) -> Copies | None:
         if self.resting:
             return NO_COPIES
-        account, total = self.account, self.account.chances.total
-        if self.growing is not None or account.timed:
+        if self.growing is not None:
             return None
+        account, total = self.account, self.account.chances.total
         return Copies(
             [text.tokens for text in self.texts],
             self.match,

@@ -68,9 +68,8 @@ def decode(
     counters: Counters,
 ) -> bool:
     """Decodes a batch to its end, if the library can do that alone; else nothing has happened."""
-    decoder = readable_decoder(verifier)
-    copies = None if decoder is None else drafter.copies()
-    if decoder is None or copies is None:
+    copies = drafter.copies() if _as_it_says(drafter) else None
+    if copies is None or (decoder := readable_decoder(verifier)) is None:
         return False
     if copies.texts and not (accept is exact or isinstance(accept, TopBeta)):
         return False
@@ -80,6 +79,14 @@ def decode(
     if copies.texts and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
     return True
+
+
+def _as_it_says(drafter: Drafter) -> bool:
+    """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
+    classes = type(drafter).__mro__
+    heirs = itertools.takewhile(lambda kind: "copies" not in vars(kind), classes)
+    own = {name for part in (*heirs, drafter) for name in vars(part)}
+    return own.isdisjoint({"draft", "observe", "keep_rows"})
 
 
 def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> BatchVerdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,9 +12,9 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.compiled.searches import ReaderStruct, WholeSearch
 
 
-def readable_decoder(verifier: Verifier) -> CachedDecoder | None:
-    """The decoder that whole searches read, None where a window of the verifier is more than that."""
-    if len(verifier.members) != 1 or verifier.grid is not None:
+def readable_decoder(verifier: Any) -> CachedDecoder | None:
+    """The decoder that whole searches read, None where what reads windows is more than that."""
+    if type(verifier) is not Verifier or len(verifier.members) != 1 or verifier.grid is not None:
         return None
     decoder = verifier.members[0].decoder
     if not isinstance(decoder, CachedDecoder) or decoder.compiled is None:
