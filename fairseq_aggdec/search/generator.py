@@ -343,20 +343,12 @@ class DraftAndVerifyGenerator(CachedGenerator):
         if not seen and isinstance(drafter, DeviceDrafter):
             loop = self._loop_of(drafter)
             if loop.takes_over():
-                size = drafter.start_on_device(state)
-                if size is not None:
+                if (size := drafter.start_on_device(state)) is not None:
                     with self.counters.clock("verify"):
                         loop.decode(state, size, self.counters)
                     return
-        if not seen and self._whole(state):
-            return
-        self._search_on_host(state, drafter, self.counters)
-
-    def _whole(self, state: DecodeState) -> bool:
-        """Decodes the batch in one call of the compiled library, if that can be."""
-        with self.counters.clock("verify"):
-            given = self.verifier, self.drafter, self.accept, self.rules, state, self.counters
-            return compiled_greedy.decode(*given)
+        if seen or not compiled_greedy.decode(self, state):
+            self._search_on_host(state, drafter, self.counters)
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
         search = GreedySearch(self.verifier, drafter, self.accept, self.rules, state, counters)

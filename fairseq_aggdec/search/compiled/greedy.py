@@ -6,7 +6,6 @@ import ctypes
 import itertools
 from typing import Any
 
-from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import (
@@ -59,23 +58,22 @@ def search_of(
     return WholeSearch("greedy", options)
 
 
-def decode(
-    verifier: Verifier,
-    drafter: Drafter,
-    accept: Acceptance,
-    rules: Rules,
-    state: DecodeState,
-    counters: Counters,
-) -> bool:
-    """Decodes a batch to its end, if the library can do that alone; else nothing has happened."""
+def decode(generator: Any, state: DecodeState) -> bool:
+    """Decodes a batch to its end, if the library can do that alone; else nothing has happened.
+
+    Args:
+        generator: a :class:`~fairseq_aggdec.search.generator.DraftAndVerifyGenerator` that has started the batch.
+    """
+    verifier, drafter, accept = generator.verifier, generator.drafter, generator.accept
     copies = drafter.copies() if _as_it_says(drafter) else None
     if copies is None or (decoder := readable_decoder(verifier)) is None:
         return False
     if copies.texts and not (accept is exact or isinstance(accept, TopBeta)):
         return False
-    search = search_of(state, rules, copies, accept)
-    CompiledReader(decoder, verifier.temperature).run(search)
-    verdict = hand_over(Outputs(search, len(state.rows)), state, counters)
+    with generator.counters.clock("verify"):
+        search = search_of(state, generator.rules, copies, accept)
+        CompiledReader(decoder, verifier.temperature).run(search)
+    verdict = hand_over(Outputs(search, len(state.rows)), state, generator.counters)
     if copies.texts and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
     return True
