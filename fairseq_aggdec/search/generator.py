@@ -342,11 +342,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         drafter = self.drafter
         if not seen and isinstance(drafter, DeviceDrafter):
             loop = self._loop_of(drafter)
-            if loop.takes_over():
-                if (size := drafter.start_on_device(state)) is not None:
-                    with self.counters.clock("verify"):
-                        loop.decode(state, size, self.counters)
-                    return
+            if loop.takes_over() and (size := drafter.start_on_device(state)) is not None:
+                with self.counters.clock("verify"):
+                    loop.decode(state, size, self.counters)
+                return
         if seen or not compiled_greedy.decode(self, state):
             self._search_on_host(state, drafter, self.counters)
 
