@@ -6,7 +6,7 @@
 # Environment: BASE_PYTHON (python3: the machine's own). Exports PYTHONPATH and removes what it installed at the end.
 
 gpu_python() {
-    local wheels=$1 files
+    local wheels=$1 files cublas
     if [ -z "$wheels" ]; then
         bash scripts/setup.sh
         PYTHON=.venv/bin/python
@@ -23,4 +23,11 @@ gpu_python() {
     trap 'rm -rf "$SITE"' EXIT
     "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --target "$SITE" "${files[@]}"
     export PYTHONPATH="$SITE:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+    # CTranslate2 looks for cuBLAS 12; that of CUDA 13 serves it too, except for 8 bits.
+    cublas=$("$PYTHON" -c 'import glob, site; print(*sorted(p for s in site.getsitepackages()
+        for p in glob.glob(s + "/nvidia/*/lib/libcublas.so.1[23]"))[:1])')
+    if [ -n "$cublas" ]; then
+        ln -s "$cublas" "$SITE/libcublas.so.12"
+        export LD_LIBRARY_PATH="$SITE:$(dirname "$cublas")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    fi
 }

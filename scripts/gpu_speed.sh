@@ -23,28 +23,6 @@ while [ "$#" -gt 0 ]; do
     esac
 done
 
-if [ -z "$wheels" ]; then
-    bash scripts/setup.sh
-    python=.venv/bin/python
-else
-    python=${BASE_PYTHON:-python3}
-    "$python" -c 'import sys, torch; assert sys.version_info[:2] in ((3, 11), (3, 12))' 2>/dev/null ||
-        die "$python is not Python 3.11 or 3.12 with PyTorch: name one in BASE_PYTHON"
-    files=("$wheels"/*.whl)
-    [ -e "${files[0]}" ] || die "--wheels $wheels: there are no wheels"
-    # Beside the machine's packages, which stay as they are; nothing is fetched.
-    site=$(mktemp -d)
-    trap 'rm -rf "$site"' EXIT
-    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "${files[@]}"
-    export PYTHONPATH="$site:$PWD${PYTHONPATH:+:$PYTHONPATH}"
-    # CTranslate2 looks for cuBLAS 12; that of CUDA 13 serves it too, except for 8 bits.
-    cublas=$("$python" -c 'import glob, site; print(*sorted(p for s in site.getsitepackages()
-        for p in glob.glob(s + "/nvidia/*/lib/libcublas.so.1[23]"))[:1])')
-    if [ -n "$cublas" ]; then
-        ln -s "$cublas" "$site/libcublas.so.12"
-        export LD_LIBRARY_PATH="$site:$(dirname "$cublas")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    fi
-fi
-status=0
-"$python" -m scripts.recipes.gpu.run "${options[@]+"${options[@]}"}" || status=$?
-exit "$status"
+. scripts/gpu_python.sh
+gpu_python "$wheels"
+"$PYTHON" -m scripts.recipes.gpu.run "${options[@]+"${options[@]}"}"

@@ -7,7 +7,7 @@
 #   scripts/gpu_train.sh --rehearse --out OUT [--what WHAT]                       two updates of everything, without a GPU
 #
 # WHAT: pair (base-size verifier, one-layer drafter, heads), stern (Table 1), zhang (Figures 4 and 5), lattice (Table 1).
-# Other options: python -m scripts.recipes.gpu_train.train --help. The wheels are those of gpu_speed.sh (docs/gpu.md).
+# Other options: python -m scripts.recipes.gpu_train.train --help. scripts/gpu_wheels.sh fills FOLDER.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
@@ -22,7 +22,7 @@ fi
 wheels='' options=()
 while [ "$#" -gt 0 ]; do
     case "$1" in
-        --wheels) wheels=${2:?--wheels FOLDER}; shift 2 ;;
+        --wheels) [ -d "${2:-}" ] || die "--wheels ${2:-}: there is no such folder"; wheels=$2; shift 2 ;;
         *) options+=("$1"); shift ;;
     esac
 done
