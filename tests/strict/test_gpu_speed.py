@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -114,12 +115,34 @@ def test_a_worker_that_dies(tmp_path: Path) -> None:
     with (tmp_path / ROWS).open("w") as file:
         gpu_run.note(file, {"stage": "windows", "state": BEGUN, "until": 0.0})
         gpu_run.note(file, {"stage": "windows", "row": {"a": 1}})
-        file.write('{"stage": "windows", "row": {"a"\n')
+        file.write('{"stage": "windows", "row": {"a"\n{"stage": "windows", "row": {"a": 2}\n')
     (tmp_path / gpu_run.LOG).write_text("first\nout of memory\n")
     gpu_run.close(tmp_path, "windows", -9)
     (found,) = gpu_run.read_rows(tmp_path).values()
     assert found["state"] == "failed: the worker ended (-9): out of memory"
     assert found["rows"] == [{"a": 1}]
+
+
+class Hanging:
+    """A worker that has begun no stage, or ended all, and does not end."""
+
+    exitcode, pid = None, 2**22 + 1  # of no process
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def join(self, seconds: float | None = None) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.exitcode = -9
+
+
+def test_a_worker_that_hangs_outside_of_stages_is_ended(tmp_path: Path) -> None:
+    args, worker = argparse.Namespace(out=tmp_path, profile="speed"), Hanging()
+    long_ago = time.monotonic() - gpu_run.GRACE - 1
+    assert not gpu_run.watch(worker, args, [], long_ago)
+    assert worker.exitcode == -9
 
 
 def test_what_is_a_fault() -> None:

@@ -113,7 +113,11 @@ def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     file = folder / ROWS
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    for line in (json.loads(text) for text in lines if text.endswith("}")):
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except ValueError:  # cut in the middle
+            continue
         one = found.setdefault(line["stage"], {"state": BEGUN, "seconds": 0.0, "rows": []})
         if "row" in line:
             one["rows"].append(line["row"])
@@ -130,10 +134,13 @@ def run(args: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int
     while left:
         process = PROCESSES.Process(target=work, args=(args.profile, left, plan), daemon=False)
         process.start()
-        finished = watch(process, args, arguments)
+        try:
+            finished = watch(process, args, arguments, end)
+        finally:  # an interrupted command leaves no worker behind
+            kill(process)
         found = read_rows(args.out)
         left = [name for name in left if found.get(name, {"state": BEGUN})["state"] == BEGUN]
-        if left and not finished:
+        if left and (not finished or left[0] in found):  # amid a stage no worker ends well
             close(args.out, left.pop(0), process.exitcode)
     found = write(args, arguments)
     bad = [name for name, one in found.items() if one["state"] not in (DONE, CUT) or faults(one)]
@@ -141,7 +148,7 @@ def run(args: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int
     return int(bool(bad))
 
 
-def watch(process: Any, args: argparse.Namespace, arguments: Sequence[str]) -> bool:
+def watch(process: Any, args: argparse.Namespace, arguments: Sequence[str], end: float) -> bool:
     """Waits for a worker, writing the page as stages end; ends one that hangs. Whether it ended by itself, well."""
     ended = -1
     while process.is_alive():
@@ -151,13 +158,21 @@ def watch(process: Any, args: argparse.Namespace, arguments: Sequence[str]) -> b
         if states.count(BEGUN) + ended + 1 < len(states):
             ended = len(states) - states.count(BEGUN) - 1
             write(args, arguments)
-        late = [one for one in found.values() if one["state"] == BEGUN]
-        if late and time.monotonic() > late[-1].get("until", float("inf")) + GRACE:
-            process.kill()
-            with suppress(ProcessLookupError):  # it has had no time to become a group
-                os.killpg(process.pid or 0, signal.SIGKILL)
-            process.join()
+        begun = [one for one in found.values() if one["state"] == BEGUN]
+        # Before its first stage and behind its last a worker may hang too.
+        if time.monotonic() > (begun[-1].get("until", end) if begun else end) + GRACE:
+            kill(process)
+            break
     return process.exitcode in (0, LOST)
+
+
+def kill(process: Any) -> None:
+    """Ends a worker, if it is there, with the processes that it has started."""
+    if process.is_alive():
+        process.kill()
+        with suppress(ProcessLookupError):  # it has had no time to become a group
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join(GRACE)  # one that waits for a driver may never end
 
 
 def close(folder: Path, name: str, code: int | None) -> None:
