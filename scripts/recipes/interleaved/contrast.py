@@ -97,8 +97,9 @@ def tokens(session: Session, text: str) -> Tensor:
 
 def prefers(session: Session, pairs: Sequence[tuple[int, Pair]]) -> Iterator[bool]:
     """Of each pair: is the reference likelier?"""
-    for start in range(0, len(pairs), BATCH):
-        some = pairs[start : start + BATCH]
+    task, start = session.task, session.task.target_dictionary.eos()
+    for first in range(0, len(pairs), BATCH):
+        some = pairs[first : first + BATCH]
         sample = session.batch([sentence for sentence, _ in some])
         # The collater sorts by length; its rows say which sentence they hold.
         places: dict[int, list[Pair]] = {}
@@ -108,7 +109,7 @@ def prefers(session: Session, pairs: Sequence[tuple[int, Pair]]) -> Iterator[boo
         totals = []
         for side in ("right", "wrong"):
             targets = [tokens(session, getattr(pair, side)) for pair in rows]
-            scored = score_batch(session.task, session.models, sample, targets)
+            scored = score_batch(task, session.models, sample, targets, start)
             totals.append([float(one["positional_scores"].double().sum()) for one in scored])
         won = {id(pair): right > wrong for pair, right, wrong in zip(rows, *totals, strict=True)}
         yield from (won[id(pair)] for _, pair in some)
