@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,8 +75,11 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     """
 
     drafter: NarDrafter
-    on_device = DraftOnlyLoop
     verified = False
+
+    @cached_property
+    def on_device(self) -> type[DeviceLoop]:
+        return DraftOnlyLoop
 
     def _prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs

@@ -17,7 +17,6 @@ from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED, OF_LATTICE
 from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
 from fairseq_aggdec.methods.shared.loading import load_writer
-from fairseq_aggdec.methods.shared.texts import FileDrafter, WriterDrafter
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import refusal
@@ -56,6 +55,8 @@ def copy_drafter(request: Request) -> CopyDrafter | None:
     elif kind == "file":
         if not cfg.draft_file:
             raise ValueError("--draft-from file: name the file with --draft-file")
+        from fairseq_aggdec.methods.shared.texts import FileDrafter
+
         sizes = {len(dataset) for dataset in task.datasets.values()}
         drafter = FileDrafter(cfg.draft_file, target, match, sizes)
     elif (source := source_dictionary(task)) is not None:
@@ -80,7 +81,7 @@ def source_dictionary(task: Any) -> Any:
         return None
 
 
-def _writer_drafter(request: Request) -> WriterDrafter:
+def _writer_drafter(request: Request) -> CopyDrafter:
     """Copies what the model of ``--drafter-path`` writes. The length limits of the output hold for its texts too."""
     cfg, task, kind = request.cfg, request.task, request.cfg.draft_from
     if not cfg.drafter_path:
@@ -93,13 +94,15 @@ def _writer_drafter(request: Request) -> WriterDrafter:
     build = getattr(import_module(f"fairseq_aggdec.methods.{kind}"), f"build_{kind}_generator")
     generator = build(cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
     generator.counters = Counters()  # what the drafter does is not what the summary counts
+    from fairseq_aggdec.methods.shared.texts import WriterDrafter
+
     return WriterDrafter(generator, model, task.target_dictionary.eos(), cfg.iad_match)
 
 
-def branching(drafter: CopyDrafter, cfg: Settings) -> Drafter:
+def branching(drafter: Any, cfg: Settings) -> Any:
     """Lets drafts branch where ``--draft-tree`` asks for trees: of copies, or of paths through a lattice."""
     nodes = drafted_nodes(cfg)
-    if nodes and isinstance(drafter, WriterDrafter) and cfg.draft_from == "lattice":
+    if nodes and cfg.draft_from == "lattice":
         from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
 
         account = choosing(cfg, LONGEST, drafter.model)

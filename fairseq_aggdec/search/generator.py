@@ -3,10 +3,13 @@
 Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stock option; only ``_generate`` is ours.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -19,7 +22,6 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
@@ -33,6 +35,9 @@ from fairseq_aggdec.windows.transfer import Watch, begin
 
 # What a drafter whose times are learned from decodes before its first batch.
 WARM_UP_TOKENS = 12
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.search.ahead import DeviceLoop
 
 
 @dataclass(frozen=True)
@@ -231,11 +236,9 @@ class DraftAndVerifyGenerator(CachedGenerator):
         shortlist: sources (B, S) -> the only types (M,) that their batch may be translated into; None: all.
 
     Attributes:
-        on_device: makes the loop that a GPU goes on with alone.
         verified: drafts are; a drafter alone is the exception.
     """
 
-    on_device: type[DeviceLoop] = DeviceLoop
     verified = True
 
     def __init__(
@@ -352,6 +355,13 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
         search = GreedySearch(self.verifier, drafter, self.accept, self.rules, state, counters)
         decode(self.verifier, search, counters)
+
+    @cached_property
+    def on_device(self) -> type[DeviceLoop]:
+        """Makes the loop that a GPU goes on with alone; its code is loaded where there is a GPU."""
+        from fairseq_aggdec.search.ahead import DeviceLoop
+
+        return DeviceLoop
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
         """The last loop, or a new one where the drafter or the acceptance is another since then."""

@@ -54,6 +54,28 @@ def test_alone_it_is_light() -> None:
     )
 
 
+# What no CPU needs for decoding with beam, iad or greedy: other methods, the loop of a GPU, the tools.
+OTHERS = (
+    "lattice",
+    "search.interleaved",
+    "drafters.nar",
+    "drafters.trees",
+    "drafters.copy.copy_tree",
+)
+OTHERS += ("search.ahead", "report", "api", "bench", "cli")
+
+
+@pytest.mark.parametrize("decoding", ["beam", "iad", "greedy"])
+def test_decoding_loads_nothing_of_other_methods(decoding: str) -> None:
+    run(
+        "import sys; from fairseq_aggdec import registration; from fairseq_aggdec.methods.table import method_of\n"
+        f"method_of({decoding!r})\n"
+        f"others = tuple('fairseq_aggdec.' + room for room in {OTHERS!r})\n"
+        "loaded = [name for name in sys.modules if name.startswith(others)]\n"
+        "assert not loaded, loaded"
+    )
+
+
 @pytest.mark.parametrize(
     "module", ["kernels.library", "windows.window", "jobs.claims", "records.machine"]
 )

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from fairseq.data import Dictionary
@@ -16,7 +17,6 @@ from fairseq_aggdec.budget.copy_account import CopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
-from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
@@ -24,6 +24,9 @@ from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, TreeDraft, Verdict
 from fairseq_aggdec.windows.transfer import on_host
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
 
 
 class CopyDrafter(DeviceDrafter):
@@ -54,7 +57,11 @@ class CopyDrafter(DeviceDrafter):
 
     def branch(self, budget: NodeBudget | None) -> None:
         """Drafts trees of this size from now on; None: copies only."""
-        self.trees = None if budget is None else CopyTrees(budget, self.eos)
+        self.trees = None
+        if budget is not None:
+            from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
+
+            self.trees = CopyTrees(budget, self.eos)
 
     def release(self) -> None:
         self.on_device = None

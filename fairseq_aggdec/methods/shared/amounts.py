@@ -12,7 +12,6 @@ from fairseq_aggdec.budget.account import (
     LearnedAccount,
     NodeBudget,
 )
-from fairseq_aggdec.budget.batch_account import BatchAccount
 from fairseq_aggdec.budget.call_cost import UsualCost
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
@@ -120,7 +119,11 @@ def choosing(cfg: Settings, most: int, model: Any) -> Account:
         return CountedAccount(most)
     if not learned:
         return Account(most, UsualCost() if rounds else None)
-    return BatchAccount(most) if on_gpu(model) else LearnedAccount(most)
+    if not on_gpu(model):
+        return LearnedAccount(most)
+    from fairseq_aggdec.budget.batch_account import BatchAccount
+
+    return BatchAccount(most)
 
 
 def _check_least(cfg: Settings, most: int) -> None:
