@@ -17,7 +17,8 @@ from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.search.generator import drafter_of
+from fairseq_aggdec.search.drafter import EmptyDrafter
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
 OUR_BEAMS = {"search5": 5, "search4": 4, "search10": 10, "undrafted5": 5}
@@ -157,7 +158,7 @@ def of_session(
         name,
         decode,
         None if stock else counters,
-        drafter_of(generator),
+        generator.drafter if isinstance(generator, DraftAndVerifyGenerator) else EmptyDrafter(),
         beam,
         stock,
         precision=session.precision,

@@ -390,20 +390,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
         token_scores = done.token_scores()
         totals = [scores.sum() for scores in token_scores]
         check_scores(totals)
-        return [
-            [
-                hypothesis(
-                    torch.tensor(row.tokens[1:]),
-                    scores,
-                    self.options.score(total, len(scores)),
-                    row.iterations,
-                    row.history or (),
-                )
-            ]
-            for row, scores, total in zip(rows, token_scores, totals, strict=True)
-        ]
-
-
-def drafter_of(generator: Any) -> Drafter:
-    """The drafter of a generator; one that drafts nothing where the generator has none."""
-    return generator.drafter if isinstance(generator, DraftAndVerifyGenerator) else EmptyDrafter()
+        found = []
+        for row, scores, total in zip(rows, token_scores, totals, strict=True):
+            tokens, score = torch.tensor(row.tokens[1:]), self.options.score(total, len(scores))
+            found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
+        return found
