@@ -48,7 +48,7 @@ These mean what they always mean: `--max-len-a/-b`, `--min-len`, `--unkpen`, `--
 | `--no-repeat-ngram-size` | is enforced; stock fairseq without its CUDA extension ignores it silently |
 | `--bf16` | runs the models in bfloat16; stock ignores it. On most CPUs fp32 is faster: see the log |
 
-What a method cannot honour is refused in one sentence before any sentence is decoded ([faults](faults.md)):
+What a method cannot honour is refused in one sentence before any sentence is decoded ([faults](results/faults.md)):
 
 | option | refused by |
 |---|---|

@@ -147,5 +147,5 @@ def test_every_class_has_its_cases() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    assert written == page(), "python -m tests.cli.faults > docs/faults.md"
+    written = (ROOT / "docs" / "results" / "faults.md").read_text(encoding="utf-8")
+    assert written == page(), "python -m tests.cli.faults > docs/results/faults.md"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 MEAN, LONGEST = 18, 40  # words of a sentence
 LINES = 250
-LONG = {"options.md", "papers.md", "faults.md"}  # tables of everything
+LONG = {"options.md", "papers.md"}  # tables of everything
 
 
 def paragraphs(text: str) -> list[str]:

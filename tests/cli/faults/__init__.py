@@ -7,5 +7,5 @@ Every case is a command line with its outcome class:
 - ``warned``: it does what was asked and says in one sentence what it found;
 - ``works``: it does what was asked, right to the last token.
 
-``python -m tests.cli.faults > docs/faults.md`` writes the list of them.
+``python -m tests.cli.faults > docs/results/faults.md`` writes the list of them.
 """

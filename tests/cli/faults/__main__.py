@@ -1,4 +1,4 @@
-"""Prints docs/faults.md."""
+"""Prints docs/results/faults.md."""
 
 from tests.cli.faults.page import page
 
