@@ -65,7 +65,7 @@ class CachedDecoder:
         packed, new = self.packed, other.packed
         new.draft_projection(packed.proposing)
         if packed.embedding.table is not None:
-            new.embedding.positions(len(packed.embedding.table))
+            new.embedding.lay_out(len(packed.embedding.table))
         if self.heads is not None:
             self.heads.layers = None  # made anew when they are asked
         return renew([packed, self.heads], [new, other.heads])

@@ -179,8 +179,13 @@ class TokenEmbedding:
             self.replaced()
             # Sinusoids have no last position, and --match-source-len makes outputs longer than the model says.
             size = min(max(64, 2 * count), max(count, self.decoder.max_positions()))
-            table = position_table(self.decoder, size)
-            self.table = table = table if self.opening is None else table + self.opening
+            table = self.lay_out(size)
+        return table
+
+    def lay_out(self, size: int) -> Tensor:
+        """Makes the table of so many positions."""
+        table = position_table(self.decoder, size)
+        self.table = table = table if self.opening is None else table + self.opening
         return table
 
 

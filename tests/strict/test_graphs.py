@@ -309,6 +309,17 @@ def test_weights_that_change(name: str, moved: bool, gpu: torch.device, tmp_path
     assert (graphs[0] is graphs[1]) == (not moved)
 
 
+def test_a_table_of_positions_that_may_still_grow_is_renewed() -> None:
+    decoder = make_model(make_task(), 1, max_target_positions=1024).decoder
+    forms = []
+    for _ in range(2):
+        forms.append(CachedDecoder(decoder, Precision(pack=False)))
+        forms[0].embedding.positions(100)
+        for parameter in decoder.parameters():
+            parameter.data.mul_(-1.3)
+    assert forms[0].renew(forms[1])
+
+
 def move(model: Any) -> None:
     """Puts all parameters into other memory; what was tied stays tied."""
     anew: dict[int, nn.Parameter] = {}

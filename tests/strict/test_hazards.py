@@ -156,6 +156,24 @@ def set_by_others() -> Iterator[list[conditions.Switch]]:
         switch.write(value)
 
 
+def test_a_switch_that_cannot_be_set_leaves_the_others_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values: dict[str, Any] = {"a": True}
+
+    def refuse(value: Any) -> None:
+        raise RuntimeError("no such switch")
+
+    own = conditions.Switch(lambda: values["a"], lambda value: values.update(a=value), False)
+    monkeypatch.setattr(
+        conditions, "switches", lambda tf32: [own, conditions.Switch(lambda: True, refuse, False)]
+    )
+    held = conditions._Held()
+    with pytest.raises(RuntimeError), held.set(False):
+        pass
+    assert values["a"] and not held.holders
+
+
 def test_switches_of_the_process_are_put_back(
     gpu: torch.device, set_by_others: list[conditions.Switch]
 ) -> None:

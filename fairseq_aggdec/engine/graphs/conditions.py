@@ -76,11 +76,12 @@ class _Held:
     def set(self, tf32: bool) -> Iterator[None]:
         with self.lock:
             self.holders += 1
-            for switch in switches(tf32):
-                if (found := switch.read()) != switch.wanted:
-                    self.before.append((switch, found))
-                    switch.write(switch.wanted)
         try:
+            with self.lock:
+                for switch in switches(tf32):
+                    if (found := switch.read()) != switch.wanted:
+                        switch.write(switch.wanted)
+                        self.before.append((switch, found))
             yield
         finally:
             with self.lock:
