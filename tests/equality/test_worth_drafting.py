@@ -15,6 +15,7 @@ from fairseq_aggdec.drafters.slots import CachedSlots
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods import gad as gad_method
+from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.windows.window import Window
 from tests.support import (
     assert_same,
@@ -42,6 +43,8 @@ class Clock:
         self.now, self.node = 0.0, node
         clocks = dict.fromkeys(("thread_time", "perf_counter"), lambda: self.now)
         monkeypatch.setattr(call_cost, "time", SimpleNamespace(**clocks))
+        # Every window of the verifier is seen here, also where the compiled library would decode a batch alone.
+        monkeypatch.setattr(compiled_greedy, "decode", lambda *_: False)
         self._slow(monkeypatch, Verifier, "read", self._window)
         self._slow(monkeypatch, DecoderHeads, "proposed_features", lambda *_: draft)
         self._slow(monkeypatch, CachedSlots, "_where", lambda *_: draft)
