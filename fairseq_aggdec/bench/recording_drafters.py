@@ -115,6 +115,7 @@ class ReplayDrafter(DeviceDrafter):
             (len(i.drafted) for r in records.values() for i in r.iterations), default=0
         )
         self.table, self.generation = torch.empty(0, 0, 0, dtype=torch.long), 0
+        self.filled: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def reads_features(self) -> bool:  # type: ignore[override]
@@ -177,14 +178,21 @@ class ReplayDrafter(DeviceDrafter):
             larger = [max(pair) for pair in zip(room, self.table.shape, strict=True)]
             self.table = torch.empty(larger, dtype=torch.long, device=state.device)
             self.generation += 1
+        batch = (*self.sentences, size, *self.table.shape)
+        if batch not in self.filled:  # once: it takes time that no drafter takes
+            self.filled[batch] = self._laid_out(size)
+        send_into(self.table, self.filled[batch])
+
+    def _laid_out(self, size: int) -> Tensor:
+        """The table of the batch, on the host."""
         drafts = torch.full(tuple(self.table.shape), NO_DRAFT)
-        for place, (sentence, rounds) in enumerate(zip(self.sentences, recorded, strict=True)):
+        for place, sentence in enumerate(self.sentences):
             position = 0
-            for number, iteration in enumerate(rounds):
+            for number, iteration in enumerate(self.records[sentence].iterations):
                 draft = self._draft(sentence, number)[:size]
                 drafts[place, position, : len(draft)] = torch.tensor(draft, dtype=torch.long)
                 position += len(iteration.emitted)
-        send_into(self.table, drafts)
+        return drafts
 
     def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
         assert isinstance(self.pace, DeviceDrafter)
