@@ -63,7 +63,7 @@ class Plan:
 
     def sentences(self, batch_size: int) -> int:
         """How many are timed in batches of a size."""
-        return 4 if self.rehearse else max(24, batch_size)
+        return 4 if self.rehearse else max(12, batch_size)
 
     @contextmanager
     def device(self) -> Iterator[torch.device]:
