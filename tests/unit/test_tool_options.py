@@ -262,9 +262,9 @@ def test_every_tool_with_these_options_is_known_here() -> None:
         for path in files
         if "generation_parser(" in path.read_text(encoding="utf-8")
     }
-    # Distillation and the GPU's plan have tests of their own; mutual information and the cost of a call decode nothing.
-    others = {"distill", "scripts.recipes.gpu.plan"}
-    others |= {"scripts.recipes.gpu.step_cost", "scripts.recipes.interleaved.pmi"}
+    # Distillation and the GPU's plan have tests of their own; the others decode nothing.
+    others = {"distill", "scripts.recipes.gpu.plan", "scripts.recipes.gpu.step_cost"}
+    others |= {f"scripts.recipes.interleaved.{name}" for name in ("contrast", "pmi")}
     assert tools - others == {tool.split()[0] for tool in OWN}
 
 
