@@ -306,7 +306,7 @@ class Decoder:
             return None
         given = self._given.get(id(generator))
         if given is None:
-            given = GivenTexts(self.task.settings, self.task.target_dictionary.eos())
+            given = GivenTexts(self.task.settings, self.task.target_dictionary)
             self._given[id(generator)] = given
         given.texts_given = drafts
         return given

@@ -40,6 +40,15 @@ MISSING = (
 )
 STALE = f"{{}} was compiled from other sources than this version's and is not used, which is slower: {REPAIR}"
 
+NO_MEMORY = (
+    "there is too little memory for this batch: take smaller ones (--batch-size, --max-tokens)"
+)
+# Functions that need memory, and say whether they had it.
+ALLOCATING = frozenset(
+    f"aggdec_{name}"
+    for name in ("product", "best_tokens", "grow", "draft", "heads", "judge", "decode", "encode")
+)
+
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -211,6 +220,17 @@ def _open(name: str) -> Any:
     return None
 
 
+def checked(result: int | None, function: Any, arguments: Any) -> int | None:
+    """What a function of the library gave, as ctypes hands it to an ``errcheck``.
+
+    Raises:
+        MemoryError: it gave a negative number or no address.
+    """
+    if result is None or result < 0:
+        raise MemoryError(NO_MEMORY)
+    return result
+
+
 def _declare(library: Any) -> None:
     arguments = {
         "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
@@ -230,6 +250,8 @@ def _declare(library: Any) -> None:
     for name, types in arguments.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
+        if name in ALLOCATING:
+            function.restype, function.errcheck = _int, checked
     library.aggdec_same.argtypes, library.aggdec_same.restype = (_pointer, _pointer, _int), _int
     library.aggdec_checksum.argtypes, library.aggdec_checksum.restype = (_pointer, _int), _int
 

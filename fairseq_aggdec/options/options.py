@@ -102,7 +102,7 @@ class Options:
             longest: of an output of another search than stock's, which ends longer ones there; None: stock's limit.
 
         Raises:
-            ValueError: the minimum length is larger, or a model has not learned so many positions.
+            ValueError: the maximum length is negative or below the minimum, or above the positions of a model.
         """
         source = net_input["src_tokens"]
         # Stock counts the padded width of the batch, so outputs can depend on it when max_len_a > 0.
@@ -118,6 +118,10 @@ class Options:
             raise ValueError(
                 f"--min-len {self.min_len} is larger than the maximum length {most}, "
                 "which --max-len-a and --max-len-b set"
+            )
+        if most < 0:
+            raise ValueError(
+                f"--max-len-a and --max-len-b set the maximum length {most}: it must be at least 0"
             )
         capacity = min(most + 1, source.size(1) + SPARE_POSITIONS)
         return Limits(ends, self.min_len, self.match_source_len, capacity)

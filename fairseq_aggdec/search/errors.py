@@ -10,7 +10,7 @@ a row with one NaN or +inf is NaN. The weights are searched for the reason only 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,24 @@ def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     for row, total in enumerate(totals):
         if not -float("inf") < total < float("inf"):
             raise NonFiniteError(row)
+
+
+def check_tokens(types: int, **given: Iterable[Sequence[int]]) -> None:
+    """Refuses tokens that a target dictionary of ``types`` types does not have.
+
+    Args:
+        given: rows of tokens, by the name under which the caller gave them.
+
+    Raises:
+        ValueError: with that name.
+    """
+    for name, rows in given.items():
+        for row in rows:
+            if row and not 0 <= min(row) <= max(row) < types:
+                token = min(row) if min(row) < 0 else max(row)
+                raise ValueError(
+                    f"{name}: the target dictionary has no token {token}, only 0 to {types - 1}"
+                )
 
 
 def explained(

@@ -25,7 +25,7 @@ from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
-from fairseq_aggdec.search.errors import NonFiniteError, check_scores, refusal
+from fairseq_aggdec.search.errors import NonFiniteError, check_scores, check_tokens, refusal
 from fairseq_aggdec.search.greedy import GreedySearch
 from fairseq_aggdec.search.guards import exclusive, one_thread, or_stock
 from fairseq_aggdec.search.loop import decode
@@ -159,7 +159,7 @@ class CachedGenerator(SequenceGenerator):
             per sentence its hypotheses, best first, as :func:`~fairseq_aggdec.options.hypotheses.hypothesis` has them.
 
         Raises:
-            ValueError: an option of the call that the search cannot honour, or a minimum length above the maximum.
+            ValueError: an option or a token of the call that does not go, or a minimum length above the maximum.
             NonFiniteError: a sentence whose scores are NaN or infinite.
         """
         for option, given in (("prefix_size", prefix_tokens), ("constraints", constraints)):
@@ -170,7 +170,8 @@ class CachedGenerator(SequenceGenerator):
         with self._verifier_taken(), self._conditions(source.device):
             begin([source, *self._reads(sample)], list(self._watches()))
             prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
-            start = self.eos if bos_token is None else bos_token
+            start = self.eos if bos_token is None else int(bos_token)
+            check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[start]])
             if (options := Options.of(self)) is not self.options:
                 self.options = options
             batch = Batch(sample, start, prefixes)
@@ -349,6 +350,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
                 with self.counters.clock("verify"):
                     loop.decode(state, size, self.counters)
                 return
+        own = getattr(self._search_on_host, "__func__", None)  # an heir may search in another way
+        seen = seen or own is not DraftAndVerifyGenerator._search_on_host
         if seen or not compiled_greedy.decode(self, state):
             self._search_on_host(state, drafter, self.counters)
 

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_aggdec.budget.account import NodeBudget
-from fairseq_aggdec.budget.copy_account import CopyAccount
+from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
@@ -151,7 +151,7 @@ class CopyDrafter(DeviceDrafter):
     def copies(self) -> Copies | None:
         if self.resting:
             return NO_COPIES
-        if self.growing is not None:
+        if self.growing is not None or type(self.account) not in (CopyAccount, FixedCopyAccount):
             return None
         account, total = self.account, self.account.chances.total
         return Copies(

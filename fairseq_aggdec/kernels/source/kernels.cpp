@@ -176,121 +176,7 @@ void decode_layer(const Layer& layer, const Shape& shape, const Step& step, bool
     feed_forward(layer, shape, x, tokens, inner, threads);
 }
 
-}  // namespace
-
-extern "C" {
-
-// What this file was compiled for, see processor.h.
-int aggdec_instructions() { return compiled_for(); }
-
-// A bit for each of the instructions that this processor can run, whatever this file was compiled for.
-int aggdec_supported() { return supported(); }
-
-// Of the sources of this library, see setup.py.
-const char* aggdec_digest() { return AGGDEC_DIGEST; }
-
-// Outputs whose weights are laid out side by side; a multiple of inputs, to which weights in 8 bits are padded.
-int64_t aggdec_strip() { return STRIP; }
-int64_t aggdec_depth() { return DEPTH; }
-
-// Size of the structures and number of activations, to be compared with what the caller believes.
-int64_t aggdec_layout() {
-    const int64_t calls = sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads);
-    return sizeof(Product) + 1000 * (sizeof(Layer) + calls) +
-           1000000 * (sizeof(Step) + sizeof(Shape)) +
-           1000000000 * static_cast<int64_t>(ACTIVATIONS);
-}
-
-void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
-    product(*p, x, rows, y, nullptr, threads);
-}
-
-void aggdec_norm(const Norm* norm, const float* x, int64_t rows, int64_t size, float* y) {
-    normalise_rows(*norm, x, rows, size, y);
-}
-
-void aggdec_activate(int64_t activation, float* x, int64_t count, int64_t threads) {
-    activate(activation, x, count, threads);
-}
-
-// Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.
-void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places) {
-    for (int64_t row = 0; row < rows; ++row) places[row] = first_largest(x + row * size, size);
-}
-
-// What block heads say, see heads.h.
-void aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows,
-                  int64_t wanted, float* out, int64_t threads) {
-    spread(*heads, x, tokens, rows, wanted, out, threads);
-}
-
-// What stands of a draft, see judge.h.
-void aggdec_judge(const Judgement* judgement) { judge(*judgement); }
-
-// Copies keys and values of a cache as that of `Step`: `moves` of (row, from which place, to which).
-void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size,
-                 const int64_t* moves, int64_t count) {
-    for (int64_t l = 0; l < layers; ++l, cache += layer)
-        for (int64_t i = 0; i < count; ++i) {
-            float* of_row = cache + moves[3 * i] * row;
-            std::memcpy(of_row + moves[3 * i + 2] * size, of_row + moves[3 * i + 1] * size,
-                        sizeof(float) * size);
-        }
-}
-
-// Whether all of `count` numbers of 4 bytes, each in its place, are what they were.
-int64_t aggdec_same(const uint32_t* const* places, const uint32_t* numbers, int64_t count) {
-    return std::equal(numbers, numbers + count, places,
-                      [](uint32_t number, const uint32_t* place) { return number == *place; });
-}
-
-// A sum over `count` words in which no two places count alike: a word that changes always shows.
-int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
-    uint64_t sum = 0;
-    for (int64_t n = 0; n < count; ++n) sum += uint64_t(words[n]) * uint64_t(uint32_t(2 * n + 1));
-    return int64_t(sum);
-}
-
-// Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
-void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
-                              const int64_t* places, const int64_t* tokens, float* out) {
-    for (int64_t n = 0; n < rows; ++n) {
-        const float* x = logits + (places ? places[n] : n) * size;
-        const Normaliser norm = normaliser(x, size);
-        out[n] = x[tokens[n]] - norm.best - norm.log_sum;
-    }
-}
-
-// The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
-// (N, 2 count + 1): log-probabilities, best first, tokens as numbers, log-probability of the wanted one.
-void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
-                        const int64_t* wanted, int64_t pad, float* out, int64_t threads) {
-    share(rows, threads, rows * size * 8, [&](int64_t begin, int64_t end) {
-        for (int64_t n = begin; n < end; ++n) {
-            const float* x = logits + n * size;
-            float* values = out + n * (2 * count + 1);
-            const Normaliser norm = normaliser(x, size);
-            float maxima[LANES], bound = -INFINITY;
-            if (count < LANES) {  // one of the maxima may be that of padding
-                store(maxima, norm.maxima);
-                std::nth_element(maxima, maxima + count, maxima + LANES, std::greater<float>());
-                bound = maxima[count];
-            }
-            Best best{values, values + count, count};
-            take_best(x, size, pad, bound, best);
-            while (best.count < count) best.take(-INFINITY, pad);
-            for (int64_t i = 0; i < count; ++i) values[i] = values[i] - norm.best - norm.log_sum;
-            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
-            values[2 * count] = score - norm.best - norm.log_sum;
-        }
-    });
-}
-
-// Trees of drafted tokens, see drafts.h.
-void aggdec_grow(const Proposer* proposer, const Slots* slots) { grow(*proposer, *slots); }
-
-// The layers of a decoder over the tokens of a window: x (N, C), in place, or out what is wanted of it.
-void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
+void decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
     thread_local std::vector<Token> window;
     window.clear();
     for (int64_t row = 0; row < step->rows; ++row)
@@ -308,16 +194,8 @@ void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, fl
     else if (out != x) std::copy_n(x, left * shape->channels, out);
 }
 
-// Both: features (R K, C) of a drafter's slots, which are wanted of its window, and the trees that these grow.
-void aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, float* features,
-                  const Proposer* proposer, const Slots* slots) {
-    aggdec_decode(layers, shape, step, features);
-    grow(*proposer, *slots);
-}
-
-// The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.
-void aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows,
-                   int64_t threads, float* x) {
+void encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows, int64_t threads,
+            float* x) {
     const int64_t channels = shape->channels;
     std::vector<int64_t> begins, ends;  // of each token's sentence
     for (int64_t row = 0, at = 0; row < rows; at += lengths[row++]) {
@@ -355,6 +233,144 @@ void aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengt
         feed_forward(layer, *shape, x, tokens, inner, threads);
     }
     if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, tokens, channels, x);
+}
+
+}  // namespace
+
+// Functions that need memory give 0, or NO_MEMORY and nothing else.
+extern "C" {
+
+// What this file was compiled for, see processor.h.
+int aggdec_instructions() { return compiled_for(); }
+
+// A bit for each of the instructions that this processor can run, whatever this file was compiled for.
+int aggdec_supported() { return supported(); }
+
+// Of the sources of this library, see setup.py.
+const char* aggdec_digest() { return AGGDEC_DIGEST; }
+
+// Outputs whose weights are laid out side by side; a multiple of inputs, to which weights in 8 bits are padded.
+int64_t aggdec_strip() { return STRIP; }
+int64_t aggdec_depth() { return DEPTH; }
+
+// Size of the structures and number of activations, to be compared with what the caller believes.
+int64_t aggdec_layout() {
+    const int64_t calls = sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads);
+    return sizeof(Product) + 1000 * (sizeof(Layer) + calls) +
+           1000000 * (sizeof(Step) + sizeof(Shape)) +
+           1000000000 * static_cast<int64_t>(ACTIVATIONS);
+}
+
+int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
+    return tried([&] { product(*p, x, rows, y, nullptr, threads); });
+}
+
+void aggdec_norm(const Norm* norm, const float* x, int64_t rows, int64_t size, float* y) {
+    normalise_rows(*norm, x, rows, size, y);
+}
+
+void aggdec_activate(int64_t activation, float* x, int64_t count, int64_t threads) {
+    activate(activation, x, count, threads);
+}
+
+// Of every row of x (N, V) the first place of its largest number; NaN counts as the largest.
+void aggdec_largest(const float* x, int64_t rows, int64_t size, int64_t* places) {
+    for (int64_t row = 0; row < rows; ++row) places[row] = first_largest(x + row * size, size);
+}
+
+// What block heads say, see heads.h.
+int64_t aggdec_heads(const Heads* heads, const float* x, const int64_t* tokens, int64_t rows,
+                     int64_t wanted, float* out, int64_t threads) {
+    return tried([&] { spread(*heads, x, tokens, rows, wanted, out, threads); });
+}
+
+// What stands of a draft, see judge.h.
+int64_t aggdec_judge(const Judgement* judgement) {
+    return tried([&] { judge(*judgement); });
+}
+
+// Copies keys and values of a cache as that of `Step`: `moves` of (row, from which place, to which).
+void aggdec_move(float* cache, int64_t layers, int64_t layer, int64_t row, int64_t size,
+                 const int64_t* moves, int64_t count) {
+    for (int64_t l = 0; l < layers; ++l, cache += layer)
+        for (int64_t i = 0; i < count; ++i) {
+            float* of_row = cache + moves[3 * i] * row;
+            std::memcpy(of_row + moves[3 * i + 2] * size, of_row + moves[3 * i + 1] * size,
+                        sizeof(float) * size);
+        }
+}
+
+// Whether all of `count` numbers of 4 bytes, each in its place, are what they were.
+int64_t aggdec_same(const uint32_t* const* places, const uint32_t* numbers, int64_t count) {
+    return std::equal(numbers, numbers + count, places,
+                      [](uint32_t number, const uint32_t* place) { return number == *place; });
+}
+
+// A sum over `count` words in which no two places count alike: a word that changes always shows.
+int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
+    uint64_t sum = 0;
+    for (int64_t n = 0; n < count; ++n) sum += uint64_t(words[n]) * uint64_t(uint32_t(2 * n + 1));
+    return int64_t(sum);
+}
+
+// Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
+void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
+                              const int64_t* places, const int64_t* tokens, float* out) {
+    for (int64_t n = 0; n < rows; ++n) {
+        const float* x = logits + (places ? places[n] : n) * size;
+        const Normaliser norm = normaliser(x, size);
+        out[n] = x[tokens[n]] - norm.best - norm.log_sum;
+    }
+}
+
+// The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
+// (N, 2 count + 1): log-probabilities, best first, tokens as numbers, log-probability of the wanted one.
+int64_t aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
+                           const int64_t* wanted, int64_t pad, float* out, int64_t threads) {
+    return tried([&] { share(rows, threads, rows * size * 8, [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; ++n) {
+            const float* x = logits + n * size;
+            float* values = out + n * (2 * count + 1);
+            const Normaliser norm = normaliser(x, size);
+            float maxima[LANES], bound = -INFINITY;
+            if (count < LANES) {  // one of the maxima may be that of padding
+                store(maxima, norm.maxima);
+                std::nth_element(maxima, maxima + count, maxima + LANES, std::greater<float>());
+                bound = maxima[count];
+            }
+            Best best{values, values + count, count};
+            take_best(x, size, pad, bound, best);
+            while (best.count < count) best.take(-INFINITY, pad);
+            for (int64_t i = 0; i < count; ++i) values[i] = values[i] - norm.best - norm.log_sum;
+            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
+            values[2 * count] = score - norm.best - norm.log_sum;
+        }
+    }); });
+}
+
+// Trees of drafted tokens, see drafts.h.
+int64_t aggdec_grow(const Proposer* proposer, const Slots* slots) {
+    return tried([&] { grow(*proposer, *slots); });
+}
+
+// The layers of a decoder over the tokens of a window: x (N, C), in place, or out what is wanted of it.
+int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x) {
+    return tried([&] { decode(layers, shape, step, x); });
+}
+
+// Both: features (R K, C) of a drafter's slots, which are wanted of its window, and the trees that these grow.
+int64_t aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, float* features,
+                     const Proposer* proposer, const Slots* slots) {
+    return tried([&] {
+        decode(layers, shape, step, features);
+        grow(*proposer, *slots);
+    });
+}
+
+// The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.
+int64_t aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows,
+                      int64_t threads, float* x) {
+    return tried([&] { encode(layers, shape, lengths, rows, threads, x); });
 }
 
 }  // extern "C"

@@ -5,8 +5,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
+
+#include "failures.h"
 
 namespace {
 
@@ -38,14 +41,17 @@ void share(int64_t count, int64_t threads, int64_t work, const F& f) {
     struct Task {
         const F& f;
         int64_t count;
-    } task{f, count};
+        std::atomic<bool> failed;
+    } task{f, count, {false}};
     omp.run(
         [](void* data) {
-            const Task& task = *static_cast<Task*>(data);
+            Task& task = *static_cast<Task*>(data);
             const int64_t self = openmp().self(), team = openmp().team();
-            task.f(task.count * self / team, task.count * (self + 1) / team);
+            const auto part = [&] { task.f(task.count * self / team, task.count * (self + 1) / team); };
+            if (tried(part)) task.failed = true;  // what a thread throws ends the process
         },
         &task, static_cast<unsigned>(threads), 0);
+    if (task.failed) throw std::bad_alloc();
 }
 
 // Memory that is kept from call to call, one of each tag and thread.

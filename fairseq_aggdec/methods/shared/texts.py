@@ -6,6 +6,7 @@ bifurcation drafting goes on where a suffix of the output occurs in it once. The
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,13 @@ from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
 from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
 from fairseq_aggdec.engine.verifier import Verifier, follow
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
-from fairseq_aggdec.search.errors import NonFiniteError, explained
+from fairseq_aggdec.search.errors import NonFiniteError, check_tokens, explained
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.transfer import on_host, read
 
@@ -129,19 +131,22 @@ class GivenTexts(CopyDrafter):
     """Drafts texts that the caller of a batch gives.
 
     Args:
-        cfg: decoding options. eos: end symbol of the target dictionary.
+        cfg: decoding options. dictionary: of the target.
 
     Attributes:
         texts_given: target tokens of each sentence of the next batch, in its order; empty: nothing is drafted.
         budget: what beam search has learned about such texts.
     """
 
-    def __init__(self, cfg: Any, eos: int):
+    def __init__(self, cfg: Any, dictionary: Dictionary):
         settings = read_settings(cfg)
-        super().__init__(eos, settings.iad_match)
+        super().__init__(dictionary.eos(), settings.iad_match)
+        self.dictionary = dictionary
         self.limit_drafts(copied_length(settings))
         self.texts_given: Sequence[Sequence[int]] = ()
         self.budget: Any = None
 
     def copied(self, sample: Mapping) -> Sequence[Sequence[int]]:
+        words = set(itertools.chain.from_iterable(self.texts_given)) - {NEVER_DRAFTED}
+        check_tokens(len(self.dictionary), drafts=[list(words)])
         return self.texts_given

@@ -17,6 +17,7 @@ from fairseq_aggdec.search.beam.search import DraftedText, Ending, SentenceSearc
 from fairseq_aggdec.search.beam.tree import Tree
 from fairseq_aggdec.search.compiled import beam as compiled_beam
 from fairseq_aggdec.search.compiled.searches import Outputs
+from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import Said
@@ -106,7 +107,9 @@ class BeamGenerator(CachedGenerator):
     def _evaluates_nothing_ahead(self, sentences: int) -> bool:
         """Whether the search of a batch needs no tree of prefixes, so that the compiled library can do it."""
         seen = self.keeps_trees or self.watch is not None or self.retain_history
-        if seen or self.search_type is not BeamSearch:
+        own = getattr(self._searches, "__func__", None)  # an heir may search in another way
+        plain = self.search_type is BeamSearch and own is BeamGenerator._searches
+        if seen or not plain:
             return False
         assert self.budget is not None
         return not self.ahead or self.budget.rests(sentences, self.texts is not None)
@@ -141,8 +144,13 @@ class BeamGenerator(CachedGenerator):
 
     def _hypotheses(self, done: list[SentenceSearch] | Outputs) -> list[list[Hypothesis]]:
         if isinstance(done, Outputs):
-            return [as_stock_sorts(found) for found in compiled_beam.hypotheses(done, self.options)]
-        return [self.ranked(search) for search in done]
+            each = compiled_beam.hypotheses(done, self.options)
+            ranked = [as_stock_sorts(found) for found in each]
+        else:
+            ranked = [self.ranked(search) for search in done]
+        if [] in ranked:  # whatever may come is impossible
+            raise NonFiniteError(ranked.index([]))
+        return ranked
 
     def ranked(self, search: SentenceSearch) -> list[Hypothesis]:
         """All hypotheses of a finished search, best first."""

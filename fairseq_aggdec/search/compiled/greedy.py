@@ -68,7 +68,7 @@ def decode(generator: Any, state: DecodeState) -> bool:
     copies = drafter.copies() if _as_it_says(drafter) else None
     if copies is None or (decoder := readable_decoder(verifier)) is None:
         return False
-    if copies.texts and not (accept is exact or isinstance(accept, TopBeta)):
+    if type(generator.rules) is not Rules or not (accept is exact or type(accept) is TopBeta):
         return False
     with generator.counters.clock("verify"):
         search = search_of(state, generator.rules, copies, accept)

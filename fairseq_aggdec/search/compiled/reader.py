@@ -25,6 +25,10 @@ def readable_decoder(verifier: Any) -> CachedDecoder | None:
     return decoder if plain and whole else None
 
 
+# A call of the library is at most about so long, seconds: Python handles a signal (Ctrl-C) only behind it.
+PAUSE = 0.05
+
+
 class CompiledReader:
     """Runs whole searches over a batch that a decoder has taken up."""
 
@@ -34,7 +38,7 @@ class CompiledReader:
         self.decoder, self.compiled = decoder, compiled
         self.table: Tensor | None = None
         self.struct = ReaderStruct(*compiled.addresses, kernel.address)
-        self.struct.temperature = temperature
+        self.struct.temperature, self.struct.seconds = temperature, PAUSE
 
     def run(self, search: WholeSearch) -> None:
         """Decodes to the end; makes room whenever a window needs more."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.library import kernels
+from fairseq_aggdec.kernels.library import checked, kernels
 
 _int, _pointer, _double = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 
@@ -19,7 +19,7 @@ class ReaderStruct(ctypes.Structure):
     _fields_ = (
         *((name, _pointer) for name in ("layers", "shape", "step", "vocabulary")),
         *((name, _int) for name in ("places", "positions")),
-        ("temperature", _double),
+        *((name, _double) for name in ("temperature", "seconds")),
     )
 
 
@@ -67,6 +67,9 @@ class FoundStruct(ctypes.Structure):
     )
 
 
+# Why a run came back, as loop.h numbers it.
+NO_ROOM, ENDED, TIME_UP = range(3)
+
 _LAYOUT = (
     ctypes.sizeof(ReaderStruct)
     + 1000 * sum(map(ctypes.sizeof, (BeamOptionsStruct, GreedyOptionsStruct, CopyOptionsStruct)))
@@ -81,15 +84,17 @@ def _declared(library: Any) -> Any:
         ("layout", _int, ()),
         ("free", None, (_pointer,)),
         ("ask", _int, (_pointer, _pointer)),
-        ("take", None, (_pointer, _pointer, _int)),
+        ("take", _int, (_pointer, _pointer, _int)),
         ("run", _int, (_pointer, _pointer)),
-        ("found", None, (_pointer, _pointer)),
+        ("found", _int, (_pointer, _pointer)),
     ):
         function = getattr(library, f"aggdec_search_{name}")
         function.restype, function.argtypes = result, arguments
+        if result is not None:
+            function.errcheck = checked
     for name in ("aggdec_beam", "aggdec_greedy"):
         function = getattr(library, name)
-        function.restype, function.argtypes = _pointer, (_pointer,)
+        function.restype, function.argtypes, function.errcheck = _pointer, (_pointer,), checked
     if library.aggdec_search_layout() != _LAYOUT:
         raise RuntimeError("the structures of searches.cpp and searches.py differ")
     return library
@@ -111,6 +116,9 @@ class WholeSearch:
     Args:
         kind: ``beam`` or ``greedy``.
         options: of the batch; what they point to is copied.
+
+    Raises:
+        MemoryError: there is too little memory, here or in any call.
     """
 
     def __init__(self, kind: str, options: ctypes.Structure):
@@ -132,8 +140,15 @@ class WholeSearch:
         self.library.aggdec_search_take(self.handle, logits.data_ptr(), logits.size(1))
 
     def run(self, reader: ReaderStruct) -> bool:
-        """Decodes to the end, or, False, until the decoder has too little room for what is asked for."""
-        return bool(self.library.aggdec_search_run(self.handle, ctypes.addressof(reader)))
+        """Decodes to the end, or, False, until the decoder has too little room for what is asked for.
+
+        Between the calls Python handles signals.
+        """
+        while (
+            why := self.library.aggdec_search_run(self.handle, ctypes.addressof(reader))
+        ) == TIME_UP:
+            pass
+        return bool(why == ENDED)
 
     def found(self) -> FoundStruct:
         """What was found, once; valid as long as this object is."""

@@ -22,7 +22,7 @@ from fairseq_aggdec.windows.tree_window import DraftedTree
 
 def judges(logits: Tensor, asked: Question, accept: Acceptance) -> bool:
     """Whether this judge can decide."""
-    known = accept is exact or isinstance(accept, TopBeta) or asked.window.width == 1
+    known = accept is exact or type(accept) is TopBeta or asked.window.width == 1
     return known and reads(logits) and kernels() is not None
 
 

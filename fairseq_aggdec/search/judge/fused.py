@@ -18,7 +18,7 @@ from fairseq_aggdec.windows.transfer import send_into
 
 def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
     """The fused kernels where they run and know the rules, else PyTorch's operators."""
-    known = accept is exact or isinstance(accept, TopBeta)
+    known = accept is exact or type(accept) is TopBeta
     if known and not rules.no_repeat_ngram_size and gpu.usable(device, decides_alike):
         return FusedBookkeeping(rules, accept)
     return Bookkeeping(rules, accept)

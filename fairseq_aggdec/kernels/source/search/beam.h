@@ -8,8 +8,8 @@
 
 #include "loop.h"
 
-extern "C" void aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
-                                   const int64_t* wanted, int64_t pad, float* out, int64_t threads);
+extern "C" int64_t aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
+                                      const int64_t* wanted, int64_t pad, float* out, int64_t threads);
 
 // Generation options of a batch of B sentences.
 struct BeamOptions {
@@ -105,7 +105,8 @@ class BeamSearch final : public Search {
         const auto count = static_cast<int64_t>(asked.tokens.size());
         best_ = std::min(options_.beam + 1, types);
         tables_.resize(count * (2 * best_ + 1));
-        aggdec_best_tokens(logits, count, types, best_, wanted_.data(), options_.pad, tables_.data(), options_.threads);
+        must(aggdec_best_tokens(logits, count, types, best_, wanted_.data(), options_.pad, tables_.data(),
+                                options_.threads));
         const float* tables = tables_.data();
         for (int64_t row = 0; row < options_.sentences; ++row) {
             Hypotheses& own = sentences_[row];

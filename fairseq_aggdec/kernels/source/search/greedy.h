@@ -7,7 +7,7 @@
 #include "copying.h"
 #include "loop.h"
 
-extern "C" void aggdec_judge(const Judgement* judgement);
+extern "C" int64_t aggdec_judge(const Judgement* judgement);
 
 // Generation options of a batch of B sentences, and the rule of acceptance as a Judgement has it.
 struct GreedyOptions {
@@ -94,7 +94,7 @@ class GreedySearch final : public Search {
                              emitted_scores_.data(),
                              options_.beta,
                              options_.tolerance};
-        aggdec_judge(&call);
+        must(aggdec_judge(&call));
         commit(call);
     }
 

@@ -6,14 +6,16 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "../failures.h"
 #include "../structs.h"
 
 extern "C" {
-void aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads);
-void aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x);
+int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads);
+int64_t aggdec_decode(const Layer* layers, const Shape* shape, const Step* step, float* x);
 }
 
 // A decoder that has taken up a batch.
@@ -24,6 +26,7 @@ struct Reader {
     const Product* vocabulary;
     int64_t places, positions;  // of each row of the cache; of the table of positions, 0: there is none
     double temperature;       // divides the logits
+    double seconds;           // after which the caller is asked whether to go on
 };
 
 // The window that a search asks for. A sentence that has ended has the width 0.
@@ -56,14 +59,15 @@ class Search {
   public:
     virtual ~Search() = default;
 
-    // Null when all sentences have ended. The same window until its logits are taken.
+    // Null when all sentences have ended or one is broken. The same window until its logits are taken.
     const Asked* ask() {
+        if (found.broken >= 0) return nullptr;
         if (!asking_) {
             asked_.clear();
             write(asked_);
             asking_ = true;
         }
-        return asked_.tokens.empty() || found.broken >= 0 ? nullptr : &asked_;
+        return asked_.tokens.empty() ? nullptr : &asked_;
     }
 
     // The logits (N, V) of the window, which may be changed.
@@ -77,6 +81,7 @@ class Search {
     virtual void finish() = 0;
 
     Found found;
+    std::vector<float> features, logits;  // (N, C) and (N, V) of the largest window so far
 
   protected:
     virtual void write(Asked& asked) = 0;
@@ -87,12 +92,19 @@ class Search {
     bool asking_ = false;
 };
 
-// Whether the search has come to its end; else the decoder has too little room for the window that is asked for.
-inline bool run(Search& search, const Reader& reader) {
-    static thread_local std::vector<float> features, logits;
+// Why a run came back: the decoder has too little room for the window that is asked for; the search has come to its
+// end; its time is up, and nothing is wrong.
+enum { NO_ROOM, ENDED, TIME_UP };
+
+// Python sees signals only between calls of this, so it comes back after `reader.seconds` and one window at least.
+inline int64_t run(Search& search, const Reader& reader) {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
     const int64_t channels = reader.shape->channels, types = reader.vocabulary->outputs;
+    std::vector<float>&features = search.features, &logits = search.logits;
     while (const Asked* asked = search.ask()) {
-        if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions)) return false;
+        if (asked->end > reader.places || (reader.positions && asked->reach > reader.positions))
+            return NO_ROOM;
         const auto count = static_cast<int64_t>(asked->tokens.size());
         features.resize(std::max<size_t>(features.size(), count * channels));
         logits.resize(std::max<size_t>(logits.size(), count * types));
@@ -103,13 +115,14 @@ inline bool run(Search& search, const Reader& reader) {
         step.depths = asked->depths.empty() ? nullptr : asked->depths.data();
         step.seen = asked->seen.empty() ? nullptr : asked->seen.data();
         step.seen_bytes = asked->seen_bytes, step.end = asked->end;
-        aggdec_decode(reader.layers, reader.shape, &step, features.data());
-        aggdec_product(reader.vocabulary, features.data(), count, logits.data(), step.threads);
+        must(aggdec_decode(reader.layers, reader.shape, &step, features.data()));
+        must(aggdec_product(reader.vocabulary, features.data(), count, logits.data(), step.threads));
         if (reader.temperature != 1.0) {
             const auto divisor = static_cast<float>(reader.temperature);
             std::for_each_n(logits.data(), count * types, [&](float& logit) { logit /= divisor; });
         }
         search.take(logits.data(), types);
+        if (std::chrono::duration<double>(Clock::now() - begin).count() >= reader.seconds) return TIME_UP;
     }
-    return true;
+    return ENDED;
 }

@@ -19,6 +19,21 @@ struct FoundView {
     const double* totals;
 };
 
+namespace {
+
+// A search of a batch, null where there is no memory for it.
+template <class Kind, class Options>
+Search* made(const Options* options) noexcept {
+    try {
+        return new Kind(*options);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+}  // namespace
+
+// Numbers are NO_MEMORY where there is too little; the search can then only be freed.
 extern "C" {
 
 // Size of the structures, to be compared with what the caller believes.
@@ -27,15 +42,16 @@ int64_t aggdec_search_layout() {
            1000000 * (sizeof(AskedView) + sizeof(FoundView));
 }
 
-Search* aggdec_beam(const BeamOptions* options) { return new BeamSearch(*options); }
+Search* aggdec_beam(const BeamOptions* options) { return made<BeamSearch>(options); }
 
-Search* aggdec_greedy(const GreedyOptions* options) { return new GreedySearch(*options); }
+Search* aggdec_greedy(const GreedyOptions* options) { return made<GreedySearch>(options); }
 
 void aggdec_search_free(Search* search) { delete search; }
 
 // Whether a sentence is left; then what the model is to read.
 int64_t aggdec_search_ask(Search* search, AskedView* view) {
-    const Asked* asked = search->ask();
+    const Asked* asked = nullptr;
+    if (tried([&] { asked = search->ask(); })) return NO_MEMORY;
     if (!asked) return 0;
     *view = {static_cast<int64_t>(asked->starts.size()),
              static_cast<int64_t>(asked->tokens.size()),
@@ -50,13 +66,17 @@ int64_t aggdec_search_ask(Search* search, AskedView* view) {
     return 1;
 }
 
-void aggdec_search_take(Search* search, float* logits, int64_t types) { search->take(logits, types); }
+int64_t aggdec_search_take(Search* search, float* logits, int64_t types) {
+    return tried([&] { search->take(logits, types); });
+}
 
-// Whether the search has come to its end; else the decoder needs more room: see aggdec_search_ask.
-int64_t aggdec_search_run(Search* search, const Reader* reader) { return run(*search, *reader); }
+// Why it came back, see loop.h; where the decoder needs more room, aggdec_search_ask says how much.
+int64_t aggdec_search_run(Search* search, const Reader* reader) {
+    return tried([&] { return run(*search, *reader); });
+}
 
-void aggdec_search_found(Search* search, FoundView* view) {
-    search->finish();
+int64_t aggdec_search_found(Search* search, FoundView* view) {
+    if (tried([&] { search->finish(); })) return NO_MEMORY;
     const Found& found = search->found;
     *view = {static_cast<int64_t>(found.owners.size()),
              static_cast<int64_t>(found.tokens.size()),
@@ -74,6 +94,7 @@ void aggdec_search_found(Search* search, FoundView* view) {
              found.accepted.data(),
              found.scores.data(),
              found.totals.data()};
+    return 0;
 }
 
 }  // extern "C"

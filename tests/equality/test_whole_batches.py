@@ -1,0 +1,293 @@
+"""Batches that the compiled library decodes alone: what is put onto a generator counts, and mistakes are told."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.budget.copy_account import CopyAccount
+from fairseq_aggdec.kernels.library import HeadsStruct, JudgementStruct, StepStruct, kernels
+from fairseq_aggdec.methods.shared.texts import GivenTexts
+from fairseq_aggdec.search.acceptance import TopBeta
+from fairseq_aggdec.search.compiled import reader
+from fairseq_aggdec.search.compiled.searches import (
+    BeamOptionsStruct,
+    GreedyOptionsStruct,
+    WholeSearch,
+    words,
+)
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.search.rules import Rules
+from tests.support import (
+    assert_same,
+    generation_options,
+    make_batch,
+    make_model,
+    make_task,
+    random_sources,
+    stock,
+    trained_copier,
+)
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no compiled kernels")
+METHODS = ("greedy", "iad", "beam")
+HUGE = 1 << 50  # of anything: more than there are addresses
+SAMPLE = make_batch(random_sources(3, 4, longest=15))
+
+
+@pytest.fixture(scope="module")
+def copier() -> Any:
+    return trained_copier()[1]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each run of a whole search in the library came back with."""
+    search = WholeSearch("greedy", options_of(1))
+    plain, found = search.library.aggdec_search_run, []
+
+    def run(*arguments: Any) -> int:
+        found.append(plain(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(search.library, "aggdec_search_run", run)
+    return found
+
+
+def options_of(sentences: int) -> GreedyOptionsStruct:
+    limits = words([5])
+    options = GreedyOptionsStruct(sentences, 2, 1, 3, 2)
+    options.ends = options.floors = options.strict_floors = ctypes.addressof(limits)
+    options.kept = limits  # alive
+    return options
+
+
+def built(method: str, model: Any, **options: Any) -> tuple[Any, Any]:
+    """A task and its generator."""
+    task = make_task(method)
+    options = {"beam": 3 if method == "beam" else 1} | options
+    generator = task.build_generator([model], generation_options(**options))
+    generator.ahead = False  # of beam search
+    return task, generator
+
+
+def found_by(task: Any, generator: Any, model: Any, prefix: Any = None) -> list[dict[str, Any]]:
+    ranked = task.inference_step(generator, [model], SAMPLE, prefix_tokens=prefix)
+    return [hypotheses[0] for hypotheses in ranked]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_python_is_asked_between_windows(
+    copier: Any, method: str, runs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it handles signals; what is found does not depend on how often."""
+    task, generator = built(method, copier)
+    expected = found_by(task, generator, copier)
+    calls, whole = task.counters.calls, len(runs)
+    assert 1 <= whole < calls
+    monkeypatch.setattr(reader, "PAUSE", 0.0)
+    task, generator = built(method, copier)
+    found = found_by(task, generator, copier)
+    assert len(runs) - whole > task.counters.calls == calls
+    for mine, other in zip(found, expected, strict=True):
+        assert torch.equal(mine["tokens"], other["tokens"])
+        assert torch.equal(mine["positional_scores"], other["positional_scores"])
+
+
+def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that raises comes through, and the generator decodes the next batch."""
+    task, generator = built("greedy", copier)
+    search = WholeSearch("greedy", options_of(1))
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(search.library, "aggdec_search_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found_by(task, generator, copier)
+    assert_same(found_by(task, generator, copier), stock([copier], SAMPLE))
+
+
+def decode() -> None:
+    widths = words([1])
+    step = StepStruct(rows=1, widths=ctypes.addressof(widths), wanted=1, threads=1)
+    shape = words([0, HUGE] + [0] * 20)  # layers, channels
+    kernels().aggdec_decode(None, ctypes.addressof(shape), ctypes.addressof(step), None)
+
+
+def judge() -> None:
+    widths = words([HUGE])
+    call = JudgementStruct(1, 8, ctypes.addressof(widths))
+    kernels().aggdec_judge(ctypes.addressof(call))
+
+
+def encode() -> None:
+    lengths, shape = words([HUGE]), words([0, 8] + [0] * 20)
+    addresses = ctypes.addressof(shape), ctypes.addressof(lengths)
+    kernels().aggdec_encode(None, *addresses, 1, 1, None)
+
+
+def heads() -> None:
+    call = HeadsStruct()
+    call.expand.inputs = call.expand.outputs = 8
+    kernels().aggdec_heads(ctypes.addressof(call), None, None, HUGE, 1, None, 1)
+
+
+def whole() -> None:
+    """The library has no room for the logits of one window."""
+    shape, product, step = words([0, 8] + [0] * 20), words([8, HUGE] + [0] * 8), StepStruct()
+    struct = reader.ReaderStruct(None, *map(ctypes.addressof, (shape, step, product)), 99, 0)
+    WholeSearch("greedy", options_of(1)).run(struct)
+
+
+def beam_take() -> None:
+    options = BeamOptionsStruct(1, HUGE, 2, 1, 2, 1, 5)
+    search = WholeSearch("beam", options)
+    assert search.ask() is not None
+    search.library.aggdec_search_take(search.handle, None, HUGE)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        decode,
+        judge,
+        encode,
+        heads,
+        whole,
+        beam_take,
+        lambda: WholeSearch("greedy", options_of(1 << 61)),
+        lambda: WholeSearch("beam", BeamOptionsStruct(1 << 61, 1)),
+    ],
+)
+def test_too_little_memory_is_an_error_of_python(call: Callable[[], None]) -> None:
+    """What C++ throws ended the process."""
+    with pytest.raises(MemoryError, match="take smaller ones"):
+        call()
+
+
+@pytest.mark.parametrize("method", ["greedy", "iad"])
+def test_rules_of_an_heir(copier: Any, method: str, runs: list[int]) -> None:
+    task, generator = built(method, copier)
+    never = int(found_by(task, generator, copier)[0]["tokens"][0])
+
+    class Never(Rules):
+        def hidden(self, window: Any, state: Any) -> Any:
+            forced, banned = super().hidden(window, state)
+            return forced, sorted(banned + [(i, never) for i in range(sum(window.widths))])
+
+    generator.rules = Never(generator.pad, generator.unk, generator.eos)
+    del runs[:]
+    found = found_by(task, generator, copier)
+    assert not runs
+    assert not any(never in hypothesis["tokens"].tolist() for hypothesis in found)
+
+
+def test_acceptance_of_an_heir(copier: Any, runs: list[int]) -> None:
+    class Nothing(TopBeta):
+        def __call__(self, logits: Any, choices: Any, drafted: Any, tree: Any = None, /) -> Any:
+            return torch.zeros_like(drafted, dtype=torch.bool)
+
+    task, generator = built("iad", copier)
+    generator.accept = Nothing(3)
+    found_by(task, generator, copier)
+    assert task.counters.drafted > task.counters.accepted == len(runs) == 0
+
+
+def test_account_of_an_heir(copier: Any, runs: list[int]) -> None:
+    class Silent(CopyAccount):
+        def plan(self, row: int, room: int) -> int:
+            return 0
+
+    task, generator = built("iad", copier)
+    generator.drafter.limit_drafts(Silent)
+    found_by(task, generator, copier)
+    assert task.counters.drafted == len(runs) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("greedy", "_search_on_host"), ("iad", "_search_on_host"), ("beam", "_searches")],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["of its class", "of its own"])
+def test_search_of_an_heir(copier: Any, runs: list[int], method: str, name: str, own: bool) -> None:
+    task, generator = built(method, copier)
+    asked = []
+
+    def search(self: Any, *arguments: Any) -> Any:
+        asked.append(arguments)
+        return getattr(plain, name)(self, *arguments)
+
+    plain = type(generator)
+    if own:
+        setattr(generator, name, types.MethodType(search, generator))
+    else:
+        generator.__class__ = type("Heir", (plain,), {name: search})
+    found_by(task, generator, copier)
+    assert len(asked) == 1
+    assert not runs
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("token", [-1, 1000])
+def test_tokens_that_the_dictionary_lacks(copier: Any, method: str, token: int) -> None:
+    """They were read from beyond the embedding."""
+    task, generator = built(method, copier)
+    with pytest.raises(ValueError, match=f"prefix_tokens: .* no token {token}, only 0 to"):
+        found_by(task, generator, copier, torch.tensor([[5], [1], [token], [5]]))
+    with pytest.raises(ValueError, match=f"bos_token: .* no token {token}, only 0 to"):
+        generator.generate([copier], SAMPLE, bos_token=token)
+
+
+@pytest.mark.parametrize("method", ["iad", "beam"])
+def test_drafts_that_the_dictionary_lacks(copier: Any, method: str) -> None:
+    task, generator = built(method, copier)
+    given = GivenTexts(task.settings, task.target_dictionary)
+    given.texts_given = [[5, 6], [7, 1000], [], [-1, 5]]  # -1: never drafted
+    if method == "beam":
+        generator.texts = given.texts_of
+        generator.ahead = True
+    else:
+        generator.drafter = given
+    with pytest.raises(ValueError, match=r"drafts: .* no token 1000, only 0 to"):
+        found_by(task, generator, copier)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_a_negative_maximum_length(copier: Any, method: str) -> None:
+    """Stock gives no hypothesis, and of smaller ones errors."""
+    task, generator = built(method, copier, max_len_b=-1, min_len=-3)
+    with pytest.raises(ValueError, match="maximum length -1: it must be at least 0"):
+        found_by(task, generator, copier)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_beam_without_hypotheses(copier: Any, ahead: bool) -> None:
+    """All tokens but </s> are impossible, and that is banned: stock fails as well."""
+    model = make_model(make_task(), 3)
+    task, generator = built("beam", model, min_len=3)
+    generator.ahead = ahead
+    project = model.decoder.output_projection
+    bias = torch.full((len(task.target_dictionary),), -torch.inf)
+    bias[task.target_dictionary.eos()] = 0.0
+    plain = torch.nn.Linear(project.in_features, project.out_features)
+    plain.weight, plain.bias = project.weight, torch.nn.Parameter(bias)
+    model.decoder.output_projection = plain
+    with pytest.raises(NonFiniteError):
+        found_by(task, generator, model)
+
+
+def test_a_broken_search_asks_no_more() -> None:
+    options = BeamOptionsStruct(1, 2, 2, 1, 2, 1, 5)
+    search = WholeSearch("beam", options)
+    assert search.ask() is not None
+    search.take(torch.full((1, 9), torch.nan))
+    assert search.ask() is None
+    found = search.found()
+    assert (found.broken, found.calls, found.nodes) == (0, 1, 1)
