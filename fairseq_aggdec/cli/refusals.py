@@ -90,8 +90,8 @@ def refuse(name: str, sentence: str) -> int:
 def refusal(error: Exception) -> str | None:
     """The sentence of an error that the user can mend; None for a fault, whose traceback is wanted.
 
-    Refusals are what our own code raises as ``ValueError`` or about a checkpoint, files that are not there, and what
-    fairseq's commands assert about their options.
+    Refusals are what our own code raises as ``ValueError`` or ``MemoryError`` or about a checkpoint, files that are not
+    there, and what fairseq's commands assert about their options.
     """
     from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
 
@@ -113,7 +113,7 @@ def refusal(error: Exception) -> str | None:
     if module == "ast":  # of all options only that one is read as Python by fairseq's commands
         return "--model-overrides: give a Python dictionary, such as {'max_source_positions': 512}"
     ours = module.startswith("fairseq_aggdec.")
-    if isinstance(error, ValueError) and ours and text:
+    if isinstance(error, ValueError | MemoryError) and ours and text:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
     if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):

@@ -46,7 +46,7 @@ class GreedySearch:
     def take(self, window: Window, said: Said) -> Kept | None:
         logits, asked, accept = said.logits, self.asked, self.accept
         judge = tensors.judge
-        if compiled.judges(logits, asked, accept):
+        if type(self.rules) is Rules and compiled.judges(logits, asked, accept):
             judge = compiled.judge
         elif host.judges(logits, asked, accept):
             judge = host.judge

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.budget.copy_account import CopyAccount
+from fairseq_aggdec.cli.refusals import refusal
 from fairseq_aggdec.kernels.library import HeadsStruct, JudgementStruct, StepStruct, kernels
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.acceptance import TopBeta
@@ -168,8 +169,24 @@ def beam_take() -> None:
 )
 def test_too_little_memory_is_an_error_of_python(call: Callable[[], None]) -> None:
     """What C++ throws ended the process."""
-    with pytest.raises(MemoryError, match="take smaller ones"):
+    with pytest.raises(MemoryError, match="take smaller ones") as found:
         call()
+    assert refusal(found.value) == str(found.value)
+
+
+def test_too_little_memory_in_a_thread(copier: Any) -> None:
+    """An exception in a thread of its own ends the process wherever it would be caught."""
+    task, generator = built("greedy", copier)
+    found_by(task, generator, copier)
+    layers = generator.verifier.members[0].decoder.compiled
+    kept = [words([value] * len(SAMPLE["id"])) for value in (0, 1, 4)]
+    step, (starts, widths, tokens) = layers.step, map(ctypes.addressof, kept)
+    step.rows, step.threads, step.wanted, step.causal = len(SAMPLE["id"]), 2, 0, True
+    step.starts, step.widths, step.tokens, step.end = starts, widths, tokens, HUGE
+    step.depths = step.seen = None
+    out = torch.empty(step.rows, layers.channels)
+    with pytest.raises(MemoryError):
+        layers.library.aggdec_decode(*layers.addresses, out.data_ptr())
 
 
 @pytest.mark.parametrize("method", ["greedy", "iad"])
@@ -187,6 +204,16 @@ def test_rules_of_an_heir(copier: Any, method: str, runs: list[int]) -> None:
     found = found_by(task, generator, copier)
     assert not runs
     assert not any(never in hypothesis["tokens"].tolist() for hypothesis in found)
+
+
+def test_scores_of_an_heir(copier: Any) -> None:
+    class Zero(Rules):
+        def scores(self, logits: Any, tokens: Any, places: Any = None) -> Any:
+            return super().scores(logits, tokens, places).zero_()
+
+    task, generator = built("greedy", copier)
+    generator.rules = Zero(generator.pad, generator.unk, generator.eos)
+    assert {float(hypothesis["score"]) for hypothesis in found_by(task, generator, copier)} == {0.0}
 
 
 def test_acceptance_of_an_heir(copier: Any, runs: list[int]) -> None:
