@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 SMALL_PRODUCT = 2**19
 # Fewer rows than this are not filled up.
 FEW_ROWS = 4
+# Numbers that PyTorch's loops over elements take at once on a CPU, at most: two vectors of 16.
+VECTORS = 32
 
 
 def keep_fewer_products() -> None:
@@ -263,6 +265,18 @@ def _is_identity(activation: Any) -> bool:
     return getattr(activation, "__code__", None) is get_activation_fn("linear").__code__
 
 
+def _alike(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+    """An elementwise function of (..., F), whose result of a row does not depend on where the row stands.
+
+    On a CPU PyTorch computes the last elements of a tensor, which fill no vector, in another way than the others.
+    """
+    width = hidden.size(-1)
+    missing = -width % VECTORS if hidden.device.type == "cpu" else 0
+    if not missing:
+        return function(hidden)
+    return function(F.pad(hidden, (0, missing)))[..., :width].contiguous()
+
+
 class FastFeedForward:
     """The feed-forward block of a fairseq layer with its residual connection and norm (either placement).
 
@@ -289,6 +303,6 @@ class FastFeedForward:
         # Once for both products: the wide result between them is not copied.
         hidden = self.expand(self.expand.fill_up(self.norm(x) if self.pre_norm else x))
         if self.activation is not None:
-            hidden = self.activation(hidden)
+            hidden = _alike(self.activation, hidden)
         x = self.contract.add_to(x, hidden)
         return x if self.pre_norm else self.norm(x)
