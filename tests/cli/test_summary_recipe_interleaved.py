@@ -61,7 +61,8 @@ def test_from_articles_to_table(data: Path, tmp_path: Path) -> None:
         assert {"ROUGE-1", "ROUGE-2", "ROUGE-L"} <= set(row)
         assert "--truncate-source" in row["command"]
     distilled = json.loads((work / "interleaved-distilled" / "distillation.json").read_text())
-    assert "--beam 4 --lenpen 0.6" in distilled["command"]
+    penalised = "--beam 4 --decoding interleaved --variant length-penalty=gnmt --lenpen 0.6"
+    assert penalised in distilled["command"]
     model = load_checkpoint(str(work / "interleaved-2x1-distilled-model" / "model.pt"))
     assert (model["cfg"]["model"].directions, model["cfg"]["optimizer"]["lr"]) == (2, [0.0007])
     # An article is so many times as long as its summary, and so many batches more make 25000 target tokens.
