@@ -1,18 +1,27 @@
 # shellcheck shell=bash
 # Shared by gpu_speed.sh and gpu_train.sh, which source it: the Python of a machine with a GPU.
 #
-#   gpu_python FOLDER    sets PYTHON: the machine's own, with its PyTorch, beside the wheels of FOLDER; no index, no network.
-#   gpu_python ""        sets PYTHON: the environment of scripts/setup.sh
+#   gpu_python --wheels FOLDER OPTION...    sets PYTHON: the machine's own, with its PyTorch, beside the wheels of FOLDER; no
+#                                           index, no network.
+#   gpu_python OPTION...                    sets PYTHON: the environment of scripts/setup.sh
+#
+# OPTIONS: what remains of the options.
 # Environment: BASE_PYTHON (python3: the machine's own). Exports PYTHONPATH and removes what it installed at the end.
 
 gpu_python() {
-    local wheels=$1 files cublas
+    local wheels='' files cublas
+    OPTIONS=()
+    while [ "$#" -gt 0 ]; do
+        case "$1" in
+            --wheels) [ -d "${2:-}" ] || die "--wheels ${2:-}: there is no such folder"; wheels=$2; shift 2 ;;
+            *) OPTIONS+=("$1"); shift ;;
+        esac
+    done
     if [ -z "$wheels" ]; then
         bash scripts/setup.sh
         PYTHON=.venv/bin/python
         return
     fi
-    [ -d "$wheels" ] || die "--wheels $wheels: there is no such folder"
     PYTHON=${BASE_PYTHON:-python3}
     "$PYTHON" -c 'import sys, torch; assert sys.version_info[:2] in ((3, 11), (3, 12))' 2>/dev/null ||
         die "$PYTHON is not Python 3.11 or 3.12 with PyTorch: name one in BASE_PYTHON"

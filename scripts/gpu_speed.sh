@@ -15,14 +15,6 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 die() { printf 'gpu_speed: error: %s\n' "$*" >&2; exit 2; }
 
-wheels='' options=()
-while [ "$#" -gt 0 ]; do
-    case "$1" in
-        --wheels) [ -d "${2:-}" ] || die "--wheels ${2:-}: there is no such folder"; wheels=$2; shift 2 ;;
-        *) options+=("$1"); shift ;;
-    esac
-done
-
 . scripts/gpu_python.sh
-gpu_python "$wheels"
-"$PYTHON" -m scripts.recipes.gpu.run "${options[@]+"${options[@]}"}"
+gpu_python "$@"
+"$PYTHON" -m scripts.recipes.gpu.run "${OPTIONS[@]+"${OPTIONS[@]}"}"

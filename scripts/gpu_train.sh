@@ -19,14 +19,6 @@ if [ "${1:-}" = --prepare ]; then
     WORK=$PWD/work/gpu-train/prepared MAX_UPDATE=0 exec bash scripts/recipes/multi30k.sh "${@:2}"
 fi
 
-wheels='' options=()
-while [ "$#" -gt 0 ]; do
-    case "$1" in
-        --wheels) [ -d "${2:-}" ] || die "--wheels ${2:-}: there is no such folder"; wheels=$2; shift 2 ;;
-        *) options+=("$1"); shift ;;
-    esac
-done
-
 . scripts/gpu_python.sh
-gpu_python "$wheels"
-"$PYTHON" -m scripts.recipes.gpu_train.train "${options[@]+"${options[@]}"}"
+gpu_python "$@"
+"$PYTHON" -m scripts.recipes.gpu_train.train "${OPTIONS[@]+"${OPTIONS[@]}"}"

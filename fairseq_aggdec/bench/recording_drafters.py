@@ -83,7 +83,7 @@ class RecordingDrafter(DrafterAround):
 class ReplayDrafter(DeviceDrafter):
     """Forces the recorded draft lengths and bifurcations on another model, whose output is known.
 
-    Of each draft so many tokens are right as stood in the recording, the next one is wrong. The output is not
+    Each draft has as many right tokens as were accepted in the recording, then a wrong one. The output is not
     touched: it stays the model's own, and a verifier that accepted anything else would give another one. On a GPU the
     drafts of a batch are a table on the device, so that the loop there is replayed too.
 

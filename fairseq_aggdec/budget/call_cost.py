@@ -7,8 +7,8 @@ from fairseq_aggdec.budget.fading import Fading
 # What a call of the verifier costs beside its positions (reading the weights, host work), in positions.
 # kernels: with which IAD was fastest in the compiled library, in fp32 and in 8 bits (docs/performance.md).
 # cpu: `scripts/recipes/gpu/step_cost.py` on the shipped model (docs/results/iad-step_cost-cpu2.md).
-# cuda: what a base model's products of so many positions take is what an iteration takes beside them: 0.6 ms on an
-# H200 in fp32. In half precision products are some four times as fast.
+# cuda: an iteration takes as long beside its products as the products of this number of positions, for a base model:
+# 0.6 ms on an H200 in fp32. "cuda half" is four times that, a guess: products in half precision were not timed.
 USUAL = {"kernels": 5.0, "cpu": 26.0, "cuda": 256.0, "cuda half": 1024.0}
 # What the call of a model that drafts adds: three layers of width 256 in the compiled library took as long as two.
 DRAFTER = 2.0

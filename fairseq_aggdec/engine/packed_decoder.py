@@ -183,7 +183,7 @@ class TokenEmbedding:
         return table
 
     def lay_out(self, size: int) -> Tensor:
-        """Makes the table of so many positions."""
+        """Makes the table of positions, with ``size`` rows."""
         table = position_table(self.decoder, size)
         self.table = table = table if self.opening is None else table + self.opening
         return table

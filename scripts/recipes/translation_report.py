@@ -60,7 +60,10 @@ def detokeniser(language: str) -> Callable[[str], str]:
 
 def summary_scorer(args: argparse.Namespace) -> tuple[Score, str]:
     references = text_scores.read_lines(args.reference)
-    note = "ROUGE: rouge-score, F1, Porter's stemmer; ROUGE-L over sentences"
+    note = (
+        "ROUGE: rouge-score, F1, Porter's stemmer; ROUGE-L over sentences. Stock fairseq without its CUDA extension "
+        "ignores --no-repeat-ngram-size, so its outputs differ from ours, which enforces it."
+    )
     return lambda summaries: text_scores.rouge(summaries, references), note
 
 

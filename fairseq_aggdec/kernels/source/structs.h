@@ -56,7 +56,7 @@ struct Step {
     int64_t memory_row, memory_position, sources;
     const float* memory_mask;  // additive, (B, S) or null
     int64_t memory_mask_row;
-    int64_t wanted;  // of each row so many last tokens; 0: all, as where tokens are not embedded here
+    int64_t wanted;  // how many last tokens of each row are decoded; 0: all, as where tokens are not embedded here
 };
 
 // One of the N places of a window, and a token there.
@@ -78,6 +78,6 @@ struct Judgement {
     int64_t *accepted, *emitted;      // (R), out: how many drafted tokens stand, and how many are emitted
     int64_t *places, *gained;         // (N), out: where the emitted tokens come from, and which they are
     float* scores;                    // (N), out: their log-probabilities
-    int64_t beta;                     // a drafted token stands among so many best (0: only along the choices) ...
-    double tolerance;                 // ... if it is at most so many nats behind the best
+    int64_t beta;                     // a drafted token is accepted among this number of best (0: only along the choices) ...
+    double tolerance;                 // ... if it is at most this many nats behind the best
 };

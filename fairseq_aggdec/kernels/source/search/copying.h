@@ -15,7 +15,7 @@
 struct CopyOptions {
     const int64_t *texts, *sizes;  // tokens, one text after the other, start symbol first; (B) how many each has
     int64_t match;                 // which occurrence counts: 0 unique, 1 longest, 2 recent, 3 aligned
-    int64_t fixed, most;           // drafts are always as long as `most` says; at most so many tokens
+    int64_t fixed, most;           // whether every draft has `most` tokens; the longest draft
     int64_t probing, unknown;      // first drafts are short; because it did not pay before, or because nothing is known
     double step_cost;              // of an iteration beside its tokens, in tokens
     double accepted, checked;      // of all texts so far
