@@ -76,6 +76,5 @@ class HeadTables:
         if row[0] != row[0]:  # NaN: broken heads expect nothing
             return ((), ())
         # What the caller forces has no chance that is known here; it is what follows anyway.
-        return rules.table(
-            depth, tokens, row[:count], 0.0 if rules.forced(depth) is not None else row[-1]
-        )
+        given = depth < rules.limit and rules.forced(depth) is not None
+        return rules.table(depth, tokens, row[:count], 0.0 if given else row[-1])

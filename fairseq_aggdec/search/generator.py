@@ -254,14 +254,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
     ):
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
-        self.rules = Rules(
-            self.pad,
-            self.unk,
-            self.eos,
-            unk_penalty=self.unk_penalty,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            free_end=self.match_source_len,
-        )
+        self.rules = Rules.of(self)
         self.device_loop: DeviceLoop | None = None
 
     def _prepare(self) -> None:

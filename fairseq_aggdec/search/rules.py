@@ -6,6 +6,7 @@ and repeated n-grams are banned last.
 """
 
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,33 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.search.board import Rows
-from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
+
+
+def end_banned(at: Any, floor: Any, strict_floor: Any, free_from: Any) -> Any:
+    """Whether ``</s>`` must not be written at an output index; numbers, or tensors that broadcast.
+
+    Args:
+        at: the output index.
+        floor: the minimum length (``--min-len``). It holds from ``free_from`` on, behind all forced prefix tokens.
+        strict_floor: as ``floor``, but it holds within the prefix, too (``--match-source-len``).
+    """
+    return (at < strict_floor) | ((at >= free_from) & (at < floor))
+
+
+def forced_token(at: int, end: int, prefix: Sequence[int], pad: int, eos: int) -> int | None:
+    """The only token that may be written at an output index; None: the model chooses.
+
+    Args:
+        end: the maximum length, at which ``</s>`` is forced.
+        prefix: the caller's tokens (``--prefix-size``), ``pad`` where an index is free.
+    """
+    if at >= end:
+        return eos
+    return prefix[at] if at < len(prefix) and prefix[at] != pad else None
 
 
 @dataclass(frozen=True)
@@ -39,6 +63,14 @@ class Rules:
     unk_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     free_end: bool = False
+
+    @classmethod
+    def of(cls, generator: Any) -> "Rules":
+        """The rules of one of our generators."""
+        own = operator.attrgetter(
+            *("pad", "unk", "eos", "unk_penalty", "no_repeat_ngram_size", "match_source_len")
+        )
+        return cls(*own(generator))
 
     @contextmanager
     def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[Tensor]:
@@ -81,6 +113,12 @@ class Rules:
         if in_place:
             padding.copy_(kept_padding)
 
+    def apply_anywhere(self, logits: Tensor) -> None:
+        """Applies to logits (..., V), in place, what holds at every position: no padding, the penalty of ``unk``."""
+        logits.select(-1, self.pad).fill_(-torch.inf)
+        if self.unk_penalty:
+            logits.select(-1, self.unk).sub_(self.unk_penalty)
+
     def apply_on_device(
         self, logits: Tensor, outputs: Tensor, rows: Rows, written: Tensor | None, forced: Tensor
     ) -> None:
@@ -98,10 +136,8 @@ class Rules:
         end, floor, strict_floor = (
             x.unsqueeze(1) for x in (rows.end, rows.floor, rows.strict_floor)
         )
-        logits.select(1, self.pad).fill_(-torch.inf)
-        if self.unk_penalty:
-            logits.select(1, self.unk).sub_(self.unk_penalty)
-        banned = (outputs < strict_floor) | ((outputs >= rows.prefix) & (outputs < floor))
+        self.apply_anywhere(logits)
+        banned = end_banned(outputs, floor, strict_floor, rows.prefix)
         logits.select(1, self.eos).masked_fill_(banned.flatten(), -torch.inf)
         if written is not None:
             followers = repeats_on_device(written, outputs, self.no_repeat_ngram_size, self.pad)
@@ -188,17 +224,11 @@ class Rules:
                 forced += [
                     (slot, token)
                     for slot, position in enumerate(outputs, first)
-                    if (token := self._forced_token(row, position)) is not None
+                    if (token := forced_token(position, row.end, row.prefix, self.pad, self.eos))
+                    is not None
                 ]
             first += len(outputs)
         return forced
-
-    def _forced_token(self, row: Row, position: int) -> int | None:
-        if position >= row.end:
-            return self.eos
-        if position < len(row.prefix) and row.prefix[position] != self.pad:
-            return row.prefix[position]
-        return None
 
     def _banned(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
         """(index, token) pairs that the window's positions must not choose."""
@@ -210,7 +240,7 @@ class Rules:
                 banned += [
                     (slot, self.eos)
                     for slot, position in enumerate(outputs, first)
-                    if position < row.strict_floor or len(row.prefix) <= position < row.floor
+                    if end_banned(position, row.floor, row.strict_floor, len(row.prefix))
                 ]
             first += len(outputs)
         if self.no_repeat_ngram_size:

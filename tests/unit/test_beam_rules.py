@@ -160,6 +160,6 @@ def test_a_forced_end_is_as_many_copies_of_the_best() -> None:
 
 def test_the_end_at_the_maximum_length_comes_before_prefixes() -> None:
     rules = SentenceRules(EOS, beam=2, limit=1, prefix=[7, 8], pad=PAD)
-    assert [rules.forced(depth) for depth in range(3)] == [7, None, None]
+    assert [rules.forced(depth) for depth in range(3)] == [7, EOS, EOS]
     assert rules.wanted(1) == EOS
     assert rules.table(1, [4, 6, 8], [-0.5, -1.0, -1.5], -4.0) == ([EOS], [-4.0])

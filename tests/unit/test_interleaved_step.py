@@ -10,12 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
-from fairseq_aggdec.search.interleaved.search import SentenceResult, StepRules
-from fairseq_aggdec.search.interleaved.step import _all_sums, _pruned_sums, best_steps
+from fairseq_aggdec.search.interleaved.search import SentenceResult
+from fairseq_aggdec.search.interleaved.step import _all_sums, _pruned_sums, best_steps, best_words
+from fairseq_aggdec.search.rules import Rules
 
 PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
+RULES = Rules(PAD, UNK, EOS)
 
 
 def all_steps(
@@ -48,9 +51,9 @@ def test_best_steps_are_the_best_of_all_combinations(
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, step, VOCABULARY, generator=generator) * 2
     logits[..., EOS] += end  # sometimes rare, sometimes in every slot
-    rules = StepRules(PAD, UNK, EOS, [0] * rows, [100] * rows, all_agree=all_agree)
-    best = rules.best_words(logits.clone(), 0, list(range(rows)), beam)
-    steps = best_steps(*best, EOS, PAD)
+    limits = Limits([100] * rows, 0, exact=False, capacity=0)
+    *best, ends = best_words(logits, 0, list(range(rows)), beam, RULES, limits)
+    steps = best_steps(*best, ends if all_agree else None, EOS, PAD)
     for row in range(rows):
         expected = all_steps(logits[row], beam, all_agree)
         found = steps.totals[row].isfinite().sum()
@@ -83,26 +86,29 @@ def test_pruning_loses_nothing(seed: int, rows: int, step: int, width: int, ends
 
 
 def test_length_limits_hold_per_sentence() -> None:
-    """Two sentences at slots 4 to 7: the first must not end before 6, the second must end at 5."""
+    """At slots 4 to 7 no sentence may end before 6; with limits of their own the second must end at 5."""
     logits = torch.zeros(2, 4, VOCABULARY)
     logits[..., EOS] = 5.0
-    rules = StepRules(PAD, UNK, EOS, floors=[6, 0], limits=[100, 5])
-    log_probs, words, _ = rules.best_words(logits, 4, [0, 1], beam=2)
-    assert (words[0, :2] != EOS).all()
-    assert (words[0, 2:, 0] == EOS).all()
-    assert (words[1, :, 0] == EOS).all()
+    longest = Limits([100, 100], floor=6, exact=False, capacity=0)
+    _, words, _ = best_words(logits, 4, [0, 1], 2, RULES, longest)
+    assert (words[:, :2] != EOS).all()
+    assert (words[:, 2:, 0] == EOS).all()
+    own = Limits([100, 5], floor=0, exact=False, capacity=0)
+    log_probs, words, _ = best_words(logits, 4, [0, 1], 2, RULES, own)
+    assert (words[:, :, 0] == EOS).all()
     assert log_probs[1, 0, 1].isfinite()
     assert (log_probs[1, 1:, 1] == -math.inf).all()
-    assert (words[..., :][log_probs.isfinite()] != PAD).all()
+    assert (words[log_probs.isfinite()] != PAD).all()
 
 
-def test_forced_end_is_free_on_request() -> None:
+def test_an_end_that_has_to_match_the_source_is_free_and_the_only_one() -> None:
     logits = torch.randn(1, 2, VOCABULARY, generator=torch.Generator().manual_seed(1))
     own = logits.log_softmax(-1)[0, 1, EOS]
-    for free, expected in ((False, own), (True, torch.tensor(0.0))):
-        rules = StepRules(PAD, UNK, EOS, [0], [1], free_end=free)
-        log_probs, words, _ = rules.best_words(logits.clone(), 0, [0], beam=2)
+    for exact, expected in ((False, own), (True, torch.tensor(0.0))):
+        rules, limits = Rules(PAD, UNK, EOS, free_end=exact), Limits([1], 0, exact, capacity=0)
+        log_probs, words, _ = best_words(logits, 0, [0], 2, rules, limits)
         assert words[0, 1, 0] == EOS
+        assert not exact or EOS not in words[0, 0]
         torch.testing.assert_close(log_probs[0, 1, 0], expected)
 
 

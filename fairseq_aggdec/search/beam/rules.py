@@ -7,9 +7,10 @@ the beam + 1 best of each hypothesis, and the log-probability of one more token:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple
+
+from fairseq_aggdec.search.rules import end_banned, forced_token
 
 # The best continuations of a prefix, best first: tokens and their log-probabilities in nats.
 Table = tuple[Sequence[int], Sequence[float]]
@@ -39,16 +40,9 @@ class SentenceRules:
     bonus: float = 0.0
     source_length: int | None = None
 
-    @cached_property
-    def free_from(self) -> int:
-        """The first output index behind the caller's tokens; at the maximum length ``</s>`` goes first."""
-        return min(len(self.prefix), self.limit)
-
     def forced(self, depth: int) -> int | None:
-        """The token that the caller wants at an output index."""
-        if depth < self.free_from and self.prefix[depth] != self.pad:
-            return self.prefix[depth]
-        return None
+        """The only token that may be written at an output index; None: the model chooses."""
+        return forced_token(depth, self.limit, self.prefix, self.pad, self.eos)
 
     def wanted(self, depth: int) -> int:
         """The token whose log-probability a table at ``depth`` needs beside the best ones."""
@@ -67,9 +61,7 @@ class SentenceRules:
         forced = self.forced(depth)
         if forced is not None:
             tokens, log_probs = [forced], [wanted]
-        elif depth >= self.limit:
-            tokens, log_probs = [self.eos], [wanted]
-        elif depth < self.floor and depth >= len(self.prefix):
+        elif end_banned(depth, self.floor, 0, len(self.prefix)):
             tokens, log_probs = without(self.eos, tokens, log_probs)
         if self.source_length is not None:
             # Stock gives a forced end the log-probability 0, beside whatever else may come.

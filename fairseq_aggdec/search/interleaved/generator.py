@@ -22,10 +22,10 @@ from fairseq_aggdec.search.interleaved.search import (
     InterleavedSearch,
     SentenceResult,
     SlotHypothesis,
-    StepRules,
     to_host,
 )
 from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.transfer import on_host, sent, to_device
 
 FIRST, ALL = "first", "all"
@@ -93,27 +93,17 @@ class InterleavedGenerator(CachedGenerator):
         self.verifier.refuse_probabilities(self.decoding)
         search = InterleavedSearch(
             self.geometry,
-            self._rules(limits),
+            Rules.of(self),
+            limits,
             self.beam_size,
             batch.start,
             batch.source.device,
+            self.end_condition == ALL,
             self.any_ending,
         )
         decode(BeamsModel(self.verifier), search, self.counters)
         to_host(search.found)
         return batch, search.found
-
-    def _rules(self, limits: Limits) -> StepRules:
-        return StepRules(
-            self.pad,
-            self.unk,
-            self.eos,
-            limits.ends if limits.exact else [limits.floor] * len(limits.ends),
-            limits.ends,
-            unk_penalty=self.unk_penalty,
-            free_end=limits.exact,
-            all_agree=self.end_condition == ALL,
-        )
 
     def _hypotheses(self, done: tuple[Batch, list[SentenceResult]]) -> list[list[Hypothesis]]:
         """Line 20: the B best by score, in reading order."""

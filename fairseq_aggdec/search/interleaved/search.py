@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.interleaved.cache import KeptBeams, SlotWindow
-from fairseq_aggdec.search.interleaved.step import Steps, best_steps
+from fairseq_aggdec.search.interleaved.step import Steps, best_steps, best_words
+from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.transfer import read, to_device
 from fairseq_aggdec.windows.window import Said
 
@@ -61,65 +63,6 @@ def to_host(found: list[SentenceResult]) -> None:
         hypothesis.tokens, hypothesis.scores = tokens.long(), scores.to(hypothesis.scores.dtype)
 
 
-@dataclass(frozen=True)
-class StepRules:
-    """Generation options that change what a slot may say, in the order of stock ``SequenceGenerator``.
-
-    Attributes:
-        pad, unk, eos: special symbols of the target dictionary.
-        unk_penalty: subtracted from the log-probability of ``unk``, in nats.
-        floors: slot before which each sentence's ``</s>`` is banned (its minimum length).
-        limits: slot at which each sentence's ``</s>`` is forced (its maximum length).
-        free_end: a forced ``</s>`` scores 0 (``--match-source-len``).
-        all_agree: behind ``</s>`` every slot of the step must say ``</s>`` too.
-    """
-
-    pad: int
-    unk: int
-    eos: int
-    floors: list[int]
-    limits: list[int]
-    unk_penalty: float = 0.0
-    free_end: bool = False
-    all_agree: bool = False
-
-    def best_words(
-        self, logits: Tensor, first: int, sentences: list[int], beam: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The best words of every slot (line 6), and what slots behind ``</s>`` add.
-
-        Args:
-            logits: (R, z, V) fp32.
-            first: the first slot.
-            sentences: of each row.
-            beam: B.
-
-        Returns:
-            (R, z, B) log-probabilities in nats, (R, z, B) words, (R, z) agreement of :func:`best_steps`.
-        """
-        log_probs = logits.log_softmax(-1)
-        log_probs[..., self.pad] = -torch.inf
-        if self.unk_penalty:
-            log_probs[..., self.unk] -= self.unk_penalty
-        last = first + log_probs.size(1)
-        ends = log_probs[..., self.eos]  # (R, z), a view
-        if first < max(self.floors):
-            slots = torch.arange(first, last, device=ends.device)
-            ends.masked_fill_(slots < self._of(self.floors, sentences, ends.device), -torch.inf)
-        if last > min(self.limits):
-            slots = torch.arange(first, last, device=ends.device)
-            forced = slots >= self._of(self.limits, sentences, ends.device)
-            kept = ends.masked_fill(forced, 0.0) if self.free_end else ends.clone()
-            log_probs.masked_fill_(forced.unsqueeze(2), -torch.inf)
-            ends.copy_(kept)
-        return *log_probs.topk(beam), ends if self.all_agree else None
-
-    @staticmethod
-    def _of(bounds: list[int], sentences: list[int], device: torch.device) -> Tensor:
-        """(R, 1) the bound of each row's sentence."""
-        return to_device([[bounds[i]] for i in sentences], device)
-
-
 @dataclass
 class Beams:
     """The unfinished hypotheses of the sentences that are left.
@@ -158,9 +101,11 @@ class InterleavedSearch:
     Args:
         geometry: of the models.
         rules: generation options.
+        limits: lengths of the outputs, as slots.
         beam: B.
         start: what the slots of the first step read.
         device: of the models.
+        all_agree: behind ``</s>`` every slot of the step must say ``</s>`` too.
         any_ending: take up every ending among the B best continuations of a hypothesis.
 
     Attributes:
@@ -170,15 +115,18 @@ class InterleavedSearch:
     def __init__(
         self,
         geometry: Geometry,
-        rules: StepRules,
+        rules: Rules,
+        limits: Limits,
         beam: int,
         start: int,
         device: torch.device,
+        all_agree: bool = False,
         any_ending: bool = False,
     ):
-        self.geometry, self.rules, self.beam, self.any_ending = geometry, rules, beam, any_ending
+        self.geometry, self.rules, self.limits, self.beam = geometry, rules, limits, beam
+        self.all_agree, self.any_ending = all_agree, any_ending
         self.width = beam if any_ending else 2 * beam  # continuations of a hypothesis, W
-        count = len(rules.limits)
+        count = len(limits.ends)
         self.found = [SentenceResult() for _ in range(count)]
         totals = torch.zeros(count, dtype=torch.float32, device=device)
         nothing = totals.new_empty(count, 0)
@@ -203,8 +151,10 @@ class InterleavedSearch:
     def _continuations(self, logits: Tensor) -> Steps:
         grid = logits.view(-1, self.geometry.step, logits.size(1))
         width = min(self.width, grid.size(2))
-        best = self.rules.best_words(grid, self.first, self.beams.row_sentences, width)
-        return best_steps(*best, self.rules.eos, self.rules.pad)
+        rows = self.beams.row_sentences
+        rules = self.rules
+        best, words, ends = best_words(grid, self.first, rows, width, rules, self.limits)
+        return best_steps(best, words, ends if self.all_agree else None, rules.eos, rules.pad)
 
     def _advance(self, steps: Steps, beams: Beams) -> tuple[Beams, KeptBeams]:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""

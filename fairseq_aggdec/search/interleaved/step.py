@@ -13,6 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_aggdec.options.options import Limits
+from fairseq_aggdec.search.rules import Rules, end_banned
+from fairseq_aggdec.windows.transfer import to_device
+
 # Number of sums, over all rows, up to which looking at all of them is quicker than pruning.
 MANY_SUMS = 2**15
 
@@ -32,6 +36,37 @@ class Steps:
     scores: Tensor
     totals: Tensor
     ends: Tensor
+
+
+def best_words(
+    logits: Tensor, first: int, sentences: list[int], width: int, rules: Rules, limits: Limits
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best words of every slot (line 6), and the log-probabilities of ``</s>``.
+
+    Args:
+        logits: (R, z, V) fp32.
+        first: the first slot.
+        sentences: of each row.
+        width: W.
+        rules, limits: generation options; n-grams may repeat.
+
+    Returns:
+        (R, z, W) log-probabilities in nats, (R, z, W) int64 words, (R, z) of ``</s>``.
+    """
+    log_probs = logits.log_softmax(-1)
+    rules.apply_anywhere(log_probs)
+    last = first + log_probs.size(1)
+    ends = log_probs[..., rules.eos]  # a view
+    if first < limits.floor or limits.exact or last > min(limits.ends):
+        slots = torch.arange(first, last, device=ends.device)
+        limit = to_device([[limits.ends[i]] for i in sentences], ends.device)  # (R, 1)
+        banned = end_banned(slots, limits.floor, limit if limits.exact else 0, 0)
+        ends.masked_fill_(banned, -torch.inf)
+        forced = slots >= limit
+        kept = ends.masked_fill(forced, 0.0) if rules.free_end else ends.clone()
+        log_probs.masked_fill_(forced.unsqueeze(2), -torch.inf)
+        ends.copy_(kept)
+    return *log_probs.topk(width), ends
 
 
 def best_steps(
