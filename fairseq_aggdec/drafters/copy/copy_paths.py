@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, occurrence
-from fairseq_aggdec.drafters.copy.suffix_automaton import SuffixAutomaton
+from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, Runs
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
 
 
@@ -20,14 +19,13 @@ class Place(NamedTuple):
         cursor: index of the token that it is thought to stand at, None where it stands nowhere.
         copied: index of the last token that it has copied.
         guessed: the cursor stands where a token was replaced, as nothing says otherwise.
-        state, length: of the automaton; a state of -1 is that of all tokens up to the cursor.
+        runs: of the prefix in the text; None where the prefix is the text up to the cursor.
     """
 
     cursor: int | None
     copied: int
     guessed: bool
-    state: int
-    length: int
+    runs: Runs | None
 
 
 class CopyPaths:
@@ -43,8 +41,9 @@ class CopyPaths:
     def __init__(self, tokens: Sequence[int], start: int, match: str):
         self.tokens, self.match = [start, *tokens], match
         self.beginning = self._from(0, len(tokens))
-        self.automaton: SuffixAutomaton | None = None  # made when a prefix leaves the text
-        self._places = {ROOT: Place(0, 0, False, -1, 1)}
+        # Of the text up to each of its tokens, as far as prefixes have left it.
+        self._whole = [Runs(self.tokens).then(start)]
+        self._places = {ROOT: Place(0, 0, False, None)}
 
     def behind(self, tree: Tree, node: int, most: int) -> list[int]:
         """The text from where a prefix stands on, at most ``most`` tokens."""
@@ -68,25 +67,24 @@ class CopyPaths:
 
     def _step(self, before: Place, token: int) -> Place:
         """Where a prefix stands after one token more."""
-        cursor, copied, guessed, state, length = before
+        cursor, copied, guessed, runs = before
         follows = cursor is not None and self.tokens[cursor + 1 : cursor + 2] == [token]
-        if follows and state == -1:
-            assert cursor is not None
-            return Place(cursor + 1, copied, False, -1, length + 1)
-        if self.automaton is None:
-            self.automaton = SuffixAutomaton(self.tokens)
-            self._whole = self.automaton.wholes()
-        if state == -1:
-            assert cursor is not None
-            state = self._whole[cursor]
-        state, length = self.automaton.step(state, length, token)
+        if runs is not None or not follows:
+            runs = (self._up_to(cursor) if runs is None else runs).then(token)
         if follows:
             assert cursor is not None
-            return Place(cursor + 1, copied, False, state, length)
+            return Place(cursor + 1, copied, False, runs)
+        assert runs is not None
         copied = copied if cursor is None else cursor
-        found = occurrence(self.automaton, (state, length), self.match, copied)
+        found = runs.occurrence(self.match, copied)
         if self.match != "aligned" or found is not None or cursor is None:
-            return Place(found, copied, False, state, length)
+            return Place(found, copied, False, runs)
         replaced = cursor if guessed else copied + 1
         inside = replaced + 1 < len(self.tokens)
-        return Place(replaced if inside else None, copied, inside, state, length)
+        return Place(replaced if inside else None, copied, inside, runs)
+
+    def _up_to(self, cursor: int | None) -> Runs:
+        assert cursor is not None
+        while len(self._whole) <= cursor:
+            self._whole.append(self._whole[-1].then(self.tokens[len(self._whole)]))
+        return self._whole[cursor]

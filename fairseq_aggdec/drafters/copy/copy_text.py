@@ -6,10 +6,9 @@ so if any suffix is unique the longest is. That is ``--variant iad-match=unique`
 often, and differ from it in speed only.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
-from fairseq_aggdec.drafters.copy.suffix_automaton import SuffixAutomaton
+import numpy as np
 
 NEVER_DRAFTED = -1
 
@@ -34,10 +33,9 @@ class CopyText:
         self.guessed = (
             False  # the cursor stands where a token was replaced, as nothing says otherwise
         )
-        # Output tokens, start symbol included, that it has followed, and that the automaton has been walked with.
-        self.followed = self.read = 1
-        self.automaton: SuffixAutomaton | None = None  # made when a draft fails: many never do
-        self.state = self.length = 0
+        # Output tokens, start symbol included, that it has followed, and that ``runs`` tell of.
+        self.followed, self.read = 1, 0
+        self.runs = Runs(self.tokens)
 
     def copy(self, limit: int) -> list[int]:
         """The text from the cursor on, at most ``limit`` tokens, up to the first that is never drafted."""
@@ -63,13 +61,10 @@ class CopyText:
                 self.guessed = False
                 return
             self.copied = cursor + common_prefix(following, output[-gained:])
-        if self.automaton is None:
-            self.automaton = SuffixAutomaton(self.tokens)
-            self.state, self.length = self.automaton.step(0, 0, output[0])
-        for token in output[self.read :]:
-            self.state, self.length = self.automaton.step(self.state, self.length, token)
+        for token in output[self.read :]:  # only where a draft has failed: many never do
+            self.runs = self.runs.then(token)
         self.read = len(output)
-        self.cursor = self._occurrence()
+        self.cursor = self.runs.occurrence(self.match, self.copied)
         if self.match == "aligned" and self.cursor is None and cursor is not None:
             self.cursor = self._replaced(cursor)
         else:
@@ -79,10 +74,6 @@ class CopyText:
         """The first ``length`` tokens of the output, start symbol included, led to a place of the text."""
         self.cursor = self.copied = place
         self.followed, self.guessed = length, False
-
-    def _occurrence(self) -> int | None:
-        assert self.automaton is not None
-        return occurrence(self.automaton, (self.state, self.length), self.match, self.copied)
 
     def _replaced(self, cursor: int) -> int | None:
         """Where the output stands if its last token replaced the rejected one.
@@ -96,28 +87,39 @@ class CopyText:
         return place if self.guessed else None
 
 
-def occurrence(
-    automaton: SuffixAutomaton, found: tuple[int, int], match: str, copied: int
-) -> int | None:
-    """Where the longest suffix of an output that occurs in a text ends there, None for nowhere.
+class Runs:
+    """How many tokens up to each place of a text are those that an output ends with.
+
+    Where the largest number stands, the longest suffix of the output that occurs in the text ends.
 
     Args:
-        automaton: of the text.
-        found: state and length of that suffix.
-        match: which occurrence counts, see :class:`CopyText`.
-        copied: index of the last token that was copied.
+        text: tokens.
+        lengths: (L,) int64; None: nothing was written yet.
     """
-    state, length = found
-    if length == 0:
-        return None
-    first = automaton.end[state]
-    if automaton.count[state] == 1 or match == "longest":
-        return first
-    if match == "unique":
-        return None
-    ends = automaton.occurrences(state)
-    later = bisect_right(ends, copied)
-    return ends[later] if later < len(ends) else first
+
+    def __init__(self, text: Sequence[int] | np.ndarray, lengths: np.ndarray | None = None):
+        self.text = np.asarray(text)
+        self.lengths = np.zeros(len(self.text), np.int64) if lengths is None else lengths
+
+    def then(self, token: int) -> "Runs":
+        """The same after one token more of the output."""
+        lengths = np.ones_like(self.lengths)
+        lengths[1:] += self.lengths[:-1]
+        return Runs(self.text, lengths * (self.text == token))
+
+    def occurrence(self, match: str, copied: int) -> int | None:
+        """The place where that suffix ends, None for nowhere.
+
+        Args:
+            match: which occurrence counts, see :class:`CopyText`.
+            copied: index of the last token that was copied.
+        """
+        longest = self.lengths.max()
+        ends = np.flatnonzero(self.lengths == longest) if longest else self.lengths[:0]
+        if len(ends) == 0 or (match == "unique" and len(ends) > 1):
+            return None
+        later = ends if match == "longest" else ends[ends > copied]
+        return int(later[0] if len(later) else ends[0])
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -1,6 +1,6 @@
 // Drafts that are copied from a text for each sentence, and how long they are.
 //
-// fairseq_aggdec/drafters/copy/copy_text.py, suffix_automaton.py and budget/copy_account.py are the same in Python.
+// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_account.py are the same in Python.
 
 #pragma once
 
@@ -23,94 +23,11 @@ struct CopyOptions {
 
 namespace {
 
-// All substrings of a text (Blumer et al. 1985); state 0 is the empty one.
-class SuffixAutomaton {
-  public:
-    explicit SuffixAutomaton(const std::vector<int64_t>& text) {
-        states_.push_back({});
-        states_[0].link = states_[0].end = -1;
-        int64_t last = 0;
-        for (size_t i = 0; i < text.size(); ++i) last = extend(last, text[i], static_cast<int64_t>(i));
-        std::vector<int64_t> order;
-        for (size_t state = 1; state < states_.size(); ++state) order.push_back(static_cast<int64_t>(state));
-        std::stable_sort(order.begin(), order.end(),
-                         [&](int64_t a, int64_t b) { return states_[a].longest > states_[b].longest; });
-        for (const int64_t state : order) states_[states_[state].link].count += states_[state].count;
-    }
-
-    // State and length of the longest suffix of what was matched, and `token`, that is a substring.
-    void step(int64_t token, int64_t& state, int64_t& length) const {
-        int64_t next = follow(state, token);
-        while (state && next < 0) {
-            state = states_[state].link;
-            length = states_[state].longest;
-            next = follow(state, token);
-        }
-        length = next < 0 ? 0 : length + 1;
-        state = std::max<int64_t>(next, 0);
-    }
-
-    int64_t count(int64_t state) const { return states_[state].count; }
-    int64_t first_end(int64_t state) const { return states_[state].end; }  // of its first occurrence
-
-    // The end of its first occurrence behind a place, -1 for none.
-    int64_t end_behind(int64_t state, int64_t place) const {
-        int64_t found = -1;
-        for (size_t other = 1; other < states_.size(); ++other) {
-            const State& own = states_[other];
-            if (!own.whole || own.end <= place || (found >= 0 && own.end >= found)) continue;
-            for (auto above = static_cast<int64_t>(other); above > 0; above = states_[above].link)
-                if (above == state) found = own.end;
-        }
-        return found;
-    }
-
-  private:
-    struct State {
-        std::vector<std::pair<int64_t, int64_t>> follow;
-        int64_t link = 0, longest = 0, end = 0, count = 0;
-        bool whole = false;  // the text up to `end`
-    };
-
-    int64_t follow(int64_t state, int64_t token) const {
-        for (const auto& [known, next] : states_[state].follow)
-            if (known == token) return next;
-        return -1;
-    }
-
-    int64_t add(State state) {
-        states_.push_back(std::move(state));
-        return static_cast<int64_t>(states_.size()) - 1;
-    }
-
-    int64_t extend(int64_t last, int64_t token, int64_t place) {
-        const int64_t added = add({{}, 0, states_[last].longest + 1, place, 1, true});
-        int64_t state = last;
-        for (; state >= 0 && follow(state, token) < 0; state = states_[state].link)
-            states_[state].follow.emplace_back(token, added);
-        if (state < 0) return added;
-        const int64_t target = follow(state, token);
-        if (states_[target].longest == states_[state].longest + 1) {
-            states_[added].link = target;
-            return added;
-        }
-        State copy = states_[target];
-        copy.longest = states_[state].longest + 1, copy.count = 0, copy.whole = false;
-        const int64_t clone = add(std::move(copy));
-        states_[added].link = states_[target].link = clone;
-        for (; state >= 0 && follow(state, token) == target; state = states_[state].link)
-            for (auto& [known, next] : states_[state].follow)
-                if (known == token) next = clone;
-        return added;
-    }
-
-    std::vector<State> states_;
-};
-
 // A text to copy from, and how far the output has followed it.
 class CopyText {
   public:
-    CopyText(std::vector<int64_t> tokens, int64_t match) : tokens_(std::move(tokens)), match_(match) {}
+    CopyText(std::vector<int64_t> tokens, int64_t match)
+        : tokens_(std::move(tokens)), match_(match), runs_(tokens_.size()) {}
 
     int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
 
@@ -138,11 +55,9 @@ class CopyText {
             }
             copied_ = before + alike;
         }
-        if (!automaton_) {
-            automaton_ = std::make_unique<SuffixAutomaton>(tokens_);
-            automaton_->step(output[0], state_, length_);
-        }
-        for (; read_ < length; ++read_) automaton_->step(output[read_], state_, length_);
+        for (; read_ < length; ++read_)  // only where a draft has failed: many never do
+            for (int64_t place = size() - 1; place >= 0; --place)
+                runs_[place] = tokens_[place] == output[read_] ? (place ? runs_[place - 1] : 0) + 1 : 0;
         cursor_ = occurrence();
         if (match_ == ALIGNED && cursor_ < 0 && before >= 0) cursor_ = replaced(before);
         else guessed_ = false;
@@ -153,12 +68,16 @@ class CopyText {
 
     // Where the longest suffix of the output that occurs in the text ends there, -1 for nowhere.
     int64_t occurrence() const {
-        if (length_ == 0) return -1;
-        const int64_t first = automaton_->first_end(state_);
-        if (automaton_->count(state_) == 1 || match_ == LONGEST) return first;
-        if (match_ == UNIQUE) return -1;
-        const int64_t later = automaton_->end_behind(state_, copied_);
-        return later < 0 ? first : later;
+        const int64_t longest = *std::max_element(runs_.begin(), runs_.end());
+        if (longest == 0) return -1;
+        int64_t first = -1, later = -1;
+        for (int64_t place = size() - 1; place >= 0; --place) {
+            if (runs_[place] != longest) continue;
+            if (match_ == UNIQUE && first >= 0) return -1;
+            first = place;
+            if (place > copied_) later = place;
+        }
+        return match_ == LONGEST || later < 0 ? first : later;
     }
 
     // Where the output stands if its last token replaced the rejected one.
@@ -172,9 +91,8 @@ class CopyText {
     std::vector<int64_t> tokens_;
     int64_t match_, cursor_ = 0, copied_ = 0;  // the token that the output stands at, and the last that it has copied
     bool guessed_ = false;                     // the cursor stands where a token was replaced, as nothing says otherwise
-    int64_t followed_ = 1, read_ = 1;          // tokens of the output that were followed, and that the automaton has read
-    int64_t state_ = 0, length_ = 0;
-    std::unique_ptr<SuffixAutomaton> automaton_;  // made when a draft fails
+    int64_t followed_ = 1, read_ = 0;          // tokens of the output that were followed, and that `runs_` tells of
+    std::vector<int64_t> runs_;                // how many tokens up to each place are those that the output ends with
 };
 
 // How long copies are: as long as is worth their cost, by the chances of their tokens.
