@@ -18,7 +18,6 @@ from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.generator import Batch, DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy import commit
-from fairseq_aggdec.search.judge.verdict import scored
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -146,13 +145,14 @@ class DraftOnlySearch:
 
     def take(self, window: Window, said: Said) -> Kept:
         logits = said.logits
-        with self.rules.applied(logits, window, self.state) as ruled:
-            choices = first_largest(ruled)
+        choices = first_largest(self.rules.applied(logits, window, self.state))
         blocks = choices.view(len(self.rows), -1)
         emitted = [_until_end(block, self.rules.eos) for block in blocks.tolist()]
         drafted, accepted = [blocks.size(1)] * len(emitted), [len(tokens) for tokens in emitted]
-        verdict = Verdict(self._window(blocks), drafted, accepted, emitted)
-        commit(scored(verdict, choices, logits, self.rules), self.rules, self.state)
+        kept = torch.tensor([n < len(row) for row in emitted for n in range(blocks.size(1))])
+        scores = self.rules.scores(logits, choices)[kept.to(logits.device)]
+        verdict = Verdict(self._window(blocks), drafted, accepted, emitted, scores=scores)
+        commit(verdict, self.rules, self.state)
         self.counters.add(verdict)
         return Kept(self.state.release_finished())
 

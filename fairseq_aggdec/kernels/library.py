@@ -236,7 +236,6 @@ def _declare(library: Any) -> None:
         "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
         "aggdec_activate": (_int, _pointer, _int, _int),
         "aggdec_largest": (_pointer, _int, _int, _pointer),
-        "aggdec_log_probabilities": (_pointer, _int, _int, *[_pointer] * 3),
         "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
         "aggdec_grow": (_pointer, _pointer),
         "aggdec_draft": (_pointer,) * 6,

@@ -6,8 +6,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
-from fairseq_aggdec.search.judge import compiled, host, tensors
-from fairseq_aggdec.search.judge.verdict import Question
+from fairseq_aggdec.search.judge import Question, compiled, tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Kept, Verdict
@@ -45,11 +44,8 @@ class GreedySearch:
 
     def take(self, window: Window, said: Said) -> Kept | None:
         logits, asked, accept = said.logits, self.asked, self.accept
-        judge = tensors.judge
-        if type(self.rules) is Rules and compiled.judges(logits, asked, accept):
-            judge = compiled.judge
-        elif host.judges(logits, asked, accept):
-            judge = host.judge
+        known = type(self.rules) is Rules and compiled.judges(logits, asked, accept)
+        judge = compiled.judge if known else tensors.judge
         verdict = judge(logits, asked, self.rules, accept)
         verdict.said, verdict.whole = said, self.whole
         commit(verdict, self.rules, self.state)

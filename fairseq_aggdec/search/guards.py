@@ -11,9 +11,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_aggdec.engine.member import LeftToStock
+from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.options.stock_generator import blocks_as_stock, search_gap
 from fairseq_aggdec.search.errors import check_best
-from fairseq_aggdec.search.rules import repeats
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,10 @@ def _ban_repeats(
         sentences, beam, step: as stock gives them.
     """
     forced = ((log_probs > -torch.inf).sum(1) <= 1).tolist()  # by the caller or by the length
-    for row, (first, *output) in enumerate(tokens[:, : step + 1].tolist()):
-        banned = [token for _, token in repeats(output, step, size, first)]
+    for row, output in enumerate(tokens[:, : step + 1].tolist()):
+        ngrams = Ngrams(size)
+        ngrams.take_up(output)
+        banned = [token for _, token in ngrams.repeats([])]
         if banned and not forced[row]:
             log_probs[row, banned] = -torch.inf
     return log_probs

@@ -5,17 +5,14 @@ forced at the maximum length, prefix tokens are forced before it, else ``</s>`` 
 and repeated n-grams are banned last.
 """
 
-import functools
 import operator
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.library import kernels, reads
 from fairseq_aggdec.search.board import Rows
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft
@@ -72,46 +69,24 @@ class Rules:
         )
         return cls(*own(generator))
 
-    @contextmanager
-    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Iterator[Tensor]:
-        """Logits (N, V) to choose from, -inf for what a position must not emit; those given are as before afterwards.
+    def applied(self, logits: Tensor, window: Window, state: DecodeState) -> Tensor:
+        """Logits (N, V) to choose from, -inf for what a position must not emit; those given stay as they are.
 
         Where the output is forced, nothing but the forced token is left. So choices and relaxed acceptance keep the
-        rules without knowing them. On a CPU these are the given logits, changed for as long as this holds; on a GPU,
-        where each change is a launch and memory is fast, others.
+        rules without knowing them.
         """
         forced, banned = self.hidden(window, state)
-        in_place = logits.device.type == "cpu"
-        ruled = (
-            logits
-            if in_place
-            else logits + _hidden(self.pad, logits.size(-1), logits.dtype, logits.device)
-        )
-        kept = []
-
+        ruled = logits.clone()
+        self.apply_anywhere(ruled)
         # Behind an index a number would be copied to the device, for which the host waits; a tensor is there.
-        def hide(where: Any, value: Tensor) -> None:
-            if in_place:
-                kept.append((where, logits[where].clone()))
-            ruled[where] = value
-
-        if in_place:
-            padding = logits.select(1, self.pad)  # a view: in every iteration, without an index
-            kept_padding = padding.clone()
-            padding.fill_(-torch.inf)
-        if self.unk_penalty:
-            hide((slice(None), self.unk), ruled[:, self.unk] - self.unk_penalty)
+        never = logits.new_full((), -torch.inf)
         if banned:
-            hide(to_device(banned, logits.device).unbind(1), logits.new_full((), -torch.inf))
+            ruled[to_device(banned, logits.device).unbind(1)] = never
         if forced:
             at, tokens = to_device(forced, logits.device).unbind(1)
-            hide(at, logits.new_full((), -torch.inf))
+            ruled[at] = never
             ruled[at, tokens] = logits.new_zeros(())
-        yield ruled
-        for where, values in reversed(kept):
-            logits[where] = values
-        if in_place:
-            padding.copy_(kept_padding)
+        return ruled
 
     def apply_anywhere(self, logits: Tensor) -> None:
         """Applies to logits (..., V), in place, what holds at every position: no padding, the penalty of ``unk``."""
@@ -147,30 +122,9 @@ class Rules:
         own = logits.gather(1, forced).masked_fill_(given, 0.0)
         logits.masked_fill_(given, -torch.inf).scatter_(1, forced, own)
 
-    def scores(self, logits: Tensor, tokens: Tensor, places: Tensor | None = None) -> Tensor:
-        """Log-probabilities, in nats, of emitted tokens (M,) -> (M,).
-
-        Args:
-            logits: (M, V), or with ``places`` (M,) int64 more of them, of which these rows count.
-            tokens: (M,) int64.
-        """
-        if reads(logits) and (library := kernels()) is not None:
-            count, types = tokens.size(0), logits.size(1)
-            tokens = tokens.contiguous()
-            rows = None if places is None else places.contiguous()
-            scores = logits.new_empty(count)
-            library.aggdec_log_probabilities(
-                logits.data_ptr(),
-                count,
-                types,
-                None if rows is None else rows.data_ptr(),
-                tokens.data_ptr(),
-                scores.data_ptr(),
-            )
-        else:
-            if places is not None:
-                logits = logits[places]
-            scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+    def scores(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """Log-probabilities, in nats, of emitted tokens (M,) by logits (M, V) -> (M,)."""
+        scores = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
         return self._penalised(scores, tokens)
 
     def scores_on_device(
@@ -208,44 +162,26 @@ class Rules:
         self, window: Window, state: DecodeState
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
+        forced: list[tuple[int, int]] = []
+        banned: list[tuple[int, int]] = []
         # Most windows hold no position to look at.
-        free = not self.no_repeat_ngram_size and all(
+        if not all(
             start >= row.free and start + width <= row.end
             for row, start, width in zip(state.rows, window.starts, window.widths, strict=True)
-        )
-        return ([], []) if free else (self._forced(window, state), self._banned(window, state))
-
-    def _forced(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
-        """(index, token) of every position of the window whose output is not the model's to choose."""
-        forced = []
-        first = 0
-        for row, outputs in zip(state.rows, window.outputs, strict=True):
-            if outputs[0] < len(row.prefix) or outputs[0] + len(outputs) > row.end:
-                forced += [
-                    (slot, token)
-                    for slot, position in enumerate(outputs, first)
-                    if (token := forced_token(position, row.end, row.prefix, self.pad, self.eos))
-                    is not None
-                ]
-            first += len(outputs)
-        return forced
-
-    def _banned(self, window: Window, state: DecodeState) -> list[tuple[int, int]]:
-        """(index, token) pairs that the window's positions must not choose."""
-        banned = []
-        first = 0
-        for row, outputs in zip(state.rows, window.outputs, strict=True):
-            # A prefix column lifts the minimum length for every row, also where that row's own prefix is free.
-            if outputs[0] < max(row.floor, row.strict_floor):
-                banned += [
-                    (slot, self.eos)
-                    for slot, position in enumerate(outputs, first)
-                    if end_banned(position, row.floor, row.strict_floor, len(row.prefix))
-                ]
-            first += len(outputs)
+        ):
+            first = 0
+            for row, outputs in zip(state.rows, window.outputs, strict=True):
+                for slot, at in enumerate(outputs, first):
+                    token = forced_token(at, row.end, row.prefix, self.pad, self.eos)
+                    if token is not None:
+                        forced.append((slot, token))
+                    # A prefix column lifts the minimum length for every row, also where its own prefix is free.
+                    if end_banned(at, row.floor, row.strict_floor, len(row.prefix)):
+                        banned.append((slot, self.eos))
+                first += len(outputs)
         if self.no_repeat_ngram_size:
             banned = sorted(banned + self._repeated(window, state))
-        return banned
+        return forced, banned
 
     def possible(self, draft: Draft, state: DecodeState) -> Draft:
         """The draft up to the first token that would repeat an n-gram: no rule of acceptance takes that one."""
@@ -271,43 +207,6 @@ class Rules:
                     found.append((first + slots[place - start], token))
             first += width
         return found
-
-
-@functools.cache
-def _hidden(token: int, types: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(V,) what hides one of V types in logits that it is added to: -inf for it, 0 for the others."""
-    added = torch.zeros(types, dtype=dtype, device=device)
-    added[token : token + 1].fill_(-torch.inf)
-    return added
-
-
-def repeats(
-    output: Sequence[int], first: int, size: int, start: int | None = None
-) -> list[tuple[int, int]]:
-    """Tokens that would complete an n-gram which occurred before.
-
-    Args:
-        output: output tokens without the start symbol.
-        first: output index from which on to look.
-        size: the n of the n-grams.
-        start: the start symbol, at which an n-gram may begin: a word where the caller names another than ``</s>``.
-
-    Returns:
-        (output index i, token) for every token that must not follow at i after ``output[:i]``, where
-        first <= i <= len(output).
-    """
-    seen: dict[tuple[int, ...], set[int]] = {}
-    if start is not None and 1 < size <= len(output) + 1:
-        seen[(start, *output[: size - 2])] = {output[size - 2]}
-    found = []
-    for index in range(size - 1, len(output) + 1):
-        context = tuple(output[index - size + 1 : index])
-        followers = seen.setdefault(context, set())
-        if index >= first:
-            found += [(index, token) for token in followers]
-        if index < len(output):
-            followers.add(output[index])
-    return found
 
 
 def repeats_on_device(written: Tensor, outputs: Tensor, size: int, pad: int) -> Tensor:

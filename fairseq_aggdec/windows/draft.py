@@ -244,17 +244,6 @@ class Verdict:
     own: bool = True
     sizes: Sequence[int] | None = None
 
-    def places(self) -> list[int]:
-        """The positions that the emitted tokens come from, row after row."""
-        if self.paths is not None:
-            return [place for path in self.paths for place in path]
-        flat: list[int] = []
-        first = 0
-        for tokens, width in zip(self.emitted, self.window.widths, strict=True):
-            flat += range(first, first + len(tokens))
-            first += width
-        return flat
-
     def nodes(self) -> list[list[int]]:
         """What stands of each row's draft: its last committed token, 0, and the drafted ones, counted from 1."""
         if self.paths is None:

@@ -208,8 +208,8 @@ def test_rules_of_an_heir(copier: Any, method: str, runs: list[int]) -> None:
 
 def test_scores_of_an_heir(copier: Any) -> None:
     class Zero(Rules):
-        def scores(self, logits: Any, tokens: Any, places: Any = None) -> Any:
-            return super().scores(logits, tokens, places).zero_()
+        def scores(self, logits: Any, tokens: Any) -> Any:
+            return super().scores(logits, tokens).zero_()
 
     task, generator = built("greedy", copier)
     generator.rules = Zero(generator.pad, generator.unk, generator.eos)

@@ -24,7 +24,6 @@ from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.kernels.library import VARIABLE, NormStruct, Product, kernels
 from fairseq_aggdec.search.acceptance import TopBeta, exact
 from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.rules import Rules
 from tests.equality.test_cached_decoder import walk
 from tests.fuzz import budget
 from tests.fuzz.cases import transformer_shape
@@ -163,20 +162,6 @@ def check_largest(chance: random.Random, code: Any) -> None:
     rows, types = chance.choice((0, 1, 30)), size(chance)
     x, _ = with_broken_rows(chance, numbers(chance, rows, types))
     assert torch.equal(first_largest(x), x.max(-1).indices)
-
-
-def check_log_probabilities(chance: random.Random, code: Any) -> None:
-    rows, types = chance.choice((0, 1, 30)), size(chance)
-    x, tokens = numbers(chance, rows, types), torch.randint(types, (rows,))
-    expected = x.double().log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
-    found = Rules(PAD, UNK, EOS).scores(x, tokens)
-    most = x.double().abs().amax(1)
-    assert_within(found, expected, 1e-5 + 4 * ULP * (most + expected.abs()))
-    x, broken = with_broken_rows(chance, x)
-    again = Rules(PAD, UNK, EOS).scores(x, tokens)
-    assert torch.equal(again[~broken], found[~broken])
-    lost = x.isnan().any(1) | (x == torch.inf).any(1)
-    assert again[lost].isnan().all()
 
 
 def check_best_tokens(chance: random.Random, code: Any) -> None:

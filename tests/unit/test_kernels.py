@@ -23,7 +23,6 @@ from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
 from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.rules import Rules
 from tests.support import ACTIVATED, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,21 +153,6 @@ def test_the_first_of_the_largest(instructions: str) -> None:
         x[8:20][torch.rand(12, size) < 0.1] = torch.nan
         x[20:30][torch.rand(10, size) < 0.1] = torch.inf
         assert torch.equal(first_largest(x), x.max(-1).indices)
-
-
-def test_log_probabilities(instructions: str) -> None:
-    for size in (3, 16, 37, 320):
-        logits = torch.randn(9, size) * 8
-        logits[1, 1:] = -torch.inf
-        tokens = torch.randint(size, (9,))
-        tokens[1] = 0
-        expected = logits.log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
-        found = Rules(1, 3, 2).scores(logits, tokens)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        places = torch.tensor([8, 0, 3])
-        assert torch.equal(Rules(1, 3, 2).scores(logits, tokens[places], places), found[places])
-        logits[2, -1] = torch.nan
-        assert Rules(1, 3, 2).scores(logits, tokens).isnan().tolist() == [i == 2 for i in range(9)]
 
 
 @pytest.mark.parametrize("size", [5, 16, 37, 320, 1000])

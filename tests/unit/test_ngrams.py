@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
-from fairseq_aggdec.search.rules import Rules, repeats
+from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft
 from tests.support import lines_run
+from tests.unit.test_rules import repeats
 
 START = 2
 TOKENS = st.lists(st.integers(2, 4), max_size=6)

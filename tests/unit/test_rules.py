@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.search.rules import Rules, repeats, repeats_on_device
+from fairseq_aggdec.search.rules import Rules, repeats_on_device
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft
 
@@ -27,8 +27,8 @@ def choose(
 ) -> list[int]:
     state = DecodeState(rows, EOS, torch.device("cpu"))
     before = logits.clone()
-    with rules.applied(logits, state.window(Draft(drafts)), state) as ruled:
-        choices = ruled.argmax(-1).tolist()
+    ruled = rules.applied(logits, state.window(Draft(drafts)), state)
+    choices: list[int] = ruled.argmax(-1).tolist()
     assert torch.equal(logits, before)
     return choices
 
@@ -39,6 +39,35 @@ def favouring(*tokens: int) -> torch.Tensor:
     for rank, token in enumerate(tokens):
         logits[0, token] = 10.0 - rank
     return logits
+
+
+def repeats(
+    output: Sequence[int], first: int, size: int, start: int | None = None
+) -> list[tuple[int, int]]:
+    """Tokens that would complete an n-gram which occurred before: a plain reading of the option.
+
+    Args:
+        output: output tokens without the start symbol.
+        first: output index from which on to look.
+        size: the n of the n-grams.
+        start: the start symbol, at which an n-gram may begin: a word where the caller names another than ``</s>``.
+
+    Returns:
+        (output index i, token) for every token that must not follow at i after ``output[:i]``, where
+        first <= i <= len(output).
+    """
+    seen: dict[tuple[int, ...], set[int]] = {}
+    if start is not None and 1 < size <= len(output) + 1:
+        seen[(start, *output[: size - 2])] = {output[size - 2]}
+    found = []
+    for index in range(size - 1, len(output) + 1):
+        context = tuple(output[index - size + 1 : index])
+        followers = seen.setdefault(context, set())
+        if index >= first:
+            found += [(index, token) for token in followers]
+        if index < len(output):
+            followers.add(output[index])
+    return found
 
 
 def test_padding_is_never_chosen() -> None:

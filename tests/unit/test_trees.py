@@ -28,10 +28,8 @@ from fairseq_aggdec.drafters.trees import (
     grow,
 )
 from fairseq_aggdec.search.acceptance import exact
-from fairseq_aggdec.search.judge import host
-from fairseq_aggdec.search.judge.host import own_path
-from fairseq_aggdec.search.judge.tensors import best_path
-from fairseq_aggdec.search.judge.verdict import Question
+from fairseq_aggdec.search.judge import Question
+from fairseq_aggdec.search.judge.tensors import best_path, judge
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import TreeDraft, Verdict
@@ -112,22 +110,10 @@ def test_nodes_that_stand_include_a_drafted_end(branches: bool) -> None:
     state = DecodeState(rows, EOS, torch.device("cpu"))
     choices = torch.tensor([8 if branches else 7, 8, EOS, 6, 9, 7, 6])
     logits = torch.nn.functional.one_hot(choices, 12).float()
-    found = host.judge(logits, Question(draft, state.window(draft), state), Rules(0, 1, EOS), exact)
+    found = judge(logits, Question(draft, state.window(draft), state), Rules(0, 1, EOS), exact)
     assert found.emitted == [[8, EOS] if branches else [7, 8, EOS], [9, 7]]
     assert found.nodes() == [[0, 2, 3] if branches else [0, 1, 2, 3], [0, 1]]
     assert [len(nodes) - 1 for nodes in found.nodes()] == found.accepted
-
-
-@given(st.data())
-def test_the_own_path_is_the_best_of_those_that_the_verifier_chooses(data: st.DataObject) -> None:
-    count = data.draw(st.integers(0, 12))
-    parents = [data.draw(st.integers(0, node)) for node in range(count)]
-    # No token twice behind the same one.
-    tokens = [9, *(parents[:node].count(parent) for node, parent in enumerate(parents))]
-    choices = data.draw(st.lists(st.integers(0, 4), min_size=count + 1, max_size=count + 1))
-    above = zip(tokens[1:], parents, strict=True)
-    stands = [False, *(choices[parent] == token for token, parent in above)]
-    assert own_path(parents, tokens, choices) == best_path(parents, stands, tokens, choices)
 
 
 @pytest.mark.parametrize("fixed_cost", [0.2, 2.0, 20.0, math.inf])

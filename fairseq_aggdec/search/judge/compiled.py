@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.library import WORD, JudgementStruct, kernels, reads
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
-from fairseq_aggdec.search.judge.verdict import Question
+from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
 from fairseq_aggdec.windows.tree_window import DraftedTree

@@ -7,68 +7,51 @@ from torch import Tensor
 
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next
-from fairseq_aggdec.search.judge.verdict import Question, along_paths, scored
+from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
+from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
 def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> Verdict:
-    """Finds each row's bifurcation, what the row emits, and the log-probabilities of that.
+    """Finds the accepted path of each row, what the row emits, and the log-probabilities of that.
 
     The only transfer to the host in an iteration is here.
 
     Args:
-        logits: (N, V) of the verifier; unchanged afterwards.
+        logits: (N, V) of the verifier.
         asked: the draft and its window.
         rules: generation options.
         accept: which drafted tokens are accepted.
     """
-    window = asked.window
-    with rules.applied(logits, window, asked.state) as ruled:
-        choices = first_largest(ruled)
-        if window.width == 1:  # nothing was drafted
-            emitted = [[token] for token in choices.tolist()]
-            verdict = Verdict(window, asked.draft.lengths, [0] * window.rows, emitted)
-        elif isinstance(window, DraftedTree):
-            accepted = accept(ruled, choices, drafted_next(window), window)
-            verdict = _of_trees(accepted, choices, asked, window, rules.eos)
-        else:
-            drafted = drafted_next(window)
-            accepted = accept(ruled, choices, drafted)
-            # Accepted tokens are the draft's: relaxed acceptance takes others than the verifier's own choice.
-            choices = torch.where(accepted, drafted, choices)
-            verdict = _of_chains(accepted, choices, asked, rules.eos)
-    return scored(verdict, choices, logits, rules)
-
-
-def _of_chains(accepted: Tensor, tokens: Tensor, asked: Question, eos: int) -> Verdict:
-    """The verdict on drafts that do not branch, from what each position accepts (N,) and emits (N,)."""
-    window, counts, emitted, first = asked.window, [], [], 0
-    flags, host_tokens = torch.stack([accepted.to(tokens.dtype), tokens]).tolist()
-    for width in window.widths:
-        # A row's last position drafts nothing and is never accepted: the bifurcation exists ([PAD] in Algorithm 1).
-        bifurcation = flags.index(0, first, first + width)
-        gained = host_tokens[first : bifurcation + 1]
-        if eos in gained:
-            del gained[gained.index(eos) + 1 :]
-        counts.append(min(bifurcation - first, len(gained)))
+    draft, window = asked.draft, asked.window
+    tree = window if isinstance(window, DraftedTree) else None
+    ruled = rules.applied(logits, window, asked.state)
+    own = first_largest(ruled)
+    accepted = accept(ruled, own, drafted_next(window), tree)
+    flags, choices, tokens = torch.stack([accepted.to(own.dtype), own, window.tokens]).tolist()
+    if (
+        tree is None
+    ):  # said of the position before each token; of a tree it is said of the token itself
+        flags = [0, *flags[:-1]]
+    counts, emitted, paths, first = [], [], [], 0
+    for parents, width in zip(draft.ways(), window.widths, strict=True):
+        row = slice(first, first + width)
+        path = best_path(parents, flags[row], tokens[row], choices[row])
+        # Relaxed acceptance takes other tokens than the verifier's own choice.
+        gained = [tokens[first + node] for node in path[1:]] + [choices[first + path[-1]]]
+        if rules.eos in gained:
+            del gained[gained.index(rules.eos) + 1 :]
+        counts.append(min(len(path) - 1, len(gained)))
         emitted.append(gained)
+        paths.append([first + node for node in path[: len(gained)]])
         first += width
-    return Verdict(window, asked.draft.lengths, counts, emitted)
-
-
-def _of_trees(
-    accepted: Tensor, choices: Tensor, asked: Question, window: DraftedTree, eos: int
-) -> Verdict:
-    """The verdict on drafts that branch, from what is accepted (N,) and the verifier's choices (N,)."""
-    flags, chosen = torch.stack([accepted.to(choices.dtype), choices]).tolist()
-    tokens = window.host_tokens()
-
-    def path(parents: Sequence[int], own: slice) -> list[int]:
-        return best_path(parents, flags[own], tokens[own], chosen[own])
-
-    return along_paths(path, tokens, chosen, asked, eos)
+    places = [place for path in paths for place in path]
+    gained = [token for row in emitted for token in row]
+    at, chosen = to_device([places, gained], logits.device).unbind(0)
+    scores = rules.scores(logits[at], chosen)
+    return Verdict(window, draft.lengths, counts, emitted, paths if tree else None, scores)
 
 
 def best_path(
