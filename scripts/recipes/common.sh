@@ -107,19 +107,18 @@ stage() {
     resume "$@"
 }
 
-# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none), PRECISION_FLAGS (--fp16; on a CPU that
-# multiplies bfloat16 --amp) and BF16 (1; 0 on a CPU that does not multiply it) unless they are set.
+# devices: sets GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is none), PRECISION_FLAGS (--fp16; --amp on a CPU
+# with AMX, as PyTorch compiles every new shape of a bfloat16 product, which costs other CPUs more than it saves) and BF16 (1; 0
+# on a CPU that does not multiply bfloat16) unless they are set.
 devices() {
     [ -n "${GPUS:-}" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())')
     if [ "$GPUS" -gt 0 ]; then
         DEVICE_FLAGS=${DEVICE_FLAGS:-} PRECISION_FLAGS=${PRECISION_FLAGS---fp16}
     else
         DEVICE_FLAGS=${DEVICE_FLAGS---cpu}
-        if [ ! -r /proc/cpuinfo ] || grep -qwE 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo; then
-            PRECISION_FLAGS=${PRECISION_FLAGS---amp}
-        else
-            PRECISION_FLAGS=${PRECISION_FLAGS-} BF16=${BF16:-0}
-        fi
+        if grep -qw amx_bf16 /proc/cpuinfo 2>/dev/null; then PRECISION_FLAGS=${PRECISION_FLAGS---amp}; fi
+        if [ -r /proc/cpuinfo ] && ! grep -qwE 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo; then BF16=${BF16:-0}; fi
+        PRECISION_FLAGS=${PRECISION_FLAGS-}
     fi
     BF16=${BF16:-1}
 }

@@ -6,7 +6,7 @@
 # with beam 5; greedy: what it writes greedily, which is quick), MODEL_FLAGS (3+3 layers, width 256), FLAGS (more for
 # fairseq-train), DISTILL_FLAGS (more for distill.sh), TABLE_FLAGS (more for the script that makes the table), BF16 (1: greedy
 # distillation in bfloat16, and tables of compare.py hold every system in it too; 0: not; by default as the processor can),
-# SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with bfloat16 --amp: half precision in
+# SEED (1), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with AMX --amp: half precision in
 # training), PYTHON (.venv/bin/python).
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -7,7 +7,7 @@
 #             shares downloads); DIRECTION (SET's; the other one is translated from the same data), and what
 #             wmt_data.sh takes
 #   training  SEED (1), WORKERS (2), GPUS (those PyTorch finds: tokens per update are the paper's on any number), DEVICE_FLAGS
-#             (--cpu where there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS
+#             (--cpu where there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with AMX --amp), MODEL_FLAGS and TRAIN_FLAGS
 #             (more for every training), MAX_UPDATE (fewer than the paper's)
 #   decoding  BATCH_SIZE (1: online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher)
 

@@ -20,7 +20,7 @@
 #             (bart_base, bart_large); TEACHER (a file, as bart.large.cnn's: a teacher that is fine-tuned already),
 #             DRAFTER_ARCH (nar_drafter_bart_base), BLOCK_SIZE (25), HIGH_QUALITY and HIGH_EFFICIENCY (beta,tau: 3,1.0 and 5,3.0)
 #   training  SEED (1), GPUS (those PyTorch finds: tokens per update are the same on any number), DEVICE_FLAGS (--cpu where
-#             there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS (more for
+#             there is no GPU), PRECISION_FLAGS (--fp16; on a CPU with AMX --amp), MODEL_FLAGS and TRAIN_FLAGS (more for
 #             every training), MAX_UPDATE (fewer)
 #   decoding  SYSTEMS (rows of the table, speed-ups are over the first: beam5 teacher baseline beam1 greedy nar gad gad-quality
 #             gad-efficiency; baseline is BART-base without distillation), BATCH_SIZE (1: online), DECODE_FLAGS (more for

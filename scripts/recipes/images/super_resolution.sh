@@ -13,7 +13,7 @@
 # MODEL_FLAGS, NOISE (as --input-noise; 24), MAX_UPDATE (2700), WARMUP (300), BATCH (8), SETTINGS (regular fine-tuned; empty:
 # no heads), BLOCK_SIZES (2 4 8), HEAD_UPDATE (500 updates of the heads), HEAD_LAYOUT (per-head), HEAD_FLAGS (of the
 # regular heads; --identity-first-head: head 1 is the base itself), HEAD_LOSS (mean), EPSILON (2), SEED (1), DEVICE_FLAGS
-# (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with bfloat16 --amp: products in half precision while
+# (--cpu where there is no GPU), PRECISION_FLAGS (--fp16, on a CPU with AMX --amp: products in half precision while
 # training), IMAGES (how many of the test set are decoded; 200), SYSTEMS (more systems for the sheet, as its --system
 # options; none).
 set -euo pipefail

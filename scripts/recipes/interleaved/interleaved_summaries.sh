@@ -10,7 +10,7 @@
 # UPDATE_FREQ is by default as many batches on all GPUs as hold so many tokens of summaries, counted in the training set.
 # Killed at any moment, the same command goes on.
 # Environment: WORK (work/summaries), SEED (1), WORKERS (1), GPUS (those PyTorch finds), DEVICE_FLAGS (--cpu where there is
-# no GPU), PRECISION_FLAGS (--fp16; on a CPU with bfloat16 --amp), MODEL_FLAGS and TRAIN_FLAGS (more for every
+# no GPU), PRECISION_FLAGS (--fp16; on a CPU with AMX --amp), MODEL_FLAGS and TRAIN_FLAGS (more for every
 # training), BATCH_SIZE (1: online), DECODE_FLAGS (more for all systems), DISTILL_FLAGS (more for the teacher), and what
 # interleaved_common.sh lists.
 set -euo pipefail

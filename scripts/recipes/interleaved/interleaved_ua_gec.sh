@@ -7,7 +7,7 @@
 # at any moment, the same command goes on.
 # Environment: WORK (work/ua_gec), GEOMETRIES (2x1; as in interleaved_multi30k.sh), PRETRAIN_UPDATES (1000), MAX_UPDATE (300),
 # BEAMS (4 1), TABLE_FLAGS (more for aggdec bench), DEVICE_FLAGS (--cpu where there is no GPU), PRECISION_FLAGS (--fp16,
-# on a CPU with bfloat16 --amp: half precision in training), BF16 (1: the table holds every system in bfloat16 too; 0),
+# on a CPU with AMX --amp: half precision in training), BF16 (1: the table holds every system in bfloat16 too; 0),
 # SEED (1), OUTPUT (docs/results/interleaved-ua_gec).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
