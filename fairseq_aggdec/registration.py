@@ -5,13 +5,11 @@ interface, and a user's own import of fairseq beside ``fairseq_aggdec``.
 """
 
 from fairseq_aggdec import compat, hub, stored_options
-from fairseq_aggdec.engine import linear
 
 compat.check_fairseq()
 compat.register_safe_globals()
 stored_options.guard_evaluation()
 hub.watch_hub()
-linear.keep_fewer_products()
 
 from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402
 from fairseq_aggdec.images import blockwise, super_resolution, transformer  # noqa: E402

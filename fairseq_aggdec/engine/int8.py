@@ -5,7 +5,6 @@ order, and everything else is done number by number. The compiled kernels do it;
 bits in PyTorch's operators.
 """
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -39,40 +38,22 @@ def row_levels(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return levels, span * (1 / 255), zero
 
 
-@functools.cache
-def _multiplies_integers() -> bool:
-    """Whether this torch multiplies matrices of int8 on CPU."""
-    ones = torch.ones(3, 8, dtype=torch.int8)
-    try:
-        return bool((torch._int_mm(ones, ones.t()) == 8).all())
-    except (AttributeError, RuntimeError):
-        return False
-
-
 class PlainProduct:
     """``activation(x W^T + b)`` in 8 bits in PyTorch's operators: x (N, K) fp32 on CPU -> (N, O)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool):
         levels, self.scales = in_levels(weight)
-        self.sums = levels.sum(1, dtype=torch.int32)
-        self.levels = levels.t()
+        self.levels, self.sums = levels.t().double(), levels.sum(1, dtype=torch.int32)
         self.bias, self.relu = bias, relu
 
     def __call__(self, x: Tensor) -> Tensor:
         levels, scales, zeros = row_levels(x.flatten(0, -2))
-        sums = self._integers(levels) - zeros.int() * self.sums
+        # exact below 2**53
+        sums = (levels.double() @ self.levels).int() - zeros.int() * self.sums
         y = (sums.float() * scales * self.scales).view(*x.shape[:-1], -1)
         if self.bias is not None:
             y += self.bias
         return y.relu_() if self.relu else y
-
-    def _integers(self, levels: Tensor) -> Tensor:
-        """Levels (N, K) of 0 to 255 -> their products with the weights', (N, O) int32."""
-        # With one input, _int_mm of PyTorch 2.13 gives wrong numbers where there is AVX-512 VNNI.
-        if levels.size(1) > 1 and _multiplies_integers():
-            signed = (levels - 128).to(torch.int8)
-            return torch._int_mm(signed, self.levels) + 128 * self.sums
-        return (levels.double() @ self.levels.double()).int()  # exact below 2**53
 
 
 class Int8Linear:
@@ -98,9 +79,6 @@ class Int8Linear:
 
     def add_to(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self(y)
-
-    def fill_up(self, x: Tensor) -> Tensor:
-        return x
 
 
 def linear(

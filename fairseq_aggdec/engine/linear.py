@@ -7,7 +7,6 @@ operators are private to torch, so they are probed first and everything falls ba
 
 import functools
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,27 +17,12 @@ import torch.nn.functional as F
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
-from fairseq_aggdec.kernels.huge_pages import use_huge_pages
 from fairseq_aggdec.kernels.library import Product, kernels
 
 logger = logging.getLogger(__name__)
 
-# fp32 products of fewer multiplications than this are faster with the weight as it is, as oneDNN takes some 13
-# microseconds to begin. (One row of a large weight is faster packed: it is read once, in huge pages.)
-SMALL_PRODUCT = 2**19
-# Fewer rows than this are not filled up.
-FEW_ROWS = 4
 # Numbers that PyTorch's loops over elements take at once on a CPU, at most: two vectors of 16.
 VECTORS = 32
-
-
-def keep_fewer_products() -> None:
-    """Has oneDNN keep 256 prepared products instead of 1024, unless the environment says how many.
-
-    Each takes scratch memory, one for every shape; rows are filled up to a round number, so that 256 suffice. oneDNN
-    reads the number before its first product of the process.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 
 
 def fast_kernels() -> bool:
@@ -99,61 +83,42 @@ class FastLinear:
 
     Attributes:
         kernel: the product in the compiled library, None where that does not do it.
+        transposed: (C_in, C_out) the weight as it is, None where another layout is used.
         carried: what the result is added to has the bias already (:func:`carry`).
     """
 
     def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
         weight = joined([module.weight for module in modules])
-        self.outputs = weight.size(0)
-        self.bias = joined_bias(modules)
-        self.relu = relu
+        self.outputs, self.bias, self.relu = weight.size(0), joined_bias(modules), relu
         self.carried = False
         self.packed: Tensor | None = None
         self.kernel: Product | None = None
-        on_cpu = weight.device.type == "cpu"
-        if pack and on_cpu and weight.dtype is torch.float32 and fast_kernels():
+        self.transposed: Tensor | None = None
+        pack = pack and weight.device.type == "cpu"
+        if pack and weight.dtype is torch.float32 and fast_kernels():
             self.kernel = Product(weight, self.bias, relu)
-            return
-        if pack and on_cpu and packing_available(weight.dtype):
-            self.packed = in_huge_pages(torch.ops.mkldnn._reorder_linear_weight(weight))
-            small = SMALL_PRODUCT if weight.dtype is torch.float32 else 1
-            self.fewest = -(-small // weight.numel())  # rows
-            self.post = "relu" if relu else "none"
-            # The overload itself: looking it up costs as much as a small product.
-            self.packed_product = torch.ops.mkldnn._linear_pointwise.default
-        # (C_in, C_out) and (C_out,) of each product of few rows, without a copy of a weight that is not used.
-        self.parts = [(weight.t(), self.bias)]
-        if self.packed is not None and self.fewest == 1:
-            self.parts = [
-                (joined([module.weight]).t(), joined_bias([module])) for module in modules
-            ]
+        elif pack and packing_available(weight.dtype):
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        else:
+            self.transposed = weight.t()
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.kernel is not None:
             return self.kernel(x)
-        if self.packed is not None and x.size(-2) >= self.fewest:
-            rows = x.size(-2)
-            x = self.fill_up(x)
-            y = self.packed_product(x, self.packed, self.bias, self.post, [], "")
-            return y if x.size(-2) == rows else y[..., :rows, :]
-        if len(self.parts) == 1:
-            return _product(x, *self.parts[0], self.relu)
-        return torch.cat([_product(x, *part, self.relu) for part in self.parts], -1)
+        if self.transposed is None:
+            after = "relu" if self.relu else "none"
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(
+                x, self.packed, self.bias, after, [], ""
+            )
+            return found
+        return _product(x, self.transposed, self.bias, self.relu)
 
     def add_to(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of y (N or more, C_in), the first N results added to x (N, C_out), which they may be written to."""
+        """The results of y (N, C_in) added to x (N, C_out), which they may be written to."""
         if not self.carried:
-            return x + self(y)[..., : x.size(-2), :]
-        ((transposed, _),) = self.parts
-        return x.addmm_(y, transposed)
-
-    def fill_up(self, x: Tensor) -> Tensor:
-        """(..., N, C_in) with rows of zeros behind, as many as make a number of rows that is multiplied fast."""
-        missing = 0 if self.packed is None else _missing_rows(x)
-        if not missing:
-            return x
-        # One copy; F.pad writes everything twice.
-        return torch.cat([x, x.new_zeros(*x.shape[:-2], missing, x.size(-1))], -2)
+            return x + self(y)
+        assert self.transposed is not None
+        return x.addmm_(y, self.transposed)
 
 
 def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
@@ -164,28 +129,6 @@ def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
     if bias is not None:
         part.bias = nn.Parameter(bias[rows], requires_grad=False)
     return part
-
-
-def _missing_rows(x: Tensor) -> int:
-    """How many rows more (..., C) make a number of rows that oneDNN has prepared before.
-
-    Up to 64 one of fifteen. With more, preparing a product costs less than the rows in fp32; in bf16, whose products
-    are written for the number of rows, it costs more: there one of four between two powers of two.
-    """
-    rows = x.size(-2)
-    if rows < FEW_ROWS or x.numel() > rows * x.size(-1):
-        return 0
-    if rows <= 64:
-        return -rows % (4 if rows < 32 else 8)
-    return -rows % (1 << rows.bit_length() - 3) if x.dtype is torch.bfloat16 else 0
-
-
-def in_huge_pages(packed: Tensor) -> Tensor:
-    """A weight as oneDNN laid it out, in huge pages where the build of torch says where it is."""
-    operators = torch.ops.mkldnn
-    if hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes"):
-        use_huge_pages(operators.data_ptr(packed), operators._nbytes(packed))
-    return packed
 
 
 def _product(x: Tensor, transposed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
@@ -232,13 +175,12 @@ def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tenso
     For GPUs, where each operator is a launch: the product is then added in place, and nothing is left to add. What
     reads on the way where the connection begins, ``reader``, takes the bias off again, in its own.
     """
-    weight, own = reader.parts[0]
-    if bias is None or own is None or product.bias is None:
+    weight, own = reader.transposed, reader.bias
+    if bias is None or own is None or product.bias is None or weight is None:
         return bias
     shift = product.bias.detach()
     # In fp32, also in half precision: rounded once.
-    own = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
-    reader.bias, reader.parts = own, [(weight, own)]
+    reader.bias = (own.detach().float() - shift.float() @ weight.float()).to(own.dtype)
     product.carried = True
     return bias.detach() + shift
 
@@ -300,8 +242,7 @@ class FastFeedForward:
         self.pre_norm = bool(layer.normalize_before)
 
     def __call__(self, x: Tensor) -> Tensor:
-        # Once for both products: the wide result between them is not copied.
-        hidden = self.expand(self.expand.fill_up(self.norm(x) if self.pre_norm else x))
+        hidden = self.expand(self.norm(x) if self.pre_norm else x)
         if self.activation is not None:
             hidden = _alike(self.activation, hidden)
         x = self.contract.add_to(x, hidden)

@@ -83,13 +83,6 @@ def test_a_row_does_not_depend_on_those_beside_it() -> None:
     assert torch.equal(fast(x.view(4, 10, 96)), together.view(4, 10, 200))
 
 
-def test_integers_without_a_product_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
-    product, x = PlainProduct(torch.randn(30, 1000), None, False), torch.randn(4, 1000)
-    expected = product(x)
-    monkeypatch.setattr("fairseq_aggdec.engine.int8._multiplies_integers", lambda: False)
-    assert torch.equal(product(x), expected)
-
-
 def test_levels() -> None:
     x = torch.tensor([[0.0, 1.0, 2.0], [-1.0, 0.0, 1.55], [-3.0, -1.5, -3.0], [0.0, 0.0, 0.0]])
     levels, scales, zeros = row_levels(x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize(
-    "shape", [(24, 40), (512, 1100)]
-)  # below and above what counts as a small weight
+@pytest.mark.parametrize("shape", [(24, 40), (512, 1100)])
 def test_linear(pack: bool, bias: bool, relu: bool, shape: tuple[int, int]) -> None:
     module = nn.Linear(*shape, bias=bias)
     fast = FastLinear([module], relu=relu, pack=pack)
@@ -184,13 +181,3 @@ def test_what_speaks_against_bfloat16(
     monkeypatch.setattr(linear, "kernels", lambda: library)
     found = linear.against_bfloat16()
     assert found is reason is None or (found and reason and reason in found)
-
-
-def test_a_users_number_of_prepared_products_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-    for given, kept in ((None, "256"), ("7", "7")):
-        monkeypatch.delenv(name, raising=False)
-        if given:
-            monkeypatch.setenv(name, given)
-        linear.keep_fewer_products()
-        assert os.environ[name] == kept
