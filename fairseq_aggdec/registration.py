@@ -12,7 +12,7 @@ stored_options.guard_evaluation()
 hub.watch_hub()
 
 from fairseq_aggdec.criterions import blockwise_loss, glancing_loss  # noqa: E402
-from fairseq_aggdec.images import blockwise, super_resolution, transformer  # noqa: E402
+from fairseq_aggdec.images import super_resolution, transformer  # noqa: E402
 from fairseq_aggdec.models import (  # noqa: E402
     blockwise_transformer,
     interleaved_transformer,
@@ -26,7 +26,6 @@ from fairseq_aggdec.tasks import translation_aggdec  # noqa: E402
 take_over_tasks()
 
 __all__ = [
-    "blockwise",
     "blockwise_loss",
     "blockwise_transformer",
     "glancing_loss",

@@ -1,4 +1,5 @@
-"""``--arch image_transformer``: a Transformer whose decoder attends to a band of the last positions.
+"""``--arch image_transformer`` and, with block heads, ``blockwise_image_transformer``: a Transformer whose decoder
+attends to a band of the last positions.
 
 Stern et al. (section 7.2) decode images with an Image Transformer (Parmar et al. 2018) with 1-D local attention. There
 the sequence is cut into blocks, and a position attends to its own block and the one before. Here the band slides: every
@@ -24,6 +25,12 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from fairseq_aggdec.images.data import INTENSITIES, ImageFormat, intensity_offset
+from fairseq_aggdec.models.blockwise_transformer import (
+    BlockwiseTransformerModel,
+    HeadedDecoder,
+    add_head_args,
+)
+from fairseq_aggdec.models.options import fill_in, set_defaults, set_sizes
 
 State = Dict[str, Optional[Tensor]]
 
@@ -89,25 +96,36 @@ class ImageTransformerDecoder(TransformerDecoderBase):
         return band[:length, :length]
 
 
-@register_model("image_transformer")
-class ImageTransformerModel(TransformerModel):
-    """An encoder-decoder Transformer with 1-D local attention in the decoder."""
+class ImageModel:
+    """What a model of images adds to a Transformer: mixed in before its class."""
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
-        TransformerModel.add_args(parser)
-        add_span_arg(parser)
+        super().add_args(parser)  # type: ignore[misc]
+        parser.add_argument(
+            "--attention-span",
+            type=int,
+            metavar="N",
+            help="positions before itself that a position of the decoder attends to (default: 64, of the paper's size "
+            "255)",
+        )
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "ImageTransformerModel":
+    def build_model(cls, args: Namespace, task: Any) -> Any:
         image_architecture(args)
         check_local_attention(args)
-        model: ImageTransformerModel = super().build_model(args, task)
+        fresh = not getattr(args, "base_checkpoint", None)
+        model = super().build_model(args, task)  # type: ignore[misc]
         form = getattr(task, "form", None)
-        if isinstance(form, ImageFormat):
+        if fresh and isinstance(form, ImageFormat):
             place_positions(model, form)
             order_intensities(model)
         return model
+
+
+@register_model("image_transformer")
+class ImageTransformerModel(ImageModel, TransformerModel):
+    """An encoder-decoder Transformer with 1-D local attention in the decoder."""
 
     @classmethod
     def build_decoder(
@@ -116,6 +134,18 @@ class ImageTransformerModel(TransformerModel):
         return ImageTransformerDecoder(
             args, tgt_dict, embed_tokens, no_encoder_attn=args.no_cross_attention
         )
+
+
+class BlockwiseImageDecoder(HeadedDecoder, ImageTransformerDecoder):
+    """A decoder with local attention and block heads."""
+
+
+@register_model("blockwise_image_transformer")
+class BlockwiseImageTransformerModel(ImageModel, BlockwiseTransformerModel):
+    """An image Transformer with block heads (Stern et al., section 7.2), from scratch or on a trained
+    ``image_transformer``."""
+
+    decoder_class = BlockwiseImageDecoder
 
 
 def place_positions(model: TransformerModel, form: ImageFormat) -> None:
@@ -174,16 +204,6 @@ def waves(places: Tensor, finest: int, dim: int) -> Tensor:
     return F.pad(found, (0, dim - found.size(1)))
 
 
-def add_span_arg(parser: ArgumentParser) -> None:
-    """The option of local attention, for any architecture that has it."""
-    parser.add_argument(
-        "--attention-span",
-        type=int,
-        metavar="N",
-        help="positions before itself that a position of the decoder attends to (default: 64, of the paper's size 255)",
-    )
-
-
 def check_local_attention(args: Namespace) -> None:
     """Raises ``ValueError`` with one sentence for options that local attention cannot honour."""
     if args.attention_span < 1:
@@ -199,43 +219,29 @@ def check_local_attention(args: Namespace) -> None:
 @register_model_architecture("image_transformer", "image_transformer")
 def image_architecture(args: Namespace) -> None:
     """Small: 4x4 to 16x16 grey images on two CPU cores. A position sees the last four rows of such an image."""
-    _set_defaults(args, attention_span=64, width=128, hidden=512, heads=4, layers=(2, 4))
-    args.encoder_normalize_before = getattr(args, "encoder_normalize_before", True)
-    args.decoder_normalize_before = getattr(args, "decoder_normalize_before", True)
-    _finish(args)
+    _architecture(args, 64, (2, 4), 128, 512, 4, normalize_before=True)
+
+
+@register_model_architecture("blockwise_image_transformer", "blockwise_image_transformer")
+def blockwise_image_architecture(args: Namespace) -> None:
+    """Small, as ``image_transformer``."""
+    fill_in(args, add_head_args)
+    image_architecture(args)
 
 
 @register_model_architecture("image_transformer", "image_transformer_b3")
 def image_architecture_b3(args: Namespace) -> None:
     """The paper's size (Tensor2Tensor's ``img2img_transformer_b3``): its blocks of 128 see up to 255 positions back."""
-    _set_defaults(args, attention_span=255, width=512, hidden=2048, heads=8, layers=(4, 8))
-    _finish(args)
+    _architecture(args, 255, (4, 8), 512, 2048, 8)
 
 
-def _set_defaults(
-    args: Namespace,
-    attention_span: int,
-    width: int,
-    hidden: int,
-    heads: int,
-    layers: tuple[int, int],
+def _architecture(
+    args: Namespace, span: int, layers: tuple[int, int], *sizes: int, normalize_before: bool = False
 ) -> None:
-    if getattr(args, "attention_span", None) is None:
-        args.attention_span = attention_span
-    for side, count in zip(("encoder", "decoder"), layers, strict=True):
-        for name, value in (
-            ("layers", count),
-            ("embed_dim", width),
-            ("ffn_embed_dim", hidden),
-            ("attention_heads", heads),
-        ):
-            option = f"{side}_{name}"
-            setattr(args, option, getattr(args, option, value))
-
-
-def _finish(args: Namespace) -> None:
-    """What holds at every size: positions mean places of an image, and both sides speak of intensities."""
-    args.encoder_learned_pos = getattr(args, "encoder_learned_pos", True)
-    args.decoder_learned_pos = getattr(args, "decoder_learned_pos", True)
-    args.share_all_embeddings = getattr(args, "share_all_embeddings", True)
+    """Positions mean places of an image, and both sides speak of intensities; ``sizes`` as of :func:`set_sizes`."""
+    set_defaults(args, attention_span=span, share_all_embeddings=True)
+    set_sizes(args, layers, *sizes)
+    for side in ("encoder", "decoder"):
+        own = {"normalize_before": normalize_before, "learned_pos": True}
+        set_defaults(args, **{f"{side}_{name}": value for name, value in own.items()})
     base_architecture(args)

@@ -3,7 +3,8 @@
 import argparse
 import logging
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer.transformer_config import (
@@ -12,7 +13,7 @@ from fairseq.models.transformer.transformer_config import (
     QuantNoiseConfig,
 )
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 
@@ -60,44 +61,67 @@ def saved_options(state: dict[str, Any], path: str) -> dict[str, Any]:
     return options
 
 
-def take_architecture(args: argparse.Namespace, path: str) -> dict[str, Any]:
-    """Gives ``args`` the architecture of the checkpoint and returns the checkpoint's parameters by name."""
+class Base(NamedTuple):
+    """A trained Transformer that a model begins as; its parameters by name."""
+
+    path: str
+    parameters: dict[str, Any]
+
+    def load(self, model: nn.Module, new: str | tuple[str, ...] = ()) -> None:
+        """Gives the parameters to a model that may have modules which the base lacks, with names that begin as ``new``.
+
+        Raises:
+            CheckpointError: the checkpoint is of another kind of model or of other dictionaries.
+        """
+        own, kept = (
+            {name: value for name, value in state.items() if not name.startswith(new)}
+            for state in (model.state_dict(), self.parameters)
+        )
+        message = "does not fit this model and its dictionaries"
+        check_fit(own, kept, f"--base-checkpoint {self.path} {message}")
+        model.load_state_dict(kept, strict=False)
+
+
+def take_base(args: argparse.Namespace) -> Base | None:
+    """Gives ``args`` the architecture of ``--base-checkpoint``, if there is one, and takes the option away: the weights
+    are in the model's own checkpoints from now on."""
+    path, args.base_checkpoint = getattr(args, "base_checkpoint", None), None
+    if not path:
+        return None
     state = load_checkpoint(path)
     saved = saved_options(state, path)
     for name in architecture_options() & set(saved):
         setattr(args, name, saved[name])
     logger.info("the architecture is that of --base-checkpoint %s", path)
-    parameters: dict[str, Any] = state["model"]
-    return parameters
+    return Base(path, state["model"])
 
 
-def take_layers(args: argparse.Namespace, path: str, default: int | None = None) -> dict[str, Any]:
-    """As :func:`take_architecture`, with ``--decoder-layers`` layers in the decoder.
+def take_layers(args: argparse.Namespace, default: int | None = None) -> Base | None:
+    """As :func:`take_base`, with ``--decoder-layers`` layers in the decoder.
 
     Fewer than the checkpoint has: its first ones. More: each in turn once or several times, so that their order stays.
 
     Args:
         args: ``decoder_layers`` is how many, None when the command line says nothing.
-        path: of the checkpoint.
         default: how many then; None takes all.
 
     Raises:
         ValueError: less than one layer is wanted.
     """
-    wanted = getattr(args, "decoder_layers", None) or default
-    if wanted is not None and wanted < 1:
+    wanted = getattr(args, "decoder_layers", None)
+    base = take_base(args)
+    if base is None or (wanted := wanted or default) is None:
+        return base
+    if wanted < 1:
         raise ValueError(f"--decoder-layers {wanted}: a decoder has at least one layer")
-    parameters = take_architecture(args, path)
-    if wanted is None:
-        return parameters
     present, args.decoder_layers = args.decoder_layers, wanted
     source = range(wanted) if wanted <= present else [n * present // wanted for n in range(wanted)]
-    taken = {name: value for name, value in parameters.items() if layer_of(name) is None}
-    for name, value in parameters.items():
+    taken = {name: value for name, value in base.parameters.items() if layer_of(name) is None}
+    for name, value in base.parameters.items():
         for n, layer in enumerate(source):
             if layer_of(name) == layer:
                 taken[name.replace(f".{layer}.", f".{n}.", 1)] = value
-    return taken
+    return Base(base.path, taken)
 
 
 def layer_of(name: str) -> int | None:
@@ -106,30 +130,12 @@ def layer_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def load_base(
-    model: nn.Module, parameters: dict[str, Any], path: str, new: str | tuple[str, ...] = ()
-) -> None:
-    """Loads a base model's parameters into a model that may add modules to it.
-
-    Args:
-        model: receives them.
-        parameters: of the base checkpoint.
-        path: named in errors.
-        new: prefix (or several) of the parameters that the base lacks; they keep their fresh values.
-
-    Raises:
-        CheckpointError: the checkpoint is of another kind of model or of other dictionaries.
-    """
-    kept = {name: value for name, value in parameters.items() if not name.startswith(new)}
-    own = model.state_dict()
-    for name, value in kept.items():
-        if name not in own or own[name].shape != value.shape:
-            shape = tuple(own[name].shape) if name in own else "no such parameter"
-            raise CheckpointError(
-                f"--base-checkpoint {path} does not fit this model and its dictionaries: "
-                f"{name} is {tuple(value.shape)} there and {shape} here."
-            )
-    missing = [name for name in own if name not in kept and not name.startswith(new)]
-    if missing:
-        raise CheckpointError(f"--base-checkpoint {path} lacks {missing[0]}.")
-    model.load_state_dict(kept, strict=False)
+def check_fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], message: str) -> None:
+    """Raises ``CheckpointError``, with the message first, unless both have the same parameters by name and shape."""
+    for name in {**found, **own}:
+        there, here = (
+            tuple(state[name].shape) if name in state else "no such parameter"
+            for state in (found, own)
+        )
+        if there != here:
+            raise CheckpointError(f"{message}: {name} is {there} there and {here} here.")

@@ -15,10 +15,11 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
-from fairseq_aggdec.compat import CheckpointError, load_checkpoint
-from fairseq_aggdec.models.base_checkpoint import load_base, take_architecture
+from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.models.base_checkpoint import check_fit, take_base
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.models.head_layers import HeadLayers
+from fairseq_aggdec.models.options import fill_in
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 
 # What is not the base's
@@ -26,7 +27,7 @@ NEW = ("decoder.heads.", "decoder.head_layers.", "decoder.chain.")
 
 
 class HeadedDecoder(ChainedDecoder):
-    """What a Transformer decoder gains from block heads: mixed in before its class, :meth:`add_heads` once it is made.
+    """What a Transformer decoder gains from block heads: mixed in before its class.
 
     Heads 2 to k may have layers of their own, and a chain, which tells each the token before its own; head 1 is the
     model and hears nothing.
@@ -37,16 +38,27 @@ class HeadedDecoder(ChainedDecoder):
     layers: nn.ModuleList
     output_embed_dim: int
 
-    def add_heads(self, args: Namespace) -> None:
-        """The heads that the options ask for."""
-        self.heads = build_heads(args, self.output_embed_dim)
+    def __init__(self, args: Namespace, *others: Any):
+        super().__init__(args, *others)  # type: ignore[call-arg]
+        width, embedding = self.output_embed_dim, self.embed_tokens.embedding_dim
+        self.heads = BlockHeads(
+            int(args.block_size),
+            width,
+            args.decoder_ffn_embed_dim if args.head_hidden_dim is None else args.head_hidden_dim,
+            layout=args.head_layout,
+            identity_first=args.identity_first_head,
+            dropout=args.dropout,
+        )
         self.head_layers = self.chain = None
         if args.head_layers:
-            check_head_layers(args, self.output_embed_dim)
-            embedding = self.embed_tokens.embedding_dim
+            if width != args.decoder_embed_dim:
+                raise ValueError(
+                    "--head-layers needs a decoder whose output has its own width, "
+                    f"{args.decoder_embed_dim}, not {width}"
+                )
             self.head_layers = HeadLayers(args, args.head_layers, embedding)
         if args.slot_chain:
-            self.chain = SlotChain(self.output_embed_dim, self.embed_tokens.embedding_dim)
+            self.chain = SlotChain(width, embedding)
             nn.init.zeros_(self.chain.write.weight)  # at first the heads say what they say without
             nn.init.zeros_(self.chain.write.bias)
 
@@ -103,6 +115,8 @@ class BlockwiseTransformerModel(TransformerModel):
     With ``--freeze-base`` only the heads train; the base runs without dropout and without gradients.
     """
 
+    decoder_class: type[HeadedDecoder] = BlockwiseDecoder
+
     def __init__(self, args: Namespace, encoder: Any, decoder: Any):
         super().__init__(args, encoder, decoder)
         self.frozen = bool(args.freeze_base)
@@ -114,23 +128,22 @@ class BlockwiseTransformerModel(TransformerModel):
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
         add_head_args(parser)
+        # Becomes true with --base-checkpoint and is saved; checkpoints older than it lack it.
+        parser.set_defaults(has_base=False)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "BlockwiseTransformerModel":
         blockwise_architecture(args)
         check_head_args(args)
-        path, parameters = args.base_checkpoint, None
-        if path:
-            parameters = take_architecture(args, path)
-            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
-            args.base_checkpoint, args.has_base = None, True
+        base = take_base(args)
+        args.has_base = base is not None or getattr(args, "has_base", True)
         if args.adaptive_softmax_cutoff:
             raise ValueError(
                 "--adaptive-softmax-cutoff: block heads need a model with one projection to its whole vocabulary"
             )
         model: BlockwiseTransformerModel = super().build_model(args, task)
-        if parameters is not None:
-            load_base(model, parameters, path, new=NEW)
+        if base is not None:
+            base.load(model, new=NEW)
             model.decoder.begin_head_layers()
         if args.init_heads_from:
             load_heads(model, args.init_heads_from)
@@ -138,10 +151,8 @@ class BlockwiseTransformerModel(TransformerModel):
         return model
 
     @classmethod
-    def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> BlockwiseDecoder:
-        decoder = BlockwiseDecoder(args, tgt_dict, embed_tokens)
-        decoder.add_heads(args)
-        return decoder
+    def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> HeadedDecoder:
+        return cls.decoder_class(args, tgt_dict, embed_tokens)
 
     def base_parameters(self) -> Iterator[nn.Parameter]:
         """Every parameter but those of the heads, their layers and their chain."""
@@ -201,12 +212,14 @@ def add_head_args(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--block-size",
         type=int,
+        default=8,
         metavar="K",
         help="number of heads: tokens predicted at once (default: 8)",
     )
     parser.add_argument(
         "--head-layout",
         choices=[DENSE, PER_HEAD],
+        default=DENSE,
         help="dense: every head reads the hidden units of all, as in the paper (default); per-head: its own only, "
         "smaller and faster",
     )
@@ -219,6 +232,7 @@ def add_head_args(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--head-layers",
         type=int,
+        default=0,
         metavar="N",
         help="decoder layers of heads 2 to K, in which each reads the token that head 1 chose, the heads before it and "
         "the source; they begin as the last layers of --base-checkpoint (default: 0, as in the paper)",
@@ -248,8 +262,6 @@ def add_head_args(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--freeze-base", action="store_true", help="train the heads only, the base stays as it is"
     )
-    # Becomes true with --base-checkpoint and is saved; checkpoints older than it lack it.
-    parser.set_defaults(has_base=False)
 
 
 def check_head_args(args: Namespace) -> None:
@@ -278,57 +290,16 @@ def load_heads(model: nn.Module, path: str) -> None:
     Raises:
         CheckpointError: it has other heads, or none.
     """
-    own = {name: value for name, value in model.state_dict().items() if name.startswith(NEW)}
-    saved = load_checkpoint(path)["model"]
-    found = {name: value for name, value in saved.items() if name.startswith(NEW)}
-    for name in own.keys() | found.keys():
-        shapes = [
-            tuple(heads[name].shape) if name in heads else "no such parameter"
-            for heads in (found, own)
-        ]
-        if shapes[0] != shapes[1]:
-            raise CheckpointError(
-                f"--init-heads-from {path} has other heads: {name} is {shapes[0]} there and {shapes[1]} here."
-            )
-    model.load_state_dict(found, strict=False)
-
-
-def check_head_layers(args: Namespace, dim: int) -> None:
-    """Raises ``ValueError`` where the heads' layers do not fit features of size ``dim``."""
-    if dim != args.decoder_embed_dim:
-        raise ValueError(
-            f"--head-layers needs a decoder whose output has its own width, {args.decoder_embed_dim}, not {dim}"
-        )
-
-
-def build_heads(args: Namespace, dim: int) -> BlockHeads:
-    """The heads that the options ask for, over features of size ``dim``."""
-    return BlockHeads(
-        int(args.block_size),
-        dim,
-        args.decoder_ffn_embed_dim if args.head_hidden_dim is None else args.head_hidden_dim,
-        layout=args.head_layout,
-        identity_first=args.identity_first_head,
-        dropout=args.dropout,
+    own, found = (
+        {name: value for name, value in state.items() if name.startswith(NEW)}
+        for state in (model.state_dict(), load_checkpoint(path)["model"])
     )
-
-
-def set_head_defaults(args: Namespace) -> None:
-    """Fills in the options of :func:`add_head_args` that were not given."""
-    if getattr(args, "block_size", None) is None:
-        args.block_size = 8
-    args.head_layout = getattr(args, "head_layout", None) or DENSE
-    args.head_hidden_dim = getattr(args, "head_hidden_dim", None)
-    args.identity_first_head = getattr(args, "identity_first_head", False)
-    args.head_layers = getattr(args, "head_layers", None) or 0
-    args.slot_chain = getattr(args, "slot_chain", False)
-    args.base_checkpoint = getattr(args, "base_checkpoint", None)
-    args.init_heads_from = getattr(args, "init_heads_from", None)
-    args.freeze_base = getattr(args, "freeze_base", False)
+    check_fit(own, found, f"--init-heads-from {path} has other heads")
+    model.load_state_dict(found, strict=False)
 
 
 @register_model_architecture("blockwise_transformer", "blockwise_transformer")
 def blockwise_architecture(args: Namespace) -> None:
     """Base size unless told otherwise, as the stock ``transformer``."""
-    set_head_defaults(args)
+    fill_in(args, add_head_args)
     base_architecture(args)

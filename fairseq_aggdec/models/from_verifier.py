@@ -19,6 +19,7 @@ from fairseq_aggdec.compat import CheckpointError, load_checkpoint
 from fairseq_aggdec.models.base_checkpoint import (
     TRAINING_OPTIONS,
     architecture_options,
+    check_fit,
     saved_options,
 )
 
@@ -97,17 +98,10 @@ def load_encoder(encoder: nn.Module, parameters: dict[str, Any], path: str) -> N
     Raises:
         CheckpointError: they do not fit, which the dictionary alone can cause.
     """
-    found = {
-        name.removeprefix("encoder."): value
-        for name, value in parameters.items()
-        if name.startswith("encoder.")
-    }
+    found = {name.removeprefix("encoder."): value for name, value in parameters.items()}
     wanted = dict(encoder.named_parameters())
-    for name, parameter in wanted.items():
-        if name not in found or found[name].shape != parameter.shape:
-            there = tuple(found[name].shape) if name in found else "not there"
-            raise CheckpointError(
-                f"The encoder of {path} does not fit this model and its source dictionary: {name} is {there} in the "
-                f"file and {tuple(parameter.shape)} here."
-            )
-    encoder.load_state_dict({name: found[name] for name in wanted}, strict=False)
+    there = {name: found[name] for name in wanted if name in found}
+    check_fit(
+        wanted, there, f"The encoder of {path} does not fit this model and its source dictionary"
+    )
+    encoder.load_state_dict(there, strict=False)

@@ -31,7 +31,8 @@ from fairseq_aggdec.data.interleaving import (
     slot_positions,
     writing_order,
 )
-from fairseq_aggdec.models.base_checkpoint import load_base, take_layers
+from fairseq_aggdec.models.base_checkpoint import take_layers
+from fairseq_aggdec.models.options import set_defaults
 
 ABLATIONS = {
     "vanilla_mask": "attention inside a step is causal, as in the ordinary Transformer",
@@ -160,12 +161,7 @@ class InterleavedTransformerModel(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "InterleavedTransformerModel":
-        path: str = getattr(args, "base_checkpoint", None) or ""
-        parameters = None
-        if path:
-            parameters = take_layers(args, path)
-            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
-            args.base_checkpoint = None
+        base = take_layers(args)
         interleaved_architecture(args)
         check_geometry(args)
         if getattr(getattr(task, "cfg", None), "left_pad_target", False):
@@ -174,12 +170,10 @@ class InterleavedTransformerModel(TransformerModel):
                 "from the first column"
             )
         model: InterleavedTransformerModel = super().build_model(args, task)
-        if parameters is not None:
-            own_positions = (
-                () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
-            )
-            load_base(model, parameters, path, new=own_positions)
-            model.decoder.take_directions(parameters)
+        if base is not None:
+            own = () if model.decoder.geometry == Geometry() else "decoder.embed_positions."
+            base.load(model, new=own)
+            model.decoder.take_directions(base.parameters)
         return model
 
     @classmethod
@@ -281,12 +275,8 @@ def _check_positions(args: Namespace) -> None:
 @register_model_architecture("interleaved_transformer", "interleaved_transformer")
 def interleaved_architecture(args: Namespace) -> None:
     """Base size unless told otherwise, as the stock ``transformer``; IBDecoder."""
-    for name, default in (("directions", 2), ("words_per_direction", 1)):
-        if getattr(args, name, None) is None:
-            setattr(args, name, default)
-    args.base_checkpoint = getattr(args, "base_checkpoint", None)
-    for name in ABLATIONS:
-        setattr(args, name, getattr(args, name, False))
+    set_defaults(args, directions=2, words_per_direction=1, base_checkpoint=None)
+    set_defaults(args, **dict.fromkeys(ABLATIONS, False))
     if args.base_checkpoint and not hasattr(args, "decoder_layers"):
         # As many as the base has; fairseq's default would count as wanted.
         args.decoder_layers = None

@@ -17,7 +17,8 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.base_checkpoint import load_base, take_layers
+from fairseq_aggdec.models.base_checkpoint import take_layers
+from fairseq_aggdec.models.options import set_defaults
 
 ORDERS = {"2": (2,), "3": (3,), "mixed": (2, 3)}
 
@@ -84,17 +85,12 @@ class LatticeTransformerModel(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "LatticeTransformerModel":
-        path: str = getattr(args, "base_checkpoint", None) or ""
-        parameters = None
-        if path:
-            parameters = take_layers(args, path, default=1)
-            # The weights are in this model's own checkpoints from now on; the base is not needed to load them.
-            args.base_checkpoint = None
+        base = take_layers(args, default=1)
         lattice_architecture(args)
         check_depth(args)
         model: LatticeTransformerModel = super().build_model(args, task)
-        if parameters is not None:
-            load_base(model, parameters, path)
+        if base is not None:
+            base.load(model)
         return model
 
     @classmethod
@@ -117,8 +113,5 @@ def check_depth(args: Namespace) -> None:
 @register_model_architecture("lattice_transformer", "lattice_transformer")
 def lattice_architecture(args: Namespace) -> None:
     """Base size with a scorer of one layer, unless told otherwise."""
-    args.markov_order = getattr(args, "markov_order", None) or "mixed"
-    args.base_checkpoint = getattr(args, "base_checkpoint", None)
-    if getattr(args, "decoder_layers", None) is None:
-        args.decoder_layers = 1
+    set_defaults(args, markov_order="mixed", base_checkpoint=None, decoder_layers=1)
     base_architecture(args)

@@ -26,6 +26,7 @@ from fairseq_aggdec.models.from_verifier import (
     take_encoder_options,
 )
 from fairseq_aggdec.models.nar_decoder import BIDIRECTIONAL, CAUSAL, ITSELF, NEXT, NarDecoder
+from fairseq_aggdec.models.options import fill_in, set_defaults, set_sizes
 
 BERT, STOCK = "bert", "stock"
 
@@ -61,53 +62,7 @@ class NarDrafterModel(TransformerModel):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        parser.add_argument(
-            "--block-size", type=int, metavar="K", help="tokens drafted at once, k (default: 10)"
-        )
-        parser.add_argument(
-            "--src-embedding-copy",
-            action="store_true",
-            help="a mask slot reads a softly aligned copy of the source embeddings",
-        )
-        parser.add_argument(
-            "--prefix-attention",
-            choices=[BIDIRECTIONAL, CAUSAL],
-            help="bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so "
-            "that decoding keeps them from iteration to iteration",
-        )
-        parser.add_argument(
-            "--slot-predicts",
-            choices=[ITSELF, NEXT],
-            help="itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's "
-            "decoder does: the last accepted token drafts the first and a mask each of the others, so that "
-            "--init-decoder-from begins with what the verifier knows",
-        )
-        parser.add_argument(
-            "--slot-chain",
-            action="store_true",
-            help="the slots of a block are told which token was chosen before them, after all layers",
-        )
-        parser.add_argument(
-            "--weight-init",
-            choices=[BERT, STOCK],
-            help="how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
-        )
-        parser.add_argument(
-            "--init-decoder-from",
-            metavar="FILE",
-            help="begin with what fits of the decoder of this verifier: embeddings, layers, projection",
-        )
-        encoder = parser.add_mutually_exclusive_group()
-        encoder.add_argument(
-            "--init-encoder-from",
-            metavar="FILE",
-            help="begin with the encoder of this verifier, its architecture included",
-        )
-        encoder.add_argument(
-            "--share-verifier-encoder",
-            metavar="FILE",
-            help="use the encoder of this verifier and leave it as it is, so that decoding runs one encoder for both",
-        )
+        add_drafter_args(parser)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "NarDrafterModel":
@@ -193,6 +148,64 @@ class NarDrafterModel(TransformerModel):
         return keys
 
 
+def add_drafter_args(parser: ArgumentParser) -> None:
+    """What a drafter has beside the options of a Transformer."""
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        default=10,
+        metavar="K",
+        help="tokens drafted at once, k (default: 10)",
+    )
+    parser.add_argument(
+        "--src-embedding-copy",
+        action="store_true",
+        help="a mask slot reads a softly aligned copy of the source embeddings",
+    )
+    parser.add_argument(
+        "--prefix-attention",
+        choices=[BIDIRECTIONAL, CAUSAL],
+        default=BIDIRECTIONAL,
+        help="bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so "
+        "that decoding keeps them from iteration to iteration",
+    )
+    parser.add_argument(
+        "--slot-predicts",
+        choices=[ITSELF, NEXT],
+        default=ITSELF,
+        help="itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's "
+        "decoder does: the last accepted token drafts the first and a mask each of the others, so that "
+        "--init-decoder-from begins with what the verifier knows",
+    )
+    parser.add_argument(
+        "--slot-chain",
+        action="store_true",
+        help="the slots of a block are told which token was chosen before them, after all layers",
+    )
+    parser.add_argument(
+        "--weight-init",
+        choices=[BERT, STOCK],
+        default=BERT,
+        help="how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
+    )
+    parser.add_argument(
+        "--init-decoder-from",
+        metavar="FILE",
+        help="begin with what fits of the decoder of this verifier: embeddings, layers, projection",
+    )
+    encoder = parser.add_mutually_exclusive_group()
+    encoder.add_argument(
+        "--init-encoder-from",
+        metavar="FILE",
+        help="begin with the encoder of this verifier, its architecture included",
+    )
+    encoder.add_argument(
+        "--share-verifier-encoder",
+        metavar="FILE",
+        help="use the encoder of this verifier and leave it as it is, so that decoding runs one encoder for both",
+    )
+
+
 def check_drafter_args(args: Namespace) -> None:
     """Raises ``ValueError`` with one sentence that names the option."""
     for name, reason in REFUSED.items():
@@ -212,66 +225,34 @@ def check_drafter_args(args: Namespace) -> None:
 @register_model_architecture("nar_drafter", "nar_drafter")
 def nar_drafter(args: Namespace) -> None:
     """3+3 layers of width 256 unless told otherwise; positions, embedding scale and norms as in a stock Transformer."""
-    if getattr(args, "block_size", None) is None:
-        args.block_size = 10
-    args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
-    args.prefix_attention = getattr(args, "prefix_attention", None) or BIDIRECTIONAL
-    args.slot_predicts = getattr(args, "slot_predicts", None) or ITSELF
-    args.slot_chain = getattr(args, "slot_chain", False)
-    args.weight_init = getattr(args, "weight_init", None) or BERT
-    args.init_encoder_from = getattr(args, "init_encoder_from", None)
-    args.share_verifier_encoder = getattr(args, "share_verifier_encoder", None)
-    args.init_decoder_from = getattr(args, "init_decoder_from", None)
-    args.shares_encoder = getattr(args, "shares_encoder", False)
-    args.encoder_options = getattr(args, "encoder_options", None)
-    args.activation_fn = getattr(args, "activation_fn", None) or "gelu"
-    args.encoder_layers = getattr(args, "encoder_layers", 3)
-    args.decoder_layers = getattr(args, "decoder_layers", 3)
-    set_sizes(args, 256, 1024, 4)
+    fill_in(args, add_drafter_args)
+    set_defaults(args, shares_encoder=False, encoder_options=None, activation_fn="gelu")
+    set_sizes(args, (3, 3), 256, 1024, 4)
     base_architecture(args)
 
 
 @register_model_architecture("nar_drafter", "nar_drafter_base")
 def nar_drafter_base(args: Namespace) -> None:
     """The drafter of the paper's main results: 6+6 layers, 512/2048/8."""
-    set_paper_options(args)
-    set_sizes(args, 512, 2048, 8)
-    nar_drafter(args)
+    paper_architecture(args, 512, 2048, 8)
 
 
 @register_model_architecture("nar_drafter", "nar_drafter_big")
 def nar_drafter_big(args: Namespace) -> None:
     """The drafter of the paper's section 4.2.4: 6+6 layers, 1024/4096/16."""
-    set_paper_options(args)
-    set_sizes(args, 1024, 4096, 16)
-    nar_drafter(args)
+    paper_architecture(args, 1024, 4096, 16)
 
 
 @register_model_architecture("nar_drafter", "nar_drafter_bart_base")
 def nar_drafter_bart_base(args: Namespace) -> None:
     """The size of BART base, which the paper's summarisation uses: 6+6 layers, 768/3072/12."""
-    args.layernorm_embedding = getattr(args, "layernorm_embedding", True)
-    args.share_all_embeddings = getattr(args, "share_all_embeddings", True)
-    set_paper_options(args)
-    set_sizes(args, 768, 3072, 12)
+    set_defaults(args, layernorm_embedding=True, share_all_embeddings=True)
+    paper_architecture(args, 768, 3072, 12)
+
+
+def paper_architecture(args: Namespace, width: int, hidden: int, heads: int) -> None:
+    """What the paper's drafters have in common: 6+6 layers, learned positions, unscaled embeddings, source copy."""
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    set_defaults(args, **learned, no_scale_embedding=True, src_embedding_copy=True)
+    set_sizes(args, (6, 6), width, hidden, heads)
     nar_drafter(args)
-
-
-def set_paper_options(args: Namespace) -> None:
-    """What the paper's drafters have in common: learned positions, unscaled embeddings, source copy."""
-    for name in ("encoder_learned_pos", "decoder_learned_pos", "no_scale_embedding"):
-        setattr(args, name, getattr(args, name, True))
-    args.src_embedding_copy = getattr(args, "src_embedding_copy", True)
-    args.encoder_layers = getattr(args, "encoder_layers", 6)
-    args.decoder_layers = getattr(args, "decoder_layers", 6)
-
-
-def set_sizes(args: Namespace, width: int, hidden: int, heads: int) -> None:
-    """Widths of embeddings and feed-forward layers and number of heads, where they were not given."""
-    for side in ("encoder", "decoder"):
-        for name, size in (
-            ("embed_dim", width),
-            ("ffn_embed_dim", hidden),
-            ("attention_heads", heads),
-        ):
-            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", size))

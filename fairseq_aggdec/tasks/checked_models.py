@@ -12,7 +12,7 @@ from fairseq_aggdec.checkpoints import (
     named,
     path_of,
 )
-from fairseq_aggdec.models.from_hydra import as_namespace, keep_options
+from fairseq_aggdec.models.options import as_namespace, keep_options
 from fairseq_aggdec.stored_options import check_options
 
 

@@ -347,7 +347,7 @@ def test_an_encoder_that_does_not_fit(tmp_path: Path) -> None:
     words = make_dictionary(["a"])
     small = build("transformer", make_task(source=words, target=words))
     path = save(small, tmp_path / "small.pt")
-    with pytest.raises(CheckpointError, match=r"does not fit .*\(5, 16\) in the file"):
+    with pytest.raises(CheckpointError, match=r"does not fit .*\(5, 16\) there"):
         build("nar_drafter", init_encoder_from=path)
     path = save(build("nar_drafter"), tmp_path / "drafter.pt")
     with pytest.raises(CheckpointError, match="is a drafter: the encoder is to be taken"):
