@@ -23,10 +23,10 @@ import torch
 import zstandard
 
 from fairseq_aggdec.api import session
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bulk import command as translate_file
 from fairseq_aggdec.cli import distill, fairseq_commands
 from fairseq_aggdec.distill import distilled_folder
+from scripts import random_models
 from scripts.bulk_kills import OPTIONS, write_model
 from tests.random_models import WORDS, make_dictionary
 
@@ -134,7 +134,7 @@ class Job:
         return self.target / "shards" if self.distils else Path(f"{self.target}.parts")
 
     def command(self) -> list[str]:
-        sides = ["--source-lang", replay.SOURCE, "--target-lang", replay.TARGET]
+        sides = ["--source-lang", random_models.SOURCE, "--target-lang", random_models.TARGET]
         given = ["--path", self.work / "model.pt", *OPTIONS.split(), *sides, "--lease", LEASE]
         given += ["--shard-size", SHARD, "--batch-size", SHARD]
         if self.distils:
@@ -248,10 +248,10 @@ def write_inputs(work: Path) -> None:
         return
     (data / distilled_folder.TEXT).mkdir(parents=True)
     ids = [torch.tensor([*(word + dictionary.nspecial for word in row), 2]) for row in rows]
-    for language in (replay.SOURCE, replay.TARGET):
+    for language in (random_models.SOURCE, random_models.TARGET):
         dictionary.save(str(data / f"dict.{language}.txt"))
         for subset, count in (("train", LINES), ("valid", 4)):
-            name = f"{subset}.{replay.SOURCE}-{replay.TARGET}"
+            name = f"{subset}.{random_models.SOURCE}-{random_models.TARGET}"
             distilled_folder.write_side(data, name, language, dictionary, ids[:count])
 
 

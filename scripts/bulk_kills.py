@@ -25,8 +25,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.records import machine
+from scripts import random_models
 from tests.random_models import WORDS, make_dictionary
 
 SMALL_MODEL = "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-layers 1 --decoder-layers 1"
@@ -48,17 +48,19 @@ def write_text(path: Path, lines: int) -> None:
 
 
 def write_model(folder: Path) -> None:
-    for language in (replay.SOURCE, replay.TARGET):
+    for language in (random_models.SOURCE, random_models.TARGET):
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
     if not (folder / "model.pt").exists():
-        replay.write_checkpoint(folder / "model.pt", folder, "transformer", *SMALL_MODEL.split())
+        random_models.write_checkpoint(
+            folder / "model.pt", folder, "transformer", *SMALL_MODEL.split()
+        )
 
 
 def start(args: argparse.Namespace, source: Path, target: Path) -> subprocess.Popen[bytes]:
     code = (
         "import sys; from fairseq_aggdec.cli.fairseq_commands import generate; sys.exit(generate())"
     )
-    sides = ["--source-lang", replay.SOURCE, "--target-lang", replay.TARGET]
+    sides = ["--source-lang", random_models.SOURCE, "--target-lang", random_models.TARGET]
     given = [args.work, "--path", args.work / "model.pt", *OPTIONS.split(), *sides]
     given += ["--shard-size", args.shard_size, "--input-file", source, "--output-file", target]
     log = (args.work / f"{target.name}.log").open("ab")

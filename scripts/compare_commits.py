@@ -144,10 +144,10 @@ def tree_of(revision: str) -> Iterator[Path]:
 
 def make_drafter() -> None:
     """A random drafter, with which GAD is timed."""
-    from fairseq_aggdec.bench import replay
+    from scripts import random_models
 
     flags = ["--decoder-layers=1", "--source-lang=src", "--target-lang=tgt"]
-    replay.write_checkpoint(WORK / "drafter.pt", MODEL, "nar_drafter", *flags)
+    random_models.write_checkpoint(WORK / "drafter.pt", MODEL, "nar_drafter", *flags)
 
 
 def compared(cell: Cell, old: Worker, new: Worker, rounds: int) -> Row:

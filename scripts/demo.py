@@ -25,13 +25,14 @@ from rich.table import Table
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import replay, systems
+from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.report import choosing, plots, report, speed, trace
 from fairseq_aggdec.report.svg import Label
+from scripts import random_models
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "checkpoints" / "ua_gec"
@@ -60,11 +61,14 @@ def prepare(folder: Path, limit: int | None) -> list[str]:
     text = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()
     sentences = tables.spread(text, limit)
     encoded = "".join(" ".join(row) + "\n" for row in pieces.encode(sentences, out_type=str))
-    names = f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}.{replay.SOURCE}"
+    names = f"{random_models.SPLIT}.{random_models.SOURCE}-{random_models.TARGET}.{random_models.SOURCE}"
     (folder / names).write_text(encoded, encoding="utf-8")
-    for side, name in ((replay.SOURCE, "dict.src.txt"), (replay.TARGET, "dict.tgt.txt")):
+    for side, name in (
+        (random_models.SOURCE, "dict.src.txt"),
+        (random_models.TARGET, "dict.tgt.txt"),
+    ):
         shutil.copy(SHIPPED / name, folder / f"dict.{side}.txt")
-    return [*replay.data_arguments(folder, SHIPPED / "checkpoint.pt"), "--cpu"]
+    return [*random_models.data_arguments(folder, SHIPPED / "checkpoint.pt"), "--cpu"]
 
 
 def rows_of(running: Sequence[System], measurements: Sequence[Measurement]) -> list[list[str]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from fairseq_aggdec.api.session import DEFAULT_DECODING
 from fairseq_aggdec.bench import systems
 from fairseq_aggdec.bench.engines import ASSISTED
-from fairseq_aggdec.bench.sizes import SIZES
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.records import results
 
@@ -38,10 +37,6 @@ def own_options(parser: argparse.ArgumentParser) -> None:
     add("--hypotheses", type=Path, metavar="FOLDER")
     add("--title", help="heading of the result")
     add("--output", type=Path, help="result files: OUTPUT.json, OUTPUT.md, OUTPUT-*.svg")
-    add("--record", type=Path, metavar="FILE")
-    add("--replay", type=Path, metavar="FILE")
-    add("--size", default="base", help=", ".join(SIZES))
-    add("--drafter-flags", type=shlex.split, default=[], metavar="FLAGS")
     add("--memory", action="store_true")
 
 
@@ -66,7 +61,7 @@ def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dic
     found: list[Entry] = []
     for name in names:
         system, flags = systems.split(name)
-        own = args.replay is None and OF_ITS_OWN.get(system)
+        own = OF_ITS_OWN.get(system)
         if not own:
             found.append(Entry(name, system, tuple(flags)))
         elif path := getattr(args, own[0]):
@@ -88,17 +83,9 @@ def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")
     results.check_place("--output", args.output, ".json", ".md")
-    results.check_place("--record", args.record)
     _check_names(args, [entry.name for entry in found])
     if args.gec is not None and len(args.gec) < 2:
         raise SystemExit("error: --gec: name the source and the corrections of one annotator")
-    names = [entry.name for entry in found]
-    if args.drafter_flags and (args.replay is None or "gad" not in names):
-        raise SystemExit("error: --drafter-flags is for --replay with gad among the systems")
-    if args.size not in SIZES:
-        raise SystemExit(f"error: --size {args.size}: choose from {', '.join(SIZES)}")
-    if args.replay is not None and (args.apart or any(entry.options for entry in found)):
-        raise SystemExit("error: --replay has no --apart, --system or other precision of a system")
 
 
 def check_stock(entry: Entry, arguments: Sequence[str]) -> None:

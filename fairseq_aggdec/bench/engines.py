@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,17 +94,7 @@ def refuse_half_on_cpu(name: str, session: Session) -> None:
         raise SystemExit(f"error: --systems {name} needs a GPU")
 
 
-def only(sample: Mapping[str, Any]) -> int:
-    """The index of the one sentence of a sample."""
-    return sample["id"].item()
-
-
-def ctranslate2_system(
-    name: str,
-    session: Session,
-    lengths: Mapping[int, int] | None = None,
-    alone: bool = False,
-) -> System:
+def ctranslate2_system(name: str, session: Session, alone: bool = False) -> System:
     """CTranslate2's search on the same checkpoint.
 
     It gets as many threads as torch has now. int8 gets one unless it is ``alone`` in its process: with two, beside
@@ -147,15 +136,12 @@ def ctranslate2_system(
         rows = sample["net_input"]["src_tokens"].tolist()
         words = [[source[token] for token in row if token not in special] for row in rows]
         limit = int(generation.max_len_a * len(rows[0]) + generation.max_len_b)
-        floor = generation.min_len
-        if lengths is not None:
-            limit = floor = lengths[only(sample)]
         found = translator.translate_batch(
             words,
             beam_size=engine.beam,
             max_batch_size=engine.rows,
             max_decoding_length=limit,
-            min_decoding_length=floor,
+            min_decoding_length=generation.min_len,
         )
         return [
             [*(target.index(word) for word in result.hypotheses[0]), target.eos()]

@@ -1,13 +1,18 @@
-"""Records of what draft-and-verify did, iteration by iteration: kept for traces, reports and replays."""
+"""Records of what draft-and-verify did, iteration by iteration, and the drafter that makes them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fairseq_aggdec.records.results import write_text
+from torch import Tensor
+
+from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.search.acceptance import Acceptance
+from fairseq_aggdec.search.drafter import Drafter, DrafterAround
+from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Verdict
+from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
 @dataclass
@@ -47,23 +52,61 @@ class Record:
         return [token for iteration in self.iterations for token in iteration.emitted]
 
 
-def save(path: Path, records: Iterable[Record]) -> None:
-    """One JSON object a line."""
-    lines = (json.dumps(asdict(record), separators=(",", ":")) for record in records)
-    write_text(path, "".join(line + "\n" for line in lines))
+class RecordingDrafter(DrafterAround):
+    """Lets ``drafter`` propose and keeps what was proposed and what became of it.
 
+    The loop must accept with :meth:`watched`, from which the verifier's choices are known.
 
-def load(path: Path) -> list[Record]:
-    """The inverse of :func:`save`; one clear error for anything else."""
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [
-            Record(row["sentence"], row["source"], [Iteration(**i) for i in row["iterations"]])
-            for row in rows
+    Attributes:
+        records: one per sentence, in the order in which decoding began.
+    """
+
+    def __init__(self, drafter: Drafter, pad: int):
+        super().__init__(drafter)
+        self.pad = pad
+        self.records: list[Record] = []
+
+    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
+        super().start(sample, verifier, state)
+        sources = sample["net_input"]["src_tokens"].tolist()
+        self.open = [
+            Record(sentence, [token for token in source if token != self.pad])
+            for sentence, source in zip(sample["id"].tolist(), sources, strict=True)
         ]
-    except OSError as error:
-        raise SystemExit(f"error: {path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(
-            f"error: {path} is not a recording of benchmark.py --record: {error}"
-        ) from error
+        self.records += self.open
+
+    def watched(self, accept: Acceptance) -> Acceptance:
+        """``accept`` as it is; relaxed acceptance hides from the loop's result what the verifier would have written."""
+
+        def watching(
+            logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+        ) -> Tensor:
+            self.choices = choices
+            return accept(logits, choices, drafted, tree)
+
+        return watching
+
+    def observe(self, verdict: Verdict, state: DecodeState) -> None:
+        window = verdict.window
+        # Where nothing was drafted the loop has nothing to accept.
+        alone = window.width == 1
+        predicted = [choice for (choice,) in verdict.emitted] if alone else self.choices.tolist()
+        read = window.host_tokens()
+        first = 0
+        for place, (row, width, accepted, emitted) in enumerate(
+            zip(state.rows, window.widths, verdict.accepted, verdict.emitted, strict=True)
+        ):
+            order = list(range(first, first + width))
+            if verdict.paths is not None:  # of a tree what stands comes first
+                path = verdict.paths[place]
+                order = path + [slot for slot in order if slot not in path]
+            self.open[row.index].iterations.append(
+                Iteration(
+                    [read[slot] for slot in order[1:]],
+                    [predicted[slot] for slot in order],
+                    accepted,
+                    list(emitted),
+                )
+            )
+            first += width
+        super().observe(verdict, state)

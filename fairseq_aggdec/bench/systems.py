@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bench import engines
 from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2, HUGGING_FACE
-from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.bench.recording_drafters import RecordingDrafter, ReplayDrafter
-from fairseq_aggdec.bench.replay import force_length
+from fairseq_aggdec.bench.recording import Record, RecordingDrafter
 from fairseq_aggdec.bench.timing import System
-from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
-from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.drafter import EmptyDrafter
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
@@ -107,14 +102,14 @@ def beam_of(name: str) -> int:
 
 
 def load(
-    entry: Entry, arguments: Sequence[str], session: Session | None = None, **more: Any
+    entry: Entry, arguments: Sequence[str], session: Session | None = None, alone: bool = False
 ) -> tuple[Session, System]:
     """A system, and the session that it decodes with.
 
     Args:
         arguments: options of fairseq-generate for all systems.
         session: made of ``arguments`` and the options of ``entry``; None: it is loaded.
-        more: for :func:`build`.
+        alone: nothing else decodes in this process.
     """
     by_options = entry.system is None
     if session is None:
@@ -122,12 +117,12 @@ def load(
         given = [*arguments, *entry.options]
         session = Session(generation_parser(None), given, every=by_options, reads=reads)
     if entry.system is not None:
-        system = build(entry.system, session, **more)
+        system = build(entry.system, session, alone)
         system.name, system.models = entry.name, _path(arguments)
         system.beam = beam_of(entry.system)
         return session, system
     beam = int(session.cfg.generation.beam)
-    system, _ = of_session(entry.name, session, str(session.task.cfg.decoding), beam)
+    system = of_session(entry.name, session, str(session.task.cfg.decoding), beam)
     system.models = str(session.cfg.common_eval.path)
     return session, system
 
@@ -139,16 +134,12 @@ def _path(arguments: Sequence[str]) -> str:
     return str(parser.parse_known_args(arguments)[0].path)
 
 
-def of_session(
-    name: str, session: Session, decoding: str, beam: int, lengths: Mapping[int, int] | None = None
-) -> tuple[System, Any]:
-    """The session's task with this ``--decoding``, and its generator; ``lengths`` as for :func:`build`."""
+def of_session(name: str, session: Session, decoding: str, beam: int) -> System:
+    """The session's task with this ``--decoding``."""
     generator, counters = session.generator(decoding, beam)
     stock = decoding == "stock"
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
-        if lengths is not None:
-            force_length(generator, lengths[engines.only(sample)])
         found = session.decode(generator, sample)
         steps = [hypothesis.get("steps", len(hypothesis["tokens"])) for hypothesis in found]
         system.steps.update(zip(sample["id"].tolist(), steps, strict=True))
@@ -162,39 +153,28 @@ def of_session(
         beam,
         stock,
         precision=session.precision,
+        generator=generator,
     )
-    return system, generator
+    return system
 
 
-def build(
-    name: str,
-    session: Session,
-    lengths: Mapping[int, int] | None = None,
-    drafter: ReplayDrafter | None = None,
-    alone: bool = False,
-) -> System:
+def build(name: str, session: Session, alone: bool = False) -> System:
     """A system on the session's models.
 
     Args:
         name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``search5`` and its like (ours with this beam), ``undrafted5``
             (which evaluates only what the search waits for), one of :data:`CTRANSLATE2` or :data:`HUGGING_FACE`, else
             a ``--decoding`` of the task.
-        lengths: sentence -> tokens that must be written, for replays (one sentence at a time).
-        drafter: takes the place of the method's own (greedy has none), for replays; one that is a model runs as well.
         alone: nothing else decodes in this process.
     """
     if name in CTRANSLATE2:
-        return engines.ctranslate2_system(name, session, lengths, alone)
+        return engines.ctranslate2_system(name, session, alone)
     if name in HUGGING_FACE:
         return engines.hugging_face_system(name, session)
     decoding = "stock" if name in STOCK_BEAMS else "beam" if name in OUR_BEAMS else name
-    system, generator = of_session(name, session, decoding, beam_of(name), lengths)
+    system = of_session(name, session, decoding, beam_of(name))
     if name.startswith("undrafted"):
-        generator.ahead, generator.texts = False, None
-    if drafter is not None and decoding == name != "greedy":
-        kinds = (NarDrafter, BlockwiseHeadsDrafter, *((InputCopyDrafter,) if session.cuda else ()))
-        drafts = isinstance(generator.drafter, kinds)
-        generator.drafter = drafter.at_the_pace_of(generator.drafter) if drafts else drafter
+        system.generator.ahead, system.generator.texts = False, None
     return system
 
 

@@ -35,6 +35,7 @@ class System:
         drafter: what drafts; it knows how long its encoder took.
         beam, stock, models, precision: what the output is compared by: with stock of this beam and these models.
         steps: sentence -> iterations when it was last decoded; empty where the system does not say.
+        generator: of fairseq's kind; None for other engines.
     """
 
     name: str
@@ -46,6 +47,7 @@ class System:
     models: str = ""
     precision: str = ""
     steps: dict[int, int] = field(default_factory=dict)
+    generator: Any = None
 
     def timed(self, sample: dict[str, Any]) -> tuple[float, list[list[int]]]:
         """Decodes a batch: wall clock in seconds, and the output tokens of each sentence."""

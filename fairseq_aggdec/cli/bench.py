@@ -14,16 +14,11 @@ systems of a run with one of them, or with --apart.
 
     --hypotheses FOLDER   what each system wrote, for other scorers: a file NAME.txt in the order of the set
     --memory              instead: peak memory of each system, in a process of its own
-    --record FILE         instead: decodes with IAD, or as --decoding says, and writes what it did, draft by draft
-    --replay FILE         instead of DATA and --path: a model of --size with random weights, forced to do what was
-                          recorded; with gad among the systems a drafter of that size runs as well, with the options of
-                          fairseq-train in --drafter-flags="..."; with blockwise, heads do
 """
 
 import argparse
 import logging
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -39,10 +34,9 @@ from fairseq_aggdec.api.session import (
     refuse_decoding_beside,
     take_batch_size,
 )
-from fairseq_aggdec.bench import memory, recording, replay, systems, table
+from fairseq_aggdec.bench import memory, systems, table
 from fairseq_aggdec.bench.asked import check, entries, file_name, own_options
 from fairseq_aggdec.bench.processes import LEFT_OUT, AbsentError, Apart, entered
-from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import TURN, Measurement, System, measure
 from fairseq_aggdec.records import gec_score, machine, quality, results
@@ -76,7 +70,6 @@ class Bench:
         arguments: those of fairseq-generate.
         entries: the systems.
         absent: name of a system that cannot be measured -> why.
-        records: what to replay; None measures the session's own models and data.
     """
 
     def __init__(
@@ -85,12 +78,10 @@ class Bench:
         arguments: Sequence[str],
         entries: Sequence[Entry],
         absent: dict[str, str],
-        records: list[Record] | None = None,
     ):
         self.args, self.arguments, self.entries = args, list(arguments), entries
-        self.absent, self.records = absent, records
+        self.absent = absent
         self.named = [entry.name for entry in entries if entry.system is not None]
-        self.forced: dict[str, Any] = {}
         self.sessions: dict[Entry, Session] = {}
         if self.named or not entries:
             parser = generation_parser(None)
@@ -100,25 +91,16 @@ class Bench:
             self.session = self.sessions[entries[0]]
         args.batch_size = self.session.args.batch_size
         take_batch_size(own_parser(), args)
-        if not args.record and self.named:
+        if self.named:
             refuse_decoding_beside(self.named, str(self.session.cfg.task.decoding))
         self.gec = [gec_score.read_sentences(path) for path in args.gec or ()]
-        self.apart = args.apart or (records is None and any(entry.external for entry in entries))
+        self.apart = args.apart or any(entry.external for entry in entries)
         self.measure_of_quality, self.signature = "F0.5" if self.gec else "BLEU", ""
-        if records is not None:
-            drafter = replay.replay_drafter(self.session, records)
-            self.forced = {"lengths": replay.lengths(records), "drafter": drafter}
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(args.threads[0])
 
     def run(self) -> None:
-        args = self.args
-        if args.record:
-            decoding = self.session.cfg.task.decoding
-            method = "iad" if decoding in ("beam", "stock") else decoding
-            batches = self.session.batches(1, args.limit)
-            recording.save(args.record, systems.record(method, self.session, batches))
-        elif args.memory:
+        if self.args.memory:
             self.memory()
         else:
             self.speed()
@@ -126,7 +108,7 @@ class Bench:
     def load(self, entry: Entry) -> System:
         shared = entry.system is not None and not entry.options
         session = self.session if shared else self.sessions.get(entry)
-        self.sessions[entry], system = systems.load(entry, self.arguments, session, **self.forced)
+        self.sessions[entry], system = systems.load(entry, self.arguments, session)
         return system
 
     def start(self, threads: int) -> list[System]:
@@ -149,10 +131,10 @@ class Bench:
         args = self.args
         rows: list[table.Line] = []
         extra: dict[str, object] = {"precision": self.session.precision}
-        extra |= {"replay": self.records is not None, "quality": self.measure_of_quality}
+        extra["quality"] = self.measure_of_quality
         for threads in args.threads:
             running = self.start(threads)
-            for size in [1] if self.records is not None else args.batch_sizes:
+            for size in args.batch_sizes:
                 some = [system for system in running if entered(system.name, size)]
                 if not some:
                     continue
@@ -167,7 +149,6 @@ class Bench:
             for system in running:
                 if isinstance(system, Apart):
                     system.close()
-        self.check_replay(rows)
         print("\n".join(self.notes()))
         if args.output:
             from fairseq_aggdec.report import redraw  # of the extra `report`
@@ -230,36 +211,19 @@ class Bench:
             name = method.name
         found: dict[str, object] = {"system": name, "baseline": base}
         found["speedups"] = rounded(table.speedups(by_name[name], by_name[base]))
-        if self.records is None and name in self.named:  # a replay's words are random
+        if name in self.named:
             ratios = table.edit_ratios(self.session, by_name[name], self.args.limit)
             found["edit_ratios"] = rounded(ratios)
         return {"distribution": found}
 
-    def check_replay(self, rows: Sequence[table.Line]) -> None:
-        """Says so where a replay did not do what was recorded (a floating-point tie may break a draft)."""
-        if self.records is None:
-            return
-        rounds = sum(len(record.iterations) for record in self.records)
-        recorded = sum(len(record.output) for record in self.records) / rounds
-        for row in rows:
-            replayed = row.mean_accepted if row.system != "greedy" else None
-            if replayed is not None and abs(replayed / recorded - 1) > 0.01:
-                print(
-                    f"warning: {row.system} replayed {replayed:.2f} tokens per iteration, not {recorded:.2f}"
-                )
-
     def memory(self) -> None:
         """Peaks of all systems, each of which alone is loaded."""
-        arguments = list(self.arguments)
-        if self.records is not None:
-            tokens = sum(replay.lengths(self.records).values()) // len(self.records)
-            arguments += ["--min-len", str(tokens), "--max-len-b", str(tokens)]
         peaks: dict[int, dict[str, float]] = {}
         for size in self.args.batch_sizes:
             batches, found = self.session.batches(size, self.args.limit), peaks.setdefault(size, {})
             for entry in self.entries:
                 try:
-                    system = Apart(entry, arguments, self.args.threads[0])
+                    system = Apart(entry, self.arguments, self.args.threads[0])
                     found[systems.label(entry.name)] = system.peak(batches)
                     system.close()
                 except AbsentError as absent:
@@ -269,12 +233,8 @@ class Bench:
     # -- what is written
 
     def title(self, what: str) -> str:
-        """Heading of a result; says so where weights are random and drafts forced."""
         if self.args.title:
             return str(self.args.title)
-        if self.records is not None:
-            size = self.args.size
-            return f"{what}, replay: Transformer-{size} with random weights, recorded iterations"
         folder = PurePath(*Path(self.session.cfg.task.data).parts[-2:])  # "data" says nothing
         return f"{what}, {folder}, {self.session.precision}"
 
@@ -313,7 +273,7 @@ def rounded(numbers: Sequence[float]) -> list[float]:
 
 
 def prepared(arguments: Sequence[str], former: str = "") -> Bench:
-    """What a command line without ``--replay`` asks for, loaded."""
+    """What a command line asks for, loaded."""
     args, rest = own_parser(former).parse_known_args(list(arguments))
     found, absent = entries(args, rest)
     check(args, found, rest)
@@ -324,18 +284,7 @@ def run(arguments: Sequence[str], former: str = "") -> None:
     if {"-h", "--help"} & {*arguments}:
         build_parser().print_help()
         return
-    args, rest = own_parser(former).parse_known_args(list(arguments))
-    if args.replay is None:
-        prepared(arguments, former).run()
-        return
-    found, absent = entries(args, rest)
-    check(args, found, rest)
-    records = table.spread(recording.load(args.replay), args.limit)
-    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        names = [entry.name for entry in found]
-        drafter = args.drafter_flags if "gad" in names else None
-        more = replay.prepare(Path(folder), args.size, records, drafter, "blockwise" in names)
-        Bench(args, [*more, *rest], found, absent, records).run()
+    prepared(arguments, former).run()
 
 
 def main(given: Sequence[str] | None = None, former: str = "") -> None:

@@ -62,6 +62,6 @@ def against_stock(
     wanted[LABELS.get(method, f"ours, beam {beam}")] = method
     if beam > 1:
         del wanted["ours, greedy"]
-    systems = [of_session(name, session, how, beam)[0] for name, how in wanted.items()]
+    systems = [of_session(name, session, how, beam) for name, how in wanted.items()]
     found = measure(systems, batches)
     return [timed(system, one, found[0]) for system, one in zip(systems, found, strict=True)]

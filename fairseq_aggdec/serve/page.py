@@ -9,7 +9,7 @@ import torch
 from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import NOTHING
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.bench.recording_drafters import RecordingDrafter
+from fairseq_aggdec.bench.recording import RecordingDrafter
 from fairseq_aggdec.report import beam_trace, colours, trace
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.search.beam.generator import BeamGenerator

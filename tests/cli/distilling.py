@@ -10,15 +10,15 @@ from unittest import mock
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
+from scripts import random_models
 from tests.support import WORDS, make_dictionary
 
 COMMAND = ["-m", "fairseq_aggdec.cli.main", "distill"]
 SENTENCES = {"train": 200, "valid": 8, "test": 5}
 LONGEST = 12  # --max-source-positions, </s> included
-LANGUAGES = (replay.SOURCE, replay.TARGET)
+LANGUAGES = (random_models.SOURCE, random_models.TARGET)
 PAIR = "-".join(LANGUAGES)
 FILES = [f"train.{PAIR}.{language}.{end}" for language in LANGUAGES for end in ("bin", "idx")]
 FILES += [f"text/train.{name}" for name in (*LANGUAGES, "dropped.tsv")]
@@ -37,7 +37,9 @@ def random_sentences(dictionary: Dictionary, seed: int, count: int) -> list[torc
 
 def write_teacher(path: Path, data: Path, seed: int) -> None:
     """A random model with larger weights than a fresh one: its outputs vary, and many end by themselves."""
-    replay.write_checkpoint(path, data, "transformer_tiny", "--share-all-embeddings", seed=seed)
+    random_models.write_checkpoint(
+        path, data, "transformer_tiny", "--share-all-embeddings", seed=seed
+    )
     state = torch.load(path, weights_only=True)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in state["model"].items():

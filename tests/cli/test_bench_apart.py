@@ -14,12 +14,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.bench import asked, engines, processes, replay, systems
+from fairseq_aggdec.bench import asked, engines, processes, systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.cli import bench as command
 from fairseq_aggdec.cli import main
 from fairseq_aggdec.compat import load_checkpoint
+from scripts import random_models
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +30,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """fairseq's arguments for 5 sentences and a tiny model, the data set first."""
     records = [Record(i, list(range(4, 8 + i))) for i in range(5)]
     folder = tmp_path_factory.mktemp("tiny")
-    prepared = replay.prepare(folder, "tiny", records)
+    prepared = random_models.prepare(folder, "tiny", records)
     shutil.copy(folder / "test.source-target.source", folder / "test.source-target.target")
     return [*prepared, "--cpu", "--max-len-b", "15"]
 

@@ -18,12 +18,12 @@ from fairseq.data import data_utils
 from fairseq_cli import generate, train
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bulk.relevant import relevant_options
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
 from fairseq_aggdec.distill.shards import collect
 from fairseq_aggdec.jobs.claims import Claims
+from scripts import random_models
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COUNT,
@@ -85,13 +85,13 @@ def test_the_new_folder(folder: Path, undisturbed: Path) -> None:
         name = str(path / f"{subset}.{PAIR}.{language}")
         return [row.tolist() for row in data_utils.load_indexed_dataset(name, dictionary)]
 
-    sources = load(data, "train", replay.SOURCE)
+    sources = load(data, "train", random_models.SOURCE)
     too_long = [number for number, row in enumerate(sources) if len(row) > LONGEST]
     assert [number for number, reason in dropped.items() if reason == "too long"] == too_long
     kept = [row for number, row in enumerate(sources) if number not in dropped]
-    assert load(undisturbed, "train", replay.SOURCE) == kept
+    assert load(undisturbed, "train", random_models.SOURCE) == kept
     assert any(dictionary.unk() in row for row in kept)
-    assert len(load(undisturbed, "train", replay.TARGET)) == len(kept)
+    assert len(load(undisturbed, "train", random_models.TARGET)) == len(kept)
     for subset in ("valid", "test"):
         for language in LANGUAGES:
             assert load(undisturbed, subset, language) == load(data, subset, language)
@@ -128,7 +128,7 @@ def test_filters_and_other_methods(folder: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(SystemExit, match="no pair is left"):
         distill(folder, tmp_path, *more, "--merge", "--max-length-ratio", "0.1")
-    name = f"train.{PAIR}.{replay.TARGET}.bin"
+    name = f"train.{PAIR}.{random_models.TARGET}.bin"
     assert (tmp_path / name).read_bytes() == (folder / "data" / name).read_bytes()
 
 
@@ -247,7 +247,7 @@ def test_merging_replaces_only_what_it_made(
     """A file that came into the folder while it was decoded stays, and nothing else is moved."""
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     (tmp_path / "shards" / "merged.json").unlink()
-    name = f"train.{PAIR}.{replay.SOURCE}.bin"
+    name = f"train.{PAIR}.{random_models.SOURCE}.bin"
     (tmp_path / name).write_text("precious")
     assert f"would replace ({name})" in refused(folder, tmp_path, "--merge")
     assert {path.name for path in tmp_path.iterdir()} == {"shards", name}

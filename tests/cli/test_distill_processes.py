@@ -19,8 +19,8 @@ from unittest import mock
 
 import pytest
 
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import refusals
+from scripts import random_models
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COMMAND,
@@ -125,7 +125,7 @@ def test_kills_and_workers_change_nothing(
     assert left == {*whole, "train.job.json", "merged.json"}
 
 
-@pytest.mark.parametrize("seen", ["merge.*.partial", f"valid.{PAIR}.{replay.SOURCE}.bin"])
+@pytest.mark.parametrize("seen", ["merge.*.partial", f"valid.{PAIR}.{random_models.SOURCE}.bin"])
 def test_a_killed_merge_is_repeated(
     seen: str, folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -148,7 +148,7 @@ def test_a_merge_that_stands_still_for_longer_than_its_lease(
 ) -> None:
     """Another one merges, with another filter too; when the first goes on, files of both are not mixed."""
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
-    seen = str(tmp_path / f"valid.{PAIR}.{replay.SOURCE}.bin")
+    seen = str(tmp_path / f"valid.{PAIR}.{random_models.SOURCE}.bin")
     paused = context.Process(target=run_until, args=(seen, signal.SIGSTOP))
     given = arguments(folder, tmp_path, "--lease", "1", "--merge")
     with mock.patch.object(sys, "argv", ["aggdec", "distill", *given]):

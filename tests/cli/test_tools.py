@@ -18,13 +18,14 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
-from fairseq_aggdec.bench import replay
-from fairseq_aggdec.bench.recording import Record, load
+from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
+from scripts import random_models
+from scripts.recipes.gad import replay
 from tests.cli.commands import Trained
 from tests.fuzz import audits, cases, run
 
@@ -40,7 +41,7 @@ def script(name: str) -> ModuleType:
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """fairseq's arguments for 11 sentences, which no batch size divides, and a tiny model."""
     records = [Record(i, list(range(4, 8 + i))) for i in range(11)]
-    prepared = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
+    prepared = random_models.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
     return [*prepared, "--cpu", "--max-len-b", "15"]
 
 
@@ -307,14 +308,13 @@ def test_audit_refuses_drafts_that_nothing_verifies(
 
 def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:
     recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    bench = script("bench")
-    bench.main([*arguments, "--record", str(recorded)])
-    records = load(recorded)
+    replay.main([*arguments, "--record", str(recorded)])
+    records = replay.load(recorded)
     assert [record.sentence for record in records] == list(range(11))
     more = ["--size", "tiny", "--threads", "1", "--cpu", "--output", str(output)]
-    bench.main(["--replay", str(recorded), *more])
+    replay.main(["--replay", str(recorded), *more])
     result = json.loads(output.with_suffix(".json").read_text())
-    assert result["replay"] and "random weights" in result["title"]
+    assert "random weights" in result["title"] and "edit_ratios" not in result["distribution"]
     tokens = sum(len(record.output) for record in records)
     rounds = sum(len(record.iterations) for record in records)
     for row in result["results"]:
@@ -331,18 +331,12 @@ def test_a_drafter_that_is_a_model_runs_in_a_replay(
     system: str, kind: type, arguments: list[str], tmp_path: Path
 ) -> None:
     recorded, output = tmp_path / "recorded.jsonl", tmp_path / "replay"
-    bench = script("bench")
-    bench.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
+    replay.main([*arguments, "--decoding", "iad", "--record", str(recorded)])
     more = ["--systems", "beam1", system, "--size", "tiny", "--threads", "1", "--cpu"]
-    flags = "--drafter-flags=--prefix-attention causal --slot-chain"
-    if kind is NarDrafter:
-        more.append(flags)
-    else:
-        with pytest.raises(SystemExit, match="--drafter-flags is for --replay with gad"):
-            bench.main(["--replay", str(recorded), *more, flags])
+    more.append("--drafter-flags=--prefix-attention causal --slot-chain")
     with patch.object(kind, "draft", autospec=True, side_effect=kind.draft) as drafting:
-        bench.main(["--replay", str(recorded), *more, "--output", str(output)])
-    rounds = sum(len(record.iterations) for record in load(recorded))
+        replay.main(["--replay", str(recorded), *more, "--output", str(output)])
+    rounds = sum(len(record.iterations) for record in replay.load(recorded))
     assert drafting.call_count >= rounds
     if kind is NarDrafter:
         decoder = drafting.call_args.args[0].model.decoder
@@ -365,11 +359,6 @@ def test_memory_of_systems(arguments: list[str], tmp_path: Path) -> None:
     found = json.loads((tmp_path / "memory.json").read_text())["results"]["4"]
     assert list(found) == ["fairseq beam 1", "ours, IAD"]
     assert all(peak > 10 for peak in found.values())
-
-
-def test_a_wrong_size_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="--size huge"):
-        script("bench").main(["--replay", str(tmp_path / "x"), "--size", "huge"])
 
 
 def test_validation_needs_references(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from unittest import mock
 
 import torch
 
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import fairseq_commands
 from fairseq_aggdec.cli.refusals import REFUSED
+from scripts import random_models
 from tests.cli.commands import run
 from tests.support import make_dictionary
 
@@ -119,13 +119,13 @@ class Outcome:
 def prepare(folder: Path) -> dict[str, Path]:
     """Writes dictionaries, a test set and lively random models: transformer, other, headed, drafter."""
     dictionary, chance = make_dictionary([f"w{i}" for i in range(WORDS)]), random.Random(1)
-    for side in (replay.SOURCE, replay.TARGET):
+    for side in (random_models.SOURCE, random_models.TARGET):
         dictionary.save(str(folder / f"dict.{side}.txt"))
         lines = [
             " ".join(f"w{chance.randrange(WORDS)}" for _ in range(chance.randint(1, 9)))
             for _ in range(SENTENCES)
         ]
-        name = f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}.{side}"
+        name = f"{random_models.SPLIT}.{random_models.SOURCE}-{random_models.TARGET}.{side}"
         for path in (folder / name, folder / "drafts.txt"):
             path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     kinds = {
@@ -137,7 +137,7 @@ def prepare(folder: Path) -> dict[str, Path]:
     found = {}
     for seed, (name, (arch, flags)) in enumerate(kinds.items()):
         found[name] = folder / f"{name}.pt"
-        replay.write_checkpoint(found[name], folder, arch, *SIZES, *flags, seed=seed)
+        random_models.write_checkpoint(found[name], folder, arch, *SIZES, *flags, seed=seed)
         enliven(found[name], seed)
     return found
 
@@ -188,7 +188,13 @@ class Given:
         return self.decoding in EXACT and LOSSY.isdisjoint(self.shared | self.own)
 
     def arguments(self, stock: bool = False) -> list[str]:
-        given = [str(self.folder), "--source-lang", replay.SOURCE, "--target-lang", replay.TARGET]
+        given = [
+            str(self.folder),
+            "--source-lang",
+            random_models.SOURCE,
+            "--target-lang",
+            random_models.TARGET,
+        ]
         given += ["--dataset-impl", "raw", *USUAL, "--path", str(self.paths["--path"])]
         shared = dict(self.shared)
         if stock and self.decoding != "beam":

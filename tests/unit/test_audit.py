@@ -14,15 +14,15 @@ import torch
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality
 from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import audit
+from scripts import random_models
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
-    arguments = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
+    arguments = random_models.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
     return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "8"])
 
 

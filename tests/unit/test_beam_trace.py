@@ -8,16 +8,23 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import trace as trace_tool
 from fairseq_aggdec.report import beam_trace
 from fairseq_aggdec.report.trace import AWAITED, ENDED, NEEDED, SCORE, VAIN, WINNER
+from scripts import random_models
 
 
 def arguments(folder: Path) -> list[str]:
     records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
-    return [*replay.prepare(folder, "tiny", records), "--cpu", "--max-len-b", "6", "--beam", "3"]
+    return [
+        *random_models.prepare(folder, "tiny", records),
+        "--cpu",
+        "--max-len-b",
+        "6",
+        "--beam",
+        "3",
+    ]
 
 
 def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_aggdec import from_pretrained
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.checkpoints import check_overrides, check_task
 from fairseq_aggdec.cli import upgrade_checkpoint
 from fairseq_aggdec.compat import (
@@ -31,6 +30,7 @@ from fairseq_aggdec.compat import (
     register_safe_globals,
 )
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from scripts import random_models
 from tests.support import make_dictionary
 
 SMALL = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--encoder-layers", "1"]
@@ -43,10 +43,10 @@ State = dict[str, Any]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    for language in (replay.SOURCE, replay.TARGET):
+    for language in (random_models.SOURCE, random_models.TARGET):
         make_dictionary().save(str(folder / f"dict.{language}.txt"))
-    replay.write_checkpoint(folder / "model.pt", folder, "transformer", *SMALL)
-    replay.write_checkpoint(folder / "bart.pt", folder, "bart_base", *SMALL)
+    random_models.write_checkpoint(folder / "model.pt", folder, "transformer", *SMALL)
+    random_models.write_checkpoint(folder / "bart.pt", folder, "bart_base", *SMALL)
     return folder
 
 

@@ -13,11 +13,11 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import nbest_equality
 from fairseq_aggdec.audit.equality import BUG, TIE
 from fairseq_aggdec.audit.nbest_equality import StockSteps, difference, tokens_of
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.search.beam.rules import SentenceRules
 from fairseq_aggdec.search.beam.search import SentenceSearch
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from scripts import random_models
 
 # Stock's search with a beam of 2: its unfinished hypotheses and what it looked at in each step.
 BEAMS = [[(0.0, ())], [(-1.0, (5,)), (-1.5, (6,))], [(-2.0, (5, 7)), (-2.25, (6, 7))]]
@@ -79,7 +79,7 @@ def test_by_how_much_stock_preferred_its_own(
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     records = [Record(i, list(range(4, 7 + i))) for i in range(5)]
-    arguments = replay.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
+    arguments = random_models.prepare(tmp_path_factory.mktemp("tiny"), "tiny", records)
     return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "8"])
 
 

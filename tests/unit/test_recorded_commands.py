@@ -79,9 +79,9 @@ def commands(file: Path) -> Iterator[list[str]]:
         if words[:2] == ["aggdec", "bench"]:
             if "--overhead" in words:
                 continue  # gone; docs/moved.md says so
-            if "--step-cost" in words:
+            for option in {*words} & {"--step-cost", "--record", "--replay"}:
                 rest = [word for word in words[2:] if word != "--step-cost"]
-                words = [*MOVED["aggdec bench --step-cost"], *rest]
+                words = [*MOVED[f"aggdec bench {option}"], *rest]
         yield words
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.bench.recording import Record
+from scripts import random_models
 from scripts.recipes.beam import replay_beam
 
 
 def tiny(folder: Path, records: list[Record], seed: int) -> Session:
-    arguments = replay.prepare(folder, "tiny", records)
-    flags = replay.SIZES["tiny"].flags()
-    replay.write_checkpoint(folder / "tiny.pt", folder, "transformer", *flags, seed=seed)
+    arguments = random_models.prepare(folder, "tiny", records)
+    flags = random_models.SIZES["tiny"].flags()
+    random_models.write_checkpoint(folder / "tiny.pt", folder, "transformer", *flags, seed=seed)
     return Session(generation_parser(None), [*arguments, "--cpu", "--max-len-b", "9"])
 
 

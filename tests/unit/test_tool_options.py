@@ -17,10 +17,11 @@ from fairseq import checkpoint_utils
 from fairseq.dataclass.configs import GenerationConfig
 
 from fairseq_aggdec.api import session as sessions
-from fairseq_aggdec.bench import engines, replay, systems
+from fairseq_aggdec.bench import engines, systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import audit, bench
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
+from scripts import random_models
 from tests.random_models import make_model, make_task
 
 # What a command line says -> what must arrive: name of an option -> value.
@@ -61,7 +62,7 @@ LOADING = {
     "seed": 7,
     "fp16": True,
     "max_tokens": 99,
-    "gen_subset": replay.SPLIT,
+    "gen_subset": random_models.SPLIT,
     "skip_invalid_size_inputs_valid_test": True,
     "post_process": "subword_nmt",
     "tokenizer": "space",
@@ -80,6 +81,7 @@ OWN = {
     "scripts.recipes.lattice.dump": ["--output", "{tmp}/out"],
     "scripts.recipes.gad.whole_runs": ["--system", "a=", "--output", "{tmp}/out"],
     "scripts.recipes.gad.tree_drafts": ["--output", "{tmp}/out"],
+    "scripts.recipes.gad.replay": ["--record", "{tmp}/out"],
     "scripts.recipes.beam.validation_speed": [],
     "scripts.recipes.beam.base_speed": [],
     "scripts.recipes.lattice.figures": ["--output", "{tmp}/out"],
@@ -148,9 +150,9 @@ class Seen:
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     records = [Record(i, list(range(4, 7 + i))) for i in range(3)]
     folder = tmp_path_factory.mktemp("tiny")
-    made = replay.prepare(folder, "tiny", records)
-    text = folder / f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}"
-    shutil.copy(f"{text}.{replay.SOURCE}", f"{text}.{replay.TARGET}")
+    made = random_models.prepare(folder, "tiny", records)
+    text = folder / f"{random_models.SPLIT}.{random_models.SOURCE}-{random_models.TARGET}"
+    shutil.copy(f"{text}.{random_models.SOURCE}", f"{text}.{random_models.TARGET}")
     return [*made, "--cpu"]
 
 

@@ -16,10 +16,10 @@ import torch
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import replay, table
-from fairseq_aggdec.bench.sizes import SIZES
+from fairseq_aggdec.bench import table
 from fairseq_aggdec.bench.timing import measure
 from fairseq_aggdec.records import machine, results
+from scripts.random_models import SIZES, prepare
 from scripts.recipes.beam import replay_beam
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     records = replay_beam.record_searches(session, beam, args.limit)
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        arguments = replay.prepare(Path(folder), args.size, [item.record for item in records])
+        arguments = prepare(Path(folder), args.size, [item.record for item in records])
         other = Session(
             generation_parser(None), [*arguments, "--cpu", "--beam", str(beam)], reads=["beam"]
         )

@@ -1,6 +1,6 @@
 """Replay of beam search: the prefixes that a recorded search evaluated, on a model of another size with random weights.
 
-As in :mod:`fairseq_aggdec.bench.replay` the time is that of the other model, the decisions are the recorded ones:
+As in :mod:`scripts.recipes.gad.replay` the time is that of the other model, the decisions are the recorded ones:
 its tables are computed, brought to the host and then taken from the record. Stock writes as many steps as the recorded
 search had.
 """
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.bench.replay import force_length
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.search.beam.batch import BeamSearch
 from fairseq_aggdec.search.beam.budget import Budget, Guess
 from fairseq_aggdec.search.beam.generator import BeamGenerator
+from scripts.recipes.gad.replay import force_length
 
 
 class SteadyBudget(Budget):

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import fairseq_aggdec  # noqa: F401  (registers the architecture)
-from fairseq_aggdec.bench.sizes import SIZES, Size
 from fairseq_aggdec.bench.timing import synchronise
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.heads import FastHeads
@@ -41,6 +40,7 @@ from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.windows.draft import Proposing
 from fairseq_aggdec.windows.window import Window
+from scripts.random_models import SIZES, Size
 
 START, SOURCE = 10, 24  # committed tokens and length of the source
 TITLE = "Block heads: parameters and time per call"

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.records import machine
+from scripts import random_models
 from tests.strict.device.cases import Case
 from tests.strict.device.strict_device import DEVICE, strict_device
 
@@ -101,16 +101,22 @@ def shipped(folder: Path) -> list[str]:
     import sentencepiece  # not needed elsewhere in a check
 
     data = folder / "shipped"
-    text = data / f"{replay.SPLIT}.{replay.SOURCE}-{replay.TARGET}.{replay.SOURCE}"
+    text = (
+        data
+        / f"{random_models.SPLIT}.{random_models.SOURCE}-{random_models.TARGET}.{random_models.SOURCE}"
+    )
     if not text.exists():
         data.mkdir(parents=True, exist_ok=True)
-        for side, name in ((replay.SOURCE, "dict.src.txt"), (replay.TARGET, "dict.tgt.txt")):
+        for side, name in (
+            (random_models.SOURCE, "dict.src.txt"),
+            (random_models.TARGET, "dict.tgt.txt"),
+        ):
             shutil.copy(SHIPPED / name, data / f"dict.{side}.txt")
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(SHIPPED / "spm.model"))
         lines = (SHIPPED / "sample.src").read_text(encoding="utf-8").splitlines()
         encoded = pieces.encode(lines, out_type=str)
         text.write_text("".join(" ".join(line) + "\n" for line in encoded), encoding="utf-8")
-    return replay.data_arguments(data, SHIPPED / "checkpoint.pt")
+    return random_models.data_arguments(data, SHIPPED / "checkpoint.pt")
 
 
 def versions(plan: Plan) -> Rows:

@@ -20,10 +20,12 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.bench import memory, replay, systems, timing
+from fairseq_aggdec.bench import memory, systems, timing
 from fairseq_aggdec.bench.recording import Iteration, Record
 from fairseq_aggdec.bench.timing import System, synchronise
 from fairseq_aggdec.engine.graphs.conditions import set_tf32, tf32_allowed
+from scripts import random_models
+from scripts.recipes.gad import replay
 from scripts.recipes.gpu.methods import methods
 from scripts.recipes.gpu.plan import PRECISIONS, Plan, Row, Rows, Stage, shipped, tried, versions
 from scripts.recipes.gpu.step_cost import step_cost
@@ -102,7 +104,7 @@ class Base:
             record(0, alone=heads),
             *(record(i, alone=heads) for i in range(1, len(self.records))),
         ]
-        arguments = replay.prepare(
+        arguments = random_models.prepare(
             self.plan.folder / f"{size}-{name}", size, records, drafter, heads
         )
         arguments += ["--min-len", str(LENGTH), "--max-len-a", "0", "--max-len-b", str(LENGTH)]
@@ -178,7 +180,7 @@ def base_cells(plan: Plan, precision: str, names: Sequence[str], sizes: Sequence
         for name in names:
             try:
                 session, drafts = base.of(name)
-                running.append(systems.build(name, session, None, drafts))
+                running.append(built(name, session, drafts))
             except (Exception, SystemExit) as error:
                 yield {
                     "precision": precision,
@@ -188,6 +190,13 @@ def base_cells(plan: Plan, precision: str, names: Sequence[str], sizes: Sequence
                 }
         batches = base.drafter[0].batches(size, plan.sentences(size))
         yield from timed(plan, running, batches, precision=precision, batch=size)
+
+
+def built(name: str, session: Session, drafts: replay.ReplayDrafter) -> System:
+    """A system; one of ours that drafts gets the drafts of the replay."""
+    system = systems.build(name, session)
+    replay.force_drafts(system, drafts, session.cuda)
+    return system
 
 
 OURS = ("beam5", "beam1", "search5", "greedy", "iad", "gad", "blockwise")
@@ -260,7 +269,7 @@ def histogram(plan: Plan) -> Rows:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     for name in plan.few(["greedy", "iad", "gad", "search5"], 4):
         session, drafts = base.of(name)
-        system = systems.build(name, session, None, drafts)
+        system = built(name, session, drafts)
         (sample,) = session.batches(1, 1)
         for _ in range(WARM):
             system.decode(sample)
@@ -302,7 +311,7 @@ def _kernels(plan: Plan, name: str, profiler: Any, calls: int) -> Rows:
 def windows(plan: Plan) -> Rows:
     """Cost of one call by width and rows, and what a call costs beyond its tokens in tokens' worth."""
     size = "tiny" if plan.rehearse else "base"
-    arguments = replay.prepare(plan.folder / f"{size}-windows", size, [record(0)])
+    arguments = random_models.prepare(plan.folder / f"{size}-windows", size, [record(0)])
     for precision in plan.few(["fp16", "fp32"], 2):
         session = plan.session(arguments, *PRECISIONS[precision])
         for rows in plan.few([1, 8, 32], 2):

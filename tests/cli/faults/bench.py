@@ -17,9 +17,9 @@ import torch
 from fairseq.data import Dictionary
 from fairseq_cli import generate, interactive, train, validate
 
-from fairseq_aggdec.bench import replay
 from fairseq_aggdec.cli import fairseq_commands, main, upgrade_checkpoint
 from fairseq_aggdec.distill import distilled_folder
+from scripts import random_models
 from scripts.recipes import grow
 from scripts.recipes.lattice import recall_table
 from tests.cli.commands import PLUGIN, log_lines
@@ -27,7 +27,7 @@ from tests.random_models import random_tables as tables
 from tests.support import make_dictionary, random_sources
 
 REFUSED, WARNED, WORKS = "refused", "warned", "works"
-LANGUAGES = (replay.SOURCE, replay.TARGET)
+LANGUAGES = (random_models.SOURCE, random_models.TARGET)
 PAIR = "-".join(LANGUAGES)
 SENTENCES = {"train": 12, "valid": 4, "test": 5}
 SMALL = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16", "--encoder-layers", "1"]
@@ -76,7 +76,7 @@ class Bench:
 
 def write_model(path: Path, data: Path, flags: Sequence[str], seed: int) -> None:
     """A random model that says various things; a fresh one repeats itself."""
-    replay.write_checkpoint(path, data, *flags, seed=seed)
+    random_models.write_checkpoint(path, data, *flags, seed=seed)
     state = torch.load(path, weights_only=True)
     generator = torch.Generator().manual_seed(seed)
     for name, weight in state["model"].items():

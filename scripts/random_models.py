@@ -1,15 +1,10 @@
-"""Replay: the iterations of a recorded run on models of other sizes with random weights.
-
-What costs time in decoding is how many tokens each call reads and how many calls there are, not what the weights are.
-So a model of Transformer-base or -big size gets sources of the recorded lengths, every system writes as many tokens as
-the recorded output had, and the method's drafts are as long and as right as they were (see ``ReplayDrafter``). What
-drafts with a model runs, too, at that size: a drafter with the verifier's encoder, or heads on the verifier.
-"""
+"""Transformers of some sizes with random weights, for measurements of time and for tests."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +14,35 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.bench.recording_drafters import ReplayDrafter
-from fairseq_aggdec.bench.sizes import SIZES
+
+
+@dataclass(frozen=True)
+class Size:
+    """Layers of encoder and of decoder, width, hidden units, attention heads, types of the dictionary."""
+
+    layers: int
+    dim: int
+    hidden: int
+    heads: int
+    types: int
+
+    def flags(self) -> list[str]:
+        """The same as flags of any Transformer architecture."""
+        found = []
+        for side in ("encoder", "decoder"):
+            found += [f"--{side}-layers={self.layers}", f"--{side}-embed-dim={self.dim}"]
+            found += [f"--{side}-ffn-embed-dim={self.hidden}"]
+            found += [f"--{side}-attention-heads={self.heads}"]
+        return found
+
+
+SIZES = {
+    "tiny": Size(1, 32, 64, 2, 100),  # for tests
+    "small": Size(3, 256, 1024, 4, 8120),  # that of the Multi30k recipe
+    "base": Size(6, 512, 2048, 8, 32768),
+    "big": Size(6, 1024, 4096, 16, 32768),
+}
 
 # Drafters as the paper has them at these sizes.
 DRAFTERS = {"base": "nar_drafter_base", "big": "nar_drafter_big"}
@@ -42,7 +62,7 @@ def prepare(
     Args:
         folder: is made.
         size: one of :data:`SIZES`.
-        records: what is to be replayed, done by the method itself: heads, for one, draft nothing at first.
+        records: whose sources have the lengths of those that are written.
         drafter: make a non-autoregressive drafter as well, with these options, for blocks as long as the longest
             recorded draft; None for no drafter.
         heads: the model gets per-head layers for such blocks, four times its width each, all of them learned.
@@ -115,27 +135,3 @@ def write_checkpoint(path: Path, data: Path, arch: str, *flags: str, seed: int =
     }
     state["extra_state"] = {"train_iterator": {"epoch": 1}}
     torch.save(state, path)
-
-
-def lengths(records: Sequence[Record]) -> dict[int, int]:
-    """Sentence of the replayed set -> tokens to write, ``</s>`` not counted."""
-    return {index: len(record.output) - 1 for index, record in enumerate(records)}
-
-
-def replay_drafter(session: Session, records: Sequence[Record]) -> ReplayDrafter:
-    """The drafter for a session on a prepared folder; decodes the set once with our greedy to know what is right."""
-    generator, _ = session.generator("greedy")
-    to_write = lengths(records)
-    outputs: dict[int, list[int]] = {}
-    for sample in session.batches(1):
-        sentence = sample["id"].item()
-        force_length(generator, to_write[sentence])
-        outputs[sentence] = session.decode(generator, sample)[0]["tokens"].tolist()
-    first = session.task.target_dictionary.nspecial
-    return ReplayDrafter(dict(enumerate(records)), outputs, (first, first + 1))
-
-
-def force_length(generator: Any, tokens: int) -> None:
-    """Makes a generator, stock or ours, write exactly so many tokens and ``</s>``."""
-    generator.min_len = generator.max_len_b = tokens
-    generator.max_len_a = 0
