@@ -208,7 +208,7 @@ def force_length(generator: Any, tokens: int) -> None:
 
 def force_drafts(system: System, drafter: ReplayDrafter, cuda: bool) -> None:
     """Has a method of ours that drafts verify what was recorded; what drafts with a model runs as well."""
-    if isinstance(system.drafter, EmptyDrafter):
+    if system.generator is None or isinstance(system.drafter, EmptyDrafter):
         return
     kinds = (NarDrafter, BlockwiseHeadsDrafter, *((InputCopyDrafter,) if cuda else ()))
     paced = isinstance(system.drafter, kinds)
