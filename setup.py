@@ -70,7 +70,7 @@ EXTRAS["test"] = [
     "hypothesis>=6.100,<7",
     "mypy==2.4.1",  # exact: another version finds other faults
     "pytest>=8,<10",
-    "pytest-xdist>=3.6,<4",
+    "pytest-xdist>=3.7,<4",
     "ruff==0.17.5",
     "setuptools>=77",  # builds the wheel that is tested
 ]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks the project: style and types, then the levels of tests, quickest first; stops at the first level that fails.
+# Checks the project: style and types, then all chosen levels of tests in one run of pytest, which shares its workers and models.
 #
 #   scripts/test.sh                      lint unit equality pipelines cli system: what a change needs while it is made
-#   scripts/test.sh all                  these and the long ones: strict sanitizers pages kills faults wheel recipes fuzz; what
+#   scripts/test.sh all                  these and the long ones: recipes strict pages kills faults wheel fuzz sanitizers; what
 #                                        .ci/run calls
 #   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
 #   scripts/test.sh unit equality        only these
@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 LEVELS=(lint unit equality pipelines cli system)
-LONG=(strict sanitizers pages kills faults wheel recipes fuzz)
+LONG=(recipes strict pages kills faults wheel fuzz sanitizers)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -43,25 +43,21 @@ tests_of() {
             printf 'tests/%s\n' unit/test_{gpu_kernels,int8,judging,kernels,largest,proposer,whole_searches}.py equality/test_cached_decoder.py \
                 equality/test_int8.py::test_batches_and_windows_change_nothing
             ;;
-        cli)
-            printf '%s\n' tests/cli
-            printf -- '--ignore=%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}"
-            ;;
+        cli) printf '%s\n' tests/cli/test_*.py | grep -vxF "$(printf '%s\n' "${pages[@]}" "${kills[@]}" "${faults[@]}" "${wheel[@]}" "${recipes[@]}")" ;;
         *) printf '%s\n' "tests/$1" ;;
     esac
 }
 
-# pytest ends with 5 when it has run nothing: fine for a level that is still empty or a selection by the user.
-run_pytest() { # a level and options of its own
-    local level=$1 status=0 workers=(-n 2 --dist loadfile) tests
+# run_pytest LEVELS OPTION...: LEVELS are words; OPTIONS are for pytest. It ends with 5 when it has run nothing: fine for a
+# selection by the user.
+run_pytest() {
+    local status=0 workers=(-n 2 --dist loadgroup --no-loadscope-reorder) tests=() level
+    for level in $1; do mapfile -t -O "${#tests[@]}" tests < <(tests_of "$level"); done
     shift
-    mapfile -t tests < <(tests_of "$level")
-    # Tests of these levels are independent, and those of a file are many.
-    case "$level" in strict | faults | kills) workers=(-n 2) ;; esac
     if [ "$device" = cuda ]; then workers=(-n 0); fi
-    "$PYTHON" -m pytest -q --durations=10 --durations-min=1 --device "$device" "${workers[@]}" "$@" \
+    "$PYTHON" -m pytest -q --durations=25 --durations-min=1 --maxfail=20 --device "$device" "${workers[@]}" "$@" \
         "${pytest_options[@]+"${pytest_options[@]}"}" "${tests[@]}" || status=$?
-    if [ "$status" = 5 ] && { [ "$level" != unit ] || [ "${#pytest_options[@]}" -gt 0 ]; }; then status=0; fi
+    if [ "$status" = 5 ] && [ "${#pytest_options[@]}" -gt 0 ]; then status=0; fi
     return "$status"
 }
 
@@ -101,10 +97,20 @@ if [ "${#levels[@]}" = 0 ]; then
 fi
 
 bash scripts/setup.sh
+together=()
 for level in "${levels[@]}"; do
-    start=$SECONDS
-    printf '== %s\n' "$level"
-    case "$level" in lint | sanitizers) "$level" ;; *) run_pytest "$level" ;; esac
-    printf '== %s passed in %d s\n' "$level" $((SECONDS - start))
+    case "$level" in lint | sanitizers) ;; *) together+=("$level") ;; esac
 done
+# step NAME COMMAND...
+step() {
+    local start=$SECONDS name=$1
+    shift
+    printf '== %s\n' "$name"
+    "$@"
+    printf '== %s passed in %d s\n' "$name" $((SECONDS - start))
+}
+chosen() { case " ${levels[*]} " in *" $1 "*) ;; *) false ;; esac; }
+if chosen lint; then step lint lint; fi
+if [ "${#together[@]}" -gt 0 ]; then step "${together[*]}" run_pytest "${together[*]}"; fi
+if chosen sanitizers; then step sanitizers sanitizers; fi
 printf '== all passed in %d s, set-up included\n' "$SECONDS"

@@ -68,6 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--kernels {folder}: there is no library that can be used")
 
 
+# Tests of these are independent, and those of a file are many.
+ONE_BY_ONE = ("tests/strict/", "tests/cli/test_faults.py", "_processes.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a file share a worker and what they have made; the recipes, which take longest, come first."""
+    for item in items:
+        name = item.path.as_posix()
+        if not any(part in name for part in ONE_BY_ONE):
+            item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: "recipe" not in item.path.name)
+
+
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
     """Tools quieten the plugin's log, and fairseq's; the next test wants to read them."""

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 from fairseq_cli import preprocess
+from filelock import FileLock
 
 from tests.cli.commands import Result, Trained, preprocess_arguments, run, write_corpus
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A model that has learnt to copy with edits, trained with the stock task."""
-    result = Trained(tmp_path_factory.mktemp("copier"))
+    """A model that has learnt to copy with edits, trained with the stock task: once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    made, own = base / "copier-made", tmp_path_factory.mktemp("copier")
+    with FileLock(base / "copier.lock"):
+        if not made.exists():
+            shutil.rmtree(base / "copier-partial", ignore_errors=True)
+            train_copier(Trained(base / "copier-partial"))
+            (base / "copier-partial").rename(made)
+    shutil.copytree(made, own, dirs_exist_ok=True)
+    return Trained(own)
+
+
+def train_copier(result: Trained) -> None:
+    """Data and checkpoints."""
+    result.folder.mkdir()
     write_corpus(result.folder)
     run(preprocess.cli_main, *preprocess_arguments(result.folder, result.data))
     options = ["--max-update", "600", "--save-interval-updates", "300", "--no-epoch-checkpoints"]
@@ -24,15 +43,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         "--keep-interval-updates",
         "9",
     )
-    return result
 
 
 @pytest.fixture(scope="session")
 def stock(trained: Trained) -> Result:
     """The whole test set with stock fairseq and beam 1."""
     return trained.generate("stock")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The recipes, which take longest, first: no worker is left with one of them at the end."""
-    items.sort(key=lambda item: "recipe" not in item.path.name)
