@@ -4,9 +4,8 @@
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
-from fairseq_aggdec.budget.call_cost import OUTLIER, CallCost, IterationClock, UsualCost
+from fairseq_aggdec.budget.call_cost import CallCost, UsualCost
 from fairseq_aggdec.budget.fading import Fading
-from fairseq_aggdec.windows.draft import Verdict
 
 # Tokens that an iteration with a draft is believed to gain before any was seen: one is accepted.
 PRIOR = 2.0
@@ -16,8 +15,6 @@ ALLOWED, TRIES = 0.01, 0.005
 # How much faster than greedy decoding drafting must look: what is measured is not exact, and one token at a time is
 # slower between drafts than without any, when the weights stay in the processor's cache.
 MARGIN = 0.1
-# Iterations of a rest whose time is measured: not the first ones, which find the caches full of something else.
-TIMED_RESTS = range(3, 7)
 # Of its time: what a try is believed to lose at least. The weights that a draft reads drive others from the caches.
 LEAST_LOSS = 0.5
 # One sentence at a time, where nothing was drafted before: drafts by which it is known whether they pay. And tokens of
@@ -62,13 +59,10 @@ class Account:
 
     Attributes:
         learned: decides by the times it is told, which must be those of all the work of an iteration.
-        resting: no draft will be planned as long as this many sentences are left.
-        timing: the time of the iteration is asked for.
         counts: decides by what it is told of tokens.
     """
 
-    learned = resting = counts = False
-    timing = True
+    learned = counts = False
 
     def __init__(self, size: int, cost: CallCost | None = None):
         self.size, self.cost = size, cost or CallCost()
@@ -86,38 +80,15 @@ class Account:
     def batch_ended(self, clean: bool, gain: float) -> None:
         """A device has decoded the batch alone, see :class:`~fairseq_aggdec.windows.draft.BatchVerdict`."""
 
-    def rest(self, seconds: float) -> None:
-        """An iteration without a draft has ended while ``resting``; its time counts while ``timing`` only."""
-
-    def ended(self, clock: IterationClock, own: bool) -> float | None:
-        """Seconds of the iteration that has ended, None where its draft teaches nothing.
-
-        Args:
-            clock: of the drafter.
-            own: what was read was the drafter's own draft in every row.
-        """
-        self.passed()
-        if not self.timing:
-            clock.last = None
-            self.rest(0.0)
-            return None
-        seconds = clock.end()
-        if seconds is None or not own:
-            return None
-        if self.resting:
-            self.rest(seconds)
-            return None
-        return seconds
-
-    def learn(self, verdict: Verdict, seconds: float, once: float = 0.0) -> None:
-        """Learns from an iteration of ``seconds``, of which ``once`` are the first draft's of a batch only."""
-        emitted = [len(tokens) for tokens in verdict.emitted]
-        self.observe(sum(verdict.drafted), emitted, seconds, once)
-
     def observe(
         self, drafted: int, emitted: Sequence[int], seconds: float, once: float = 0.0
     ) -> None:
-        """As :meth:`learn`, from the tokens that were drafted in all and those that each sentence gained."""
+        """Learns from an iteration.
+
+        Args:
+            drafted: tokens in all. emitted: those that each sentence gained.
+            seconds: of the iteration, of which ``once`` are the first draft's of a batch only.
+        """
         self.cost.observe(len(emitted), drafted, seconds - once)
 
 
@@ -173,12 +144,9 @@ class Ledger:
         """Whether drafts that look faster may go on: no more was lost than is allowed, and ``credit`` seconds."""
         return self.lost <= ALLOWED * self.greedy + credit
 
-    def try_at(self, loss: float) -> float:
-        """From which ``greedy`` on a draft may be tried that is believed to lose ``loss`` seconds."""
-        return max(self.lost / ALLOWED, self.tried + loss / TRIES)
-
     def affords_a_try(self, loss: float) -> bool:
-        return self.greedy >= self.try_at(loss)
+        """Whether a draft may be tried that is believed to lose ``loss`` seconds."""
+        return self.greedy >= max(self.lost / ALLOWED, self.tried + loss / TRIES)
 
 
 class LearnedAccount(Account):
@@ -210,16 +178,9 @@ class LearnedAccount(Account):
         self.outputs: Sequence[Sized] = []  # of the batch
         self.spent, self.drafting = 0.0, False
         self.decided: dict[int, int] = {}  # for the batch
-        # What ``ledger.greedy`` must be before a draft is thought of.
-        self.again: dict[int, float] = {}
-        self.chosen, self.resting, self.timing = 0, False, True
-        # Iterations while ``resting``, remembered together: each takes little longer than one of greedy decoding, and
-        # looking at the clock is part of that.
-        self.rests = 0
-        self.rested: list[float] = []
+        self.chosen = 0
 
     def start(self, outputs: Sequence[Sized]) -> None:
-        self._end_rest()
         if self.outputs:
             self.ledger.settle(self.spent, self._greedy() if self.drafting else self.spent)
         self.outputs = outputs
@@ -228,41 +189,18 @@ class LearnedAccount(Account):
 
     def plan(self, rows: int) -> int:
         bucket = rows.bit_length()
-        if self.resting and bucket == self.bucket:
-            return 0
-        if bucket not in self.decided:
-            self._end_rest()
-            self._count(rows)
-            if not self.now.plain.weight:
-                return 0
-            if self.ledger.greedy >= self.again.get(bucket, 0.0):
-                self.chosen, self.decided[bucket] = self._decide(bucket)
-                return self.chosen
-            self.decided[bucket] = 0
-        if not self.resting:
+        if bucket in self.decided:
             self.chosen = self.decided[bucket]
-            self.resting = self.chosen == 0
-            self.timing = not self.resting
+        else:
+            self._count(rows)
+            if self.now.plain.weight:
+                self.chosen, self.decided[bucket] = self._decide(bucket)
         return self.chosen
 
     def _count(self, rows: int) -> None:
         """``rows`` sentences are left; nothing is drafted for them yet."""
-        self.bucket, self.now = rows.bit_length(), self.cost.line(rows)
+        self.bucket, self.now, self.chosen = rows.bit_length(), self.cost.line(rows), 0
         self.gained.setdefault(self.bucket, Fading(REMEMBER))
-        self.chosen, self.resting = 0, False
-
-    def rest(self, seconds: float) -> None:
-        if self.timing:
-            self.rested.append(min(seconds, OUTLIER * self.now.plain.mean))
-        self.rests += 1
-        self.timing = self.rests in TIMED_RESTS
-
-    def _end_rest(self) -> None:
-        self.timing = True
-        if self.rested:
-            self.now.add_plain(sum(self.rested), len(self.rested))
-        self.spent += self.rests * self.now.plain.mean if self.rests else 0.0
-        self.rests, self.rested = 0, []
 
     def observe(
         self, drafted: int, emitted: Sequence[int], seconds: float, once: float = 0.0
@@ -296,7 +234,6 @@ class LearnedAccount(Account):
         if self.ledger.affords_a_try(loss):
             self.ledger.tried = self.ledger.greedy
             return most, 0
-        self.again[bucket] = self.ledger.try_at(loss)
         return 0, 0
 
     def _expected(self, bucket: int) -> tuple[float, float]:

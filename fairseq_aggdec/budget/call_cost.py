@@ -51,7 +51,8 @@ class CostLine:
         if (self.k if drafted else self.plain).weight:
             seconds = min(seconds, OUTLIER * self.estimate(drafted))
         if drafted == 0:
-            self.add_plain(seconds, 1)
+            self.plain.add(seconds)
+            self.since = 0
             return seconds
         self.plain.fade()  # what was measured long ago gives way to what is measured next
         self.since += 1
@@ -61,12 +62,6 @@ class CostLine:
         self.t.add(seconds)
         self.kt.add(drafted * seconds)
         return seconds
-
-    def add_plain(self, seconds: float, count: int) -> None:
-        """Remembers ``count`` iterations without a draft that took ``seconds`` in all."""
-        self.plain.fade(count - 1)
-        self.plain.add(seconds, count)
-        self.since = 0
 
     def grows_stale(self) -> bool:
         """Whether to measure the time without a draft again; the next time later is soon enough."""

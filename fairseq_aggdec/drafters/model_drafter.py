@@ -68,8 +68,7 @@ class ModelDrafter(DeviceDrafter):
         if self.wait is not None:
             self.wait()
         size = 0 if idle else self.account.plan(len(state.rows))
-        if self.account.timing:
-            self.clock.begin()
+        self.clock.begin()
         return size
 
     def lay_out(self, decoder: Any, precision: Precision, packed: Any) -> None:
@@ -131,13 +130,15 @@ class ModelDrafter(DeviceDrafter):
 
     def learn(self, verdict: Verdict, once: float = 0.0) -> None:
         """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
-        trees, seconds = self.trees, self.account.ended(self.clock, verdict.own)
-        if seconds is None:
+        trees, seconds = self.trees, self.clock.end()
+        self.account.passed()
+        if seconds is None or not verdict.own:
             if trees is not None:
                 trees.trees = []
             return
         if self.learns_times or self.account.counts:
-            self.account.learn(verdict, seconds, once)
+            emitted = [len(tokens) for tokens in verdict.emitted]
+            self.account.observe(sum(verdict.drafted), emitted, seconds, once)
         if trees is not None:
             trees.observe(verdict.of_own())
 

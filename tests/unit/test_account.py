@@ -11,7 +11,6 @@ from fairseq_aggdec.budget.account import (
     DRAFTER,
     PRIOR,
     STEP,
-    TIMED_RESTS,
     TRIES,
     Account,
     LearnedAccount,
@@ -98,11 +97,7 @@ class Simulation:
             seconds *= self.random.uniform(1 - self.noise, 1 + self.noise)
             if self.random.random() < self.hiccups:
                 seconds *= 30
-            if self.chooser.resting:
-                assert not size
-                self.chooser.rest(seconds)
-            else:
-                self.chooser.observe(sum(room), gained, seconds + once, once)
+            self.chooser.observe(sum(room), gained, seconds + once, once)
             for row, gain in zip(left, gained, strict=True):
                 outputs[row] += [1] * gain
             encoder -= once
@@ -264,25 +259,6 @@ def test_once_is_no_part_of_the_time_of_a_draft_but_of_what_was_spent() -> None:
     draft(chooser, 4, [4], [5], seconds=9.5, once=8.0)
     assert chooser.cost.lines[1].t.mean == pytest.approx(1.5)
     assert chooser.spent == pytest.approx(29.5)
-
-
-def test_iterations_at_rest_count_as_if_each_had_been_observed() -> None:
-    """One of them seems thirty times as long, because the machine was busy; of the others no time is asked for."""
-    chooser, seconds = LearnedAccount(4), [1.0, 1.1, 30.0, 0.9]
-    chooser.start([[0]])
-    chooser.now.add(0, 1.0)
-    chooser.decided[1] = 0  # a draft for one sentence does not pay
-    told = iter(seconds)
-    for rest in range(20):
-        assert chooser.plan(1) == 0 and chooser.resting
-        assert chooser.timing == (rest in TIMED_RESTS)
-        chooser.rest(next(told) if chooser.timing else 0.0)
-    times = chooser.now
-    chooser.start([[0]])
-    assert not chooser.resting and chooser.timing
-    assert times.plain.weight == pytest.approx(1 * 0.98**4 + 4)
-    assert times.plain.mean == pytest.approx((0.98**4 + 5.0) / (0.98**4 + 4))
-    assert chooser.ledger.greedy == pytest.approx(20 * times.plain.mean)
 
 
 def test_times_that_were_not_seen_are_guessed_from_more_sentences() -> None:
