@@ -18,15 +18,14 @@ from fairseq.data import Dictionary
 from fairseq_cli import preprocess
 
 from fairseq_aggdec.cli import lattice_tables
-from fairseq_aggdec.lattice.alignment import word_alignment
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs
 from fairseq_aggdec.lattice.candidates import CandidateModel
-from scripts.recipes.lattice import recall_table
+from scripts.recipes.lattice import align, recall_table
 from tests.support import random_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 Main = Callable[[Sequence[str]], None]
-ALIGN, TABLES, RECALL = word_alignment.main, lattice_tables.main, recall_table.main
+ALIGN, TABLES, RECALL = align.main, lattice_tables.main, recall_table.main
 # A program with the options of fast_align: word t comes from word t.
 DIAGONAL = """
 import sys

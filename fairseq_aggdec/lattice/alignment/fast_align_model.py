@@ -6,12 +6,19 @@ tension that was estimated. Target token j of n, source token i of m, both from 
 
     P(a_j = 0) = p0        P(a_j = i) = (1 - p0) exp(-tension |i / m - j / n|) / z_j
     a_j = argmax P(y_j | x_a) P(a)            0 is the empty word: no link
+
+The links of both directions are combined as Koehn et al. 2003 and ``atools`` do:
+
+    intersect             links that both have
+    union                 links that either has
+    grow-diag             the intersection; then links of the union that touch one and bring in a token without a link
+    grow-diag-final-and   and then links of the forward, then of the reverse direction between two tokens without one
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +29,10 @@ START_TENSION = 4.0
 _UNSEEN = 1e-9  # probability of a pair that the library does not list
 _NULL = "<eps>"
 _ENTRY = np.dtype([("target", "<i4"), ("probability", "<f4")])
-_SORTED, _BATCH = 8192, 128  # sentence pairs that are ordered by length and aligned at once
+_BATCH = 128  # sentence pairs that are aligned at once
+
+Link = tuple[int, int]
+NEIGHBOURS = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)]
 
 
 @dataclass(frozen=True)
@@ -71,16 +81,14 @@ class Model:
         source = [[number(word, 0) for word in sentence] for sentence in sources]
         target = [[number(word, 0) for word in sentence] for sentence in targets]
         found: list[np.ndarray] = [np.empty(0, np.int64)] * len(source)
-        for start in range(0, len(source), _SORTED):
-            part = range(start, min(start + _SORTED, len(source)))
-            order = sorted(part, key=lambda pair: (len(source[pair]), len(target[pair])))
-            for first in range(0, len(order), _BATCH):
-                batch = order[first : first + _BATCH]
-                aligned = self._align(
-                    [source[pair] for pair in batch], [target[pair] for pair in batch]
-                )
-                for pair, positions in zip(batch, aligned, strict=True):
-                    found[pair] = positions
+        order = sorted(range(len(source)), key=lambda pair: (len(source[pair]), len(target[pair])))
+        for first in range(0, len(order), _BATCH):
+            batch = order[first : first + _BATCH]
+            aligned = self._align(
+                [source[pair] for pair in batch], [target[pair] for pair in batch]
+            )
+            for pair, positions in zip(batch, aligned, strict=True):
+                found[pair] = positions
         return found
 
     def _align(
@@ -133,3 +141,44 @@ def _padded(sentences: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]
         word for sentence in sentences for word in sentence
     ]
     return padded, lengths
+
+
+def _grow(forward: set[Link], reverse: set[Link]) -> set[Link]:
+    links = forward & reverse
+    sources, targets = {i for i, _ in links}, {j for _, j in links}
+    waiting = sorted((forward | reverse) - links)
+    while waiting:
+        left = []
+        for i, j in waiting:
+            new = i not in sources or j not in targets
+            if new and any((i + di, j + dj) in links for di, dj in NEIGHBOURS):
+                links.add((i, j))
+                sources.add(i)
+                targets.add(j)
+            else:
+                left.append((i, j))
+        if len(left) == len(waiting):
+            break
+        waiting = left
+    return links
+
+
+def _grow_final(forward: set[Link], reverse: set[Link]) -> set[Link]:
+    links = _grow(forward, reverse)
+    sources, targets = {i for i, _ in links}, {j for _, j in links}
+    for i, j in [*sorted(forward), *sorted(reverse)]:
+        if i not in sources and j not in targets:
+            links.add((i, j))
+            sources.add(i)
+            targets.add(j)
+    return links
+
+
+COMBINE: dict[str, Callable[[set[Link], set[Link]], set[Link]]] = {
+    "union": set.union,
+    "grow-diag-final-and": _grow_final,
+    "grow-diag": _grow,
+    "intersect": set.intersection,
+    "forward": lambda forward, reverse: forward,
+    "reverse": lambda forward, reverse: reverse,
+}

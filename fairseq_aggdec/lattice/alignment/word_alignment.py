@@ -1,12 +1,8 @@
 """Word alignment: which source token each target token of a training pair comes from, by fast_align (Dyer et al. 2013).
 
-    python -m fairseq_aggdec.lattice.alignment.word_alignment --data data-bin --output train.links
-    python -m fairseq_aggdec.lattice.alignment.word_alignment --text train.de train.en --output train.links \\
-        --aligner fast_align --symmetrisation grow-diag-final-and
-
-writes a line per sentence pair, ``0-0 1-2 2-1``: source position - target position, both from 0, ``</s>`` not
-counted. A pair with an empty side has an empty line. Tokens are what the dictionary or the blanks of a text make them:
-words, BPE or sentencepiece units.
+Links are written as a line per sentence pair, ``0-0 1-2 2-1``: source position - target position, both from 0, ``</s>``
+not counted. A pair with an empty side has an empty line. Tokens are what the dictionary or the blanks of a text make
+them: words, BPE or sentencepiece units.
 
 ``--aligner systran`` estimates with the package systran-align, which is fast_align as a library; ``--aligner
 fast_align`` runs the programs ``fast_align`` and ``atools``. ``forward`` gives each target token at most one source
@@ -18,17 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +30,7 @@ from tqdm import tqdm
 
 from fairseq_aggdec import installing
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs
-from fairseq_aggdec.lattice.alignment.fast_align_model import START_TENSION, Model
-from fairseq_aggdec.lattice.alignment.symmetrisation import COMBINE
+from fairseq_aggdec.lattice.alignment.fast_align_model import COMBINE, START_TENSION, Model
 
 ALIGNERS = ("systran", "fast_align")
 DIRECTIONS = ("forward", "reverse")
@@ -46,9 +38,6 @@ BORDER = "|||"  # between source and target in the files that fast_align reads
 _BATCH = 20_000  # sentence pairs whose links are found at once
 _BAD_LINE = re.compile(rb"^(?!(?:\d+-\d+(?: \d+-\d+)*)? *\r?$).*$", re.MULTILINE)
 _TENSION = re.compile(r"final tension: (\S+)")
-SCRATCH = (
-    f"align.{platform.node()}."  # folders in which is worked, with the number of the process behind
-)
 # Run by itself: the library reports its progress and the tension only on its standard error.
 _ESTIMATE = """
 import json, sys, systran_align
@@ -69,7 +58,7 @@ class Aligner:
         fast_align, atools: the programs, for ``fast_align`` only.
 
     Raises:
-        ValueError: a choice that does not exist.
+        ValueError: no iteration.
         ModuleNotFoundError, FileNotFoundError: what does the work is not installed.
     """
 
@@ -80,8 +69,6 @@ class Aligner:
     atools: str = "atools"
 
     def __post_init__(self) -> None:
-        _check_choice("aligner", self.name, ALIGNERS)
-        _check_choice("symmetrisation", self.symmetrisation, tuple(COMBINE))
         if self.iterations < 1:
             raise ValueError(f"--iterations is {self.iterations}; it must be at least 1")
         if self.name == "fast_align":
@@ -114,14 +101,14 @@ class Aligner:
         Raises:
             RuntimeError: the aligner failed.
         """
-        output.parent.mkdir(parents=True, exist_ok=True)
-        links = 0
-        _remove_left(output.parent)
-        prefix = f"{SCRATCH}{os.getpid()}."
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=output.parent) as scratch:
-            corpus, partial = Path(scratch, "corpus"), Path(scratch, "links")
+        scratch = output.with_name(f"{output.name}.align")
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        scratch.mkdir(parents=True)
+        try:
+            corpus, partial, links = scratch / "corpus", scratch / "links", 0
             full = _write_corpus(pairs, corpus, total)
-            lines = self._lines(corpus) if any(full) else iter(())
+            by = self._by_library if self.name == "systran" else self._by_programs
+            lines = by(corpus) if any(full) else iter(())
             with partial.open("w", encoding="ascii") as file:
                 for has_tokens in tqdm(full, desc="align", unit=" pairs"):
                     line = next(lines, None) if has_tokens else ""
@@ -130,30 +117,23 @@ class Aligner:
                     links += line.count("-")
                     file.write(line + "\n")
             partial.replace(output)
+        finally:
+            shutil.rmtree(scratch)
         return links
 
-    def _lines(self, corpus: Path) -> Iterator[str]:
-        """The links of every line of a corpus file."""
-        return self._by_library(corpus) if self.name == "systran" else self._by_programs(corpus)
-
     def _by_library(self, corpus: Path) -> Iterator[str]:
+        """The links of every line of a corpus file."""
         paths = [corpus.with_suffix(f".{direction}") for direction in DIRECTIONS]
-        tensions = self._estimate(corpus, paths)
-        forward, reverse = map(Model.read, paths, tensions)
-        return self._by_models(corpus, forward, reverse)
-
-    def _by_models(self, corpus: Path, forward: Model, reverse: Model) -> Iterator[str]:
+        forward, reverse = map(Model.read, paths, self._estimate(corpus, paths))
         combine = COMBINE[self.symmetrisation]
         with corpus.open(encoding="utf-8") as file:
             while batch := [line.split(f" {BORDER} ") for line in islice(file, _BATCH)]:
                 source, target = ([pair[side].split() for pair in batch] for side in (0, 1))
-                found = zip(
-                    forward.links(source, target), reverse.links(target, source), strict=True
-                )
-                for origins, aims in found:
-                    there = {(i, j) for j, i in enumerate(origins.tolist()) if i >= 0}
-                    back = {(i, j) for i, j in enumerate(aims.tolist()) if j >= 0}
-                    yield " ".join(f"{i}-{j}" for i, j in sorted(combine(there, back)))
+                there, back = forward.links(source, target), reverse.links(target, source)
+                for origins, aims in zip(there, back, strict=True):
+                    one = {(i, j) for j, i in enumerate(origins.tolist()) if i >= 0}
+                    other = {(i, j) for i, j in enumerate(aims.tolist()) if j >= 0}
+                    yield " ".join(f"{i}-{j}" for i, j in sorted(combine(one, other)))
 
     def _estimate(self, corpus: Path, models: Sequence[Path]) -> list[float]:
         """Writes the models of both directions; their tensions."""
@@ -201,7 +181,9 @@ class Aligner:
         if not single:
             files = [str(corpus.with_suffix(f".{direction}")) for direction in DIRECTIONS]
             _run([self.atools, "-i", files[0], "-j", files[1], "-c", self.symmetrisation], result)
-        return _stripped_lines(result)
+        with result.open(encoding="ascii") as file:
+            for line in file:
+                yield line.strip()
 
 
 def align_data(aligner: Aligner, pairs: BinarisedPairs, output: Path) -> int:
@@ -242,20 +224,6 @@ def read_links(path: Path, size: int = CHUNK) -> Iterator[tuple[np.ndarray, np.n
             done += len(lines)
 
 
-def read_text(source: Path, target: Path) -> Iterator[Pair]:
-    """Sentence pairs of two files of tokenised text.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: one has more lines.
-    """
-    with source.open(encoding="utf-8") as left, target.open(encoding="utf-8") as right:
-        for one, two in zip_longest(left, right):
-            if one is None or two is None:
-                raise ValueError(f"{source} and {target} have different numbers of lines")
-            yield one.split(), two.split()
-
-
 def _write_corpus(pairs: Iterable[Pair], path: Path, total: int | None) -> list[bool]:
     """Writes the pairs that have tokens on both sides as fast_align reads them; for each pair, whether it has."""
     full = []
@@ -273,43 +241,11 @@ def _joined(tokens: Iterable[Any]) -> str:
     return " ".join(BORDER[1:] if token == BORDER else str(token) for token in tokens)
 
 
-def _stripped_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="ascii") as file:
-        for line in file:
-            yield line.strip()
-
-
 def _run(command: Sequence[str], output: Path) -> None:
     with output.open("wb") as file:
         status = subprocess.run(command, stdout=file, check=False).returncode
     if status:
         raise RuntimeError(f"{command[0]} failed with status {status}; what it said stands above")
-
-
-def _remove_left(folder: Path) -> None:
-    """Removes the folders that killed runs on this machine left behind."""
-    for path in folder.glob(f"{SCRATCH}*"):
-        process = path.name.removeprefix(SCRATCH).split(".")[0]
-        if process.isdecimal() and not _runs(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True  # somebody else's
-    except (OSError, OverflowError):
-        return False
-    return True
-
-
-def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"--{option} is {value!r}; it must be one of {', '.join(choices)}")
-
-
-# -- command line
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -324,36 +260,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def build_aligner(args: argparse.Namespace) -> Aligner:
     return Aligner(args.aligner, args.symmetrisation, args.iterations, args.fast_align, args.atools)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m fairseq_aggdec.lattice.alignment.word_alignment",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    pairs = parser.add_mutually_exclusive_group(required=True)
-    pairs.add_argument("--data", type=Path, help="folder made by fairseq-preprocess")
-    pairs.add_argument(
-        "--text", type=Path, nargs=2, metavar=("SOURCE", "TARGET"), help="tokenised text"
-    )
-    parser.add_argument("--split", default="train", help="set of --data (default: train)")
-    parser.add_argument("-s", "--source-lang", help="of --data; otherwise from its file names")
-    parser.add_argument("-t", "--target-lang")
-    parser.add_argument("--output", type=Path, required=True, help="file of links")
-    add_options(parser)
-    args = parser.parse_args(arguments)
-    try:
-        aligner = build_aligner(args)
-        if args.text:
-            links = aligner.align(read_text(*args.text), args.output)
-        else:
-            data = BinarisedPairs(args.data, args.split, args.source_lang, args.target_lang)
-            links = align_data(aligner, data, args.output)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    print(f"{args.output}: {links} links")
-
-
-if __name__ == "__main__":
-    main()

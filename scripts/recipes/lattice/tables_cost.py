@@ -29,7 +29,7 @@ from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table
 
 SOURCE, TARGET = "src", "tgt"
-ALIGN = ["-m", "fairseq_aggdec.lattice.alignment.word_alignment"]
+ALIGN = ["-m", "scripts.recipes.lattice.align"]
 TABLES = ["-m", "fairseq_aggdec.cli.main", "lattice-tables"]
 TRANSLATIONS = (0.7, 0.2, 0.1)  # chances of a word's translations
 DROPPED, INSERTED = (
