@@ -11,6 +11,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 import fairseq_aggdec
+from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
 from fairseq_aggdec.lattice.counting import AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
@@ -121,7 +122,7 @@ def random_tables() -> CandidateModel:
         flat = [side.flatten().int().numpy() for side in (source, target)]
         sevens = torch.full((3,), 7).numpy()
         links = torch.arange(7, dtype=torch.int32).repeat(3).unsqueeze(1).expand(-1, 2).numpy()
-        counter.add(AlignedPairs(flat[0], flat[1], sevens, sevens, links, sevens))
+        counter.add(AlignedPairs(*(Sentences(side, sevens) for side in flat), links, sevens))
     return CandidateModel(
         **counter.tables(40),
         max_offset=counter.reach,

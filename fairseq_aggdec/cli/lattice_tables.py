@@ -27,9 +27,8 @@ from fairseq_aggdec.lattice.alignment.word_alignment import (  # noqa: E402
     align_data,
     build_aligner,
 )
-from fairseq_aggdec.lattice.building import HELD_OUT, Built, build  # noqa: E402
+from fairseq_aggdec.lattice.building import COUNTS, HELD_OUT, Built, build  # noqa: E402
 from fairseq_aggdec.lattice.counting import POSITIONS, TOP  # noqa: E402
-from fairseq_aggdec.lattice.recall import COUNTS  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records.results import check_place  # noqa: E402
 
@@ -67,11 +66,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def summary(built: Built, seconds: float) -> list[str]:
+def summary(built: Built, pairs: int, seconds: float) -> list[str]:
     model = built.model
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GiB
     lines = [
-        f"{built.pairs} sentence pairs, {built.links} links",
+        f"{pairs} sentence pairs, {built.links} links",
         f"{len(model.translation.keys)} (source token, offset) pairs with {len(model.translation.values)} entries",
         f"length = {model.length.slope:.3f} S + {model.length.intercept:.2f}",
         f"{seconds:.1f} s without alignment, peak memory {peak:.2f} GiB",
@@ -99,13 +98,15 @@ def run(args: argparse.Namespace, command: str) -> None:
         "machine": machine.describe(),
         "split": args.split,
         "languages": pairs.languages,
-        "pairs": built.pairs,
+        "pairs": len(pairs),
         "links": built.links,
         "top": args.top,
         "held_out": {"pairs": built.held_out, "recall": built.held_out_recall},
     }
     built.model.save(folder, *pairs.dictionaries, about)
-    print("\n".join([f"tables in {folder}", *summary(built, time.perf_counter() - began)]))
+    print(
+        "\n".join([f"tables in {folder}", *summary(built, len(pairs), time.perf_counter() - began)])
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,39 +1,53 @@
-"""From aligned training pairs to a candidate model: count, choose the weights on pairs held out, count these too."""
+"""From aligned training pairs to a candidate model: count, choose the weights on pairs held out, count these too.
+
+The weights are those with which lattices hold the most reference tokens (Deng and Rush 2023, figure 1). A reference
+token is held at N when it is among the N likeliest words of its position, the reference's own length given. ``</s>`` is
+in every lattice and is not counted.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from fairseq_aggdec.lattice.alignment.corpus import CHUNK, BinarisedPairs, Sentences
 from fairseq_aggdec.lattice.alignment.word_alignment import read_links
-from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights
+from fairseq_aggdec.lattice.candidates import CandidateModel, Special, Weights, gather_words
 from fairseq_aggdec.lattice.counting import TOP, AlignedPairs, Counter
 from fairseq_aggdec.lattice.length import LengthModel
-from fairseq_aggdec.lattice.recall import START, choose_weights
 
 HELD_OUT = 500
 _HELD_SHARE = 20  # of small data, not more than one pair in so many is held out
+START = Weights(translation=0.4, position=0.6)
+GRID = (0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+COUNTS = (16, 32, 64, 128)  # N, the points of the curve
+_BATCH = 32
+
+# Words (B, S), their number (B,), T, N -> tokens (B, T, N) and probabilities (B, T, N)
+Proposer = Callable[[Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """A candidate model of all pairs and how it came about.
 
     Attributes:
-        model: ready to be saved.
-        pairs, links: how many were counted.
+        links: how many were counted.
         held_out: how many pairs the weights were chosen on; 0 when they are the default.
-        held_out_recall: mean recall of ``recall.COUNTS`` on these pairs by counts without them; None of none.
+        held_out_recall: mean recall of :data:`COUNTS` on these pairs by counts without them; None of none.
     """
 
     model: CandidateModel
-    pairs: int
     links: int
     held_out: int
     held_out_recall: float | None
@@ -60,53 +74,54 @@ def build(
     """
     if not len(pairs):
         raise ValueError(f"{pairs.data}: the set {pairs.split} has no sentence pairs")
-    types = len(pairs.dictionaries[1])
-    counter, rest = Counter(types, max_offset), Counter(types, max_offset)
+    special = Special.of(pairs.dictionaries[1])
+    counter, rest = (Counter(special.types, max_offset) for _ in range(2))
     held = _spread(len(pairs), held_out)
     kept: list[AlignedPairs] = []
-    lengths: list[tuple[np.ndarray, np.ndarray]] = []
+    lengths: list[np.ndarray] = []
+
+    def model(weights: Weights) -> CandidateModel:
+        tables = counter.tables(top)
+        return CandidateModel(
+            **tables, max_offset=counter.reach, length=length, weights=weights, special=special
+        )
+
     for first, chunk in _aligned(pairs, links):
         chosen = held[first : first + len(chunk.link_counts)]
         counter.add(chunk.select(~chosen))
         kept.append(chunk.select(chosen))
         rest.add(kept[-1])
-        lengths.append((chunk.source_lengths, chunk.target_lengths))
-    length = LengthModel.fit(*(np.concatenate(side) for side in zip(*lengths, strict=True)))
+        lengths.append(np.stack([chunk.source.lengths, chunk.target.lengths]))
+    length = LengthModel.fit(*np.concatenate(lengths, axis=1))
     weights, recall = START, None
     if held.any():
-        source, target = _join(kept)
-        model = _model(counter, top, length, START, pairs)
-        weights, recall = choose_weights(model, source, target)
+        source, target = (
+            Sentences.join(getattr(chunk, side) for chunk in kept) for side in ("source", "target")
+        )
+        weights, recall = choose_weights(model(START), source, target)
         counter.merge(rest)
-    model = _model(counter, top, length, weights, pairs)
-    return Built(model, len(pairs), counter.links, int(held.sum()), recall)
+    return Built(model(weights), counter.links, int(held.sum()), recall)
 
 
 def _aligned(pairs: BinarisedPairs, links: Path) -> Iterator[tuple[int, AlignedPairs]]:
     """The pairs with their links, checked, each chunk with the number of its first pair."""
-    found = read_links(links)
-    chunks = pairs.chunks()
-    starts = range(0, len(pairs), CHUNK)
-    for first, (source, target) in zip(
-        tqdm(starts, desc="count", unit=" chunks"), chunks, strict=True
-    ):
-        at, counts = next(found, (np.empty((0, 2), np.int32), np.empty(0, np.int64)))
-        if len(counts) < len(source.lengths):
+    first, chunks = (
+        0,
+        tqdm(pairs.chunks(), desc="count", unit=" chunks", total=math.ceil(len(pairs) / CHUNK)),
+    )
+    for sides, found in zip_longest(chunks, read_links(links)):
+        at, counts = found or (np.empty((0, 2), np.int32), np.empty(0, np.int64))
+        expected = len(sides[0].lengths) if sides else 0
+        if len(counts) > expected:
+            more = f"has more lines than there are sentence pairs ({len(pairs)})"
+            raise ValueError(f"{links} {more}")
+        if len(counts) < expected:
             lines = first + len(counts)
             raise ValueError(f"{links} has {lines} lines for {len(pairs)} sentence pairs")
-        if len(counts) > len(source.lengths):
-            raise ValueError(_too_many(links, pairs))
-        chunk = AlignedPairs(
-            source.tokens, target.tokens, source.lengths, target.lengths, at, counts
-        )
+        chunk = AlignedPairs(sides[0], sides[1], at, counts)
         chunk.check(first)
         yield first, chunk
-    if next(found, None) is not None:
-        raise ValueError(_too_many(links, pairs))
-
-
-def _too_many(links: Path, pairs: BinarisedPairs) -> str:
-    return f"{links} has more lines than there are sentence pairs ({len(pairs)})"
+        first += expected
 
 
 def _spread(pairs: int, held_out: int) -> np.ndarray:
@@ -118,25 +133,67 @@ def _spread(pairs: int, held_out: int) -> np.ndarray:
     return chosen
 
 
-def _join(parts: list[AlignedPairs]) -> tuple[Sentences, Sentences]:
-    source = Sentences(
-        np.concatenate([part.source for part in parts]),
-        np.concatenate([part.source_lengths for part in parts]),
-    )
-    target = Sentences(
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.target_lengths for part in parts]),
-    )
-    return source, target
+def reference_ranks(
+    model: CandidateModel,
+    source: Sentences,
+    target: Sentences,
+    propose: Proposer,
+    count: int,
+    device: torch.device | str = "cpu",
+) -> np.ndarray:
+    """Rank of every reference token among the proposed words of its position, from 0; ``count`` when it is not there.
+
+    Args:
+        model: on ``device``.
+        source, target: P sentences each.
+        count: how many words are proposed.
+
+    Returns:
+        (tokens of the target,) int64, in order of sentence length.
+    """
+    ranks = [np.empty(0, np.int64)]
+    pad, order = model.special.pad, np.argsort(target.lengths, kind="stable")
+    for start in range(0, len(order), _BATCH):
+        chosen = order[start : start + _BATCH]  # about equally long
+        sources, targets = (
+            pad_sequence([torch.from_numpy(side[row]).long() for row in chosen], True, pad)
+            for side in (list(source), list(target))
+        )
+        words, lengths = gather_words(sources.to(device), model.special)
+        tokens, chances = propose(words, lengths, targets.size(1), count)
+        same = (tokens == targets.to(device).unsqueeze(2)) & (chances > 0)  # (B, T, N)
+        rank = torch.where(same.any(2), same.int().argmax(2), count).cpu()
+        ranks.append(rank[targets != pad].numpy())
+    return np.concatenate(ranks)
 
 
-def _model(
-    counter: Counter, top: int, length: LengthModel, weights: Weights, pairs: BinarisedPairs
-) -> CandidateModel:
-    return CandidateModel(
-        **counter.tables(top),
-        max_offset=counter.reach,
-        length=length,
-        weights=weights,
-        special=Special.of(pairs.dictionaries[1]),
-    )
+def recalls(ranks: np.ndarray, counts: Sequence[int] = COUNTS) -> dict[int, float]:
+    """Share of reference tokens that are held at each N."""
+    return {count: float((ranks < count).mean()) for count in counts}
+
+
+def choose_weights(
+    model: CandidateModel, source: Sentences, target: Sentences
+) -> tuple[Weights, float]:
+    """The weights of interpolation with the highest mean recall over :data:`COUNTS`, one after the other on a grid.
+
+    Args:
+        model: of other sentences than these.
+        source, target: training sentences that were held out.
+
+    Returns:
+        The weights and their mean recall. Of equally good ones the lowest.
+    """
+
+    def measure(weights: Weights) -> float:
+        words = replace(model, weights=weights).words
+        propose = functools.partial(words, smoothing="interpolated")
+        ranks = reference_ranks(model, source, target, propose, max(COUNTS))
+        return float(np.mean(list(recalls(ranks).values())))
+
+    best = START
+    for name in ("translation", "position"):
+        found = {value: measure(replace(best, **{name: value})) for value in GRID}
+        value = max(GRID, key=found.__getitem__)
+        best = replace(best, **{name: value})
+    return best, found[value]

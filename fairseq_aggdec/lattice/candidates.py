@@ -11,7 +11,7 @@ what does not know the offset or the length:
     P(y | x_a, a - t)   becomes   w P(y | x_a, a - t) + (1 - w) P(y | x_a)
     P(a | S, t)         becomes   v P(a | S, t)       + (1 - v) P(a - t) / sum_a' P(a' - t)
 
-with weights chosen on training sentences that were not counted (``recall.choose_weights``). Where a first part is
+with weights chosen on training sentences that were not counted (``building.choose_weights``). Where a first part is
 unknown its weight goes to the second. The paper leaves open what happens without smoothing to a pair (S, t) that was
 never seen; here its source positions are equally likely. A position that has no candidate at all is given ``<unk>``.
 

@@ -15,12 +15,12 @@ unique numbers, so counting is sorting: no loop over sentences, links or tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.tables import Table
 
 POSITIONS = 2**12  # sentences are shorter than this
@@ -31,29 +31,24 @@ NAMES = ("translation", "lexicon", "position", "offset")
 
 @dataclass(frozen=True)
 class AlignedPairs:
-    """P sentence pairs, flat.
+    """P sentence pairs.
 
     Attributes:
-        source, target: token ids without ``</s>``, sentence after sentence, integers.
-        source_lengths, target_lengths: (P,) integers, their sums are the sizes of the above.
+        source, target: of them.
         links: (L, 2) integers, source and target position within the sentence, sentence after sentence.
         link_counts: (P,) integers, their sum is L.
     """
 
-    source: np.ndarray
-    target: np.ndarray
-    source_lengths: np.ndarray
-    target_lengths: np.ndarray
+    source: Sentences
+    target: Sentences
     links: np.ndarray
     link_counts: np.ndarray
 
     def select(self, chosen: np.ndarray) -> AlignedPairs:
         """The pairs where ``chosen`` (P,) bool is true."""
         return AlignedPairs(
-            self.source[np.repeat(chosen, self.source_lengths)],
-            self.target[np.repeat(chosen, self.target_lengths)],
-            self.source_lengths[chosen],
-            self.target_lengths[chosen],
+            self.source.select(chosen),
+            self.target.select(chosen),
             self.links[np.repeat(chosen, self.link_counts)],
             self.link_counts[chosen],
         )
@@ -67,33 +62,31 @@ class AlignedPairs:
         Raises:
             ValueError: there is one, or a sentence is too long to be counted.
         """
-        longest = max(
-            int(lengths.max(initial=0)) for lengths in (self.source_lengths, self.target_lengths)
-        )
+        sides = self.source.lengths, self.target.lengths
+        longest = max(int(lengths.max(initial=0)) for lengths in sides)
         if longest >= POSITIONS:
             raise ValueError(
                 f"a sentence has {longest} tokens; lattice tables need fewer than {POSITIONS}"
             )
         pair = np.repeat(np.arange(len(self.link_counts)), self.link_counts)
-        bounds = np.stack([self.source_lengths[pair], self.target_lengths[pair]], 1)
+        bounds = np.stack([lengths[pair] for lengths in sides], 1)
         outside = ((self.links < 0) | (self.links >= bounds)).any(1)
         if outside.any():
             link = int(outside.argmax())
-            source, target = self.links[link].tolist()
             place = int(pair[link])
+            (source, target), sizes = self.links[link].tolist(), [side[place] for side in sides]
             raise ValueError(
-                f"sentence pair {first + place + 1} has {self.source_lengths[place]} source and "
-                f"{self.target_lengths[place]} target tokens but the link {source}-{target}"
+                f"sentence pair {first + place + 1} has {sizes[0]} source and {sizes[1]} target tokens but the link "
+                f"{source}-{target}"
             )
 
 
-@dataclass
 class Counts:
-    """Sorted unique observations and how often each was made."""
+    """Sorted unique observations (E,) int64 and how often each was made (E,)."""
 
-    observations: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    counts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    _pending: list[np.ndarray] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.observations = self.counts = np.empty(0, np.int64)
+        self._pending: list[np.ndarray] = []
 
     def add(self, observations: np.ndarray) -> None:
         """Counts observations (E,) int64, now or when more of them have come together."""
@@ -115,15 +108,10 @@ class Counts:
         self._merge(other.observations, other.counts)
 
     def _merge(self, observations: np.ndarray, counts: np.ndarray) -> None:
-        if not len(self.observations):
-            self.observations, self.counts = observations, counts
-            return
-        together = np.concatenate([self.observations, observations])
-        order = np.argsort(together, kind="stable")  # two sorted runs: timsort merges them
-        together = together[order]
-        counted = np.concatenate([self.counts, counts])[order]
-        starts = _run_starts(together)
-        self.observations, self.counts = together[starts], np.add.reduceat(counted, starts)
+        self.observations, self.counts = _summed(
+            np.concatenate([self.observations, observations]),
+            np.concatenate([self.counts, counts]),
+        )
 
 
 class Counter:
@@ -143,15 +131,13 @@ class Counter:
     def add(self, pairs: AlignedPairs) -> None:
         """Counts the links of sentence pairs, which have been checked."""
         pair = np.repeat(np.arange(len(pairs.link_counts)), pairs.link_counts)
-        at_source, at_target = (
-            pairs.links[:, 0].astype(np.int64),
-            pairs.links[:, 1].astype(np.int64),
-        )
-        x = pairs.source[_begins(pairs.source_lengths)[pair] + at_source].astype(np.int64)
-        y = pairs.target[_begins(pairs.target_lengths)[pair] + at_target].astype(np.int64)
+        at_source, at_target = pairs.links.T.astype(np.int64)
+        source, target = pairs.source, pairs.target
+        x = source.tokens[_begins(source.lengths)[pair] + at_source].astype(np.int64)
+        y = target.tokens[_begins(target.lengths)[pair] + at_target].astype(np.int64)
         offset = np.clip(at_source - at_target, -self.reach, self.reach) + self.reach
         self.translation.add((x * self.offsets + offset) * self.target_types + y)
-        lengths = pairs.source_lengths.astype(np.int64)[pair]
+        lengths = source.lengths.astype(np.int64)[pair]
         self.position.add((lengths * POSITIONS + at_target) * POSITIONS + at_source)
         self.links += len(pair)
 
@@ -176,12 +162,12 @@ class Counter:
         self.position.settle()
         observed, counts = self.translation.observations, self.translation.counts
         x, y = observed // (self.offsets * self.target_types), observed % self.target_types
-        lexicon = _count(x * self.target_types + y, counts)
+        lexicon = _summed(x * self.target_types + y, counts)
         places = self.position.observations
         offset = np.clip(
             places % POSITIONS - places // POSITIONS % POSITIONS, -self.reach, self.reach
         )
-        offsets = _count(offset + self.reach, self.position.counts)
+        offsets = _summed(offset + self.reach, self.position.counts)
         return {
             "translation": make_table(observed, counts, self.target_types, top),
             "lexicon": make_table(*lexicon, self.target_types, top),
@@ -222,8 +208,8 @@ def make_table(
     )
 
 
-def _count(observations: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sums the counts of equal observations."""
+def _summed(observations: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unique observations in order, with the sums of their counts."""
     order = np.argsort(observations, kind="stable")
     observations = observations[order]
     starts = _run_starts(observations)
@@ -238,7 +224,6 @@ def _run_starts(ordered: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
 
 
-def _begins(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+def _begins(lengths: np.ndarray) -> np.ndarray:
     """Where each sentence begins in the flat array."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return ends - np.asarray(lengths)
+    return np.cumsum(lengths, dtype=np.int64) - lengths

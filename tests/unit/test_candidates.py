@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_aggdec.lattice import candidates, counting
+from fairseq_aggdec.lattice.alignment.corpus import Sentences
 from fairseq_aggdec.lattice.candidates import (
     CandidateModel,
     Smoothing,
@@ -46,14 +47,15 @@ def corpora(draw: st.DrawFn) -> list[Pair]:
 
 def flat(pairs: list[Pair]) -> AlignedPairs:
     links = [link for _, _, found in pairs for link in found]
-    return AlignedPairs(
-        np.array([x for source, _, _ in pairs for x in source], np.int32),
-        np.array([y for _, target, _ in pairs for y in target], np.int32),
-        np.array([len(source) for source, _, _ in pairs], np.int64),
-        np.array([len(target) for _, target, _ in pairs], np.int64),
-        np.array(links, np.int32).reshape(-1, 2),
-        np.array([len(found) for _, _, found in pairs], np.int64),
-    )
+    sides = [
+        Sentences(
+            np.array([word for pair in pairs for word in pair[side]], np.int32),
+            np.array([len(pair[side]) for pair in pairs], np.int64),
+        )
+        for side in (0, 1)
+    ]
+    counts = np.array([len(found) for _, _, found in pairs], np.int64)
+    return AlignedPairs(*sides, np.array(links, np.int32).reshape(-1, 2), counts)
 
 
 def make_model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,15 @@ class Sentences:
 
     tokens: np.ndarray
     lengths: np.ndarray
+
+    @classmethod
+    def join(cls, parts: Iterable[Sentences]) -> Sentences:
+        tokens, lengths = zip(*((part.tokens, part.lengths) for part in parts), strict=True)
+        return cls(np.concatenate(tokens), np.concatenate(lengths))
+
+    def select(self, chosen: np.ndarray) -> Sentences:
+        """The sentences where ``chosen`` (P,) bool is true."""
+        return Sentences(self.tokens[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
     def __iter__(self) -> Iterator[np.ndarray]:
         ends = np.cumsum(self.lengths)

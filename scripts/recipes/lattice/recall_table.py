@@ -11,6 +11,7 @@ always there, is not counted.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import sys
@@ -29,14 +30,13 @@ from torch import Tensor  # noqa: E402
 from fairseq_aggdec.compat import CheckpointError  # noqa: E402
 from fairseq_aggdec.lattice import tables  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
-from fairseq_aggdec.lattice.candidates import CandidateModel, Special, most_likely  # noqa: E402
-from fairseq_aggdec.lattice.recall import (  # noqa: E402
+from fairseq_aggdec.lattice.building import (  # noqa: E402
     COUNTS,
     Proposer,
-    by_position,
     recalls,
     reference_ranks,
 )
+from fairseq_aggdec.lattice.candidates import CandidateModel, Special, most_likely  # noqa: E402
 from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
@@ -124,8 +124,8 @@ def measure(
     if not len(target.tokens):
         raise ValueError(f"{args.data}: {args.split} has no reference token")
     lattices = {
-        "counts (none)": by_position(model, "none"),
-        "interpolated": by_position(model, "interpolated"),
+        "counts (none)": functools.partial(model.words, smoothing="none"),
+        "interpolated": functools.partial(model.words, smoothing="interpolated"),
         "shared vocabulary": shared_vocabulary(model),
     }
     if args.nat:
