@@ -9,7 +9,14 @@ from fairseq.modules import LearnedPositionalEmbedding
 from torch import nn
 
 from fairseq_aggdec.engine.plain import walk as plain
-from fairseq_aggdec.engine.plain.kinds import DECODER, DECODER_LAYER, ENCODER, ENCODER_LAYER, HEADS
+from fairseq_aggdec.engine.plain.kinds import (
+    DECODER,
+    DECODER_LAYER,
+    ENCODER,
+    ENCODER_LAYER,
+    HEADS,
+    PARTS,
+)
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 
 
@@ -59,7 +66,7 @@ def parts_gap(decoder: TransformerDecoderBase) -> str | None:
     if gap := _shared_state(decoder):
         return gap
     if isinstance(decoder, HeadedDecoder):
-        return plain.gap(decoder.heads, HEADS, "heads")
+        return gap_of(decoder.heads, HEADS, "heads")
     return None
 
 
@@ -75,11 +82,29 @@ def model_gap(model: Any) -> str | None:
     return plain.probabilities_gap(model) or decoder_gap(model.decoder)
 
 
-def _stack_gap(part: Any, kind: plain.Kind, layers: plain.Kinds) -> str | None:
+def gap_of(module: Any, kinds: plain.Kinds, name: str, called: bool = True) -> str | None:
+    """What keeps a module from being read as one of ``kinds``, or a module in it; None when nothing does.
+
+    Args:
+        name: of the module where it stands, for the message.
+        called: as for :func:`~fairseq_aggdec.engine.plain.walk.altered`.
+    """
+    for kind in kinds:
+        leaf = kind.parameters is not None
+        if type(module) is kind.base or (not leaf and isinstance(module, kind.base)):
+            break
+    else:
+        return f"{name} of type {type(module).__name__}"
+    if found := plain.altered(module, kind, called):
+        return found
+    inner = ((part, getattr(module, part)) for part in kind.parts)
+    gaps = (gap_of(own, PARTS[part], part) for part, own in inner if own is not None)
+    return next(filter(None, gaps), None)
+
+
+def _stack_gap(part: Any, kind: plain.Kind, of_layers: plain.Kind) -> str | None:
     """Of an encoder or decoder, which stock decoding calls past its hooks, and of its layers."""
-    if gap := plain.global_gap() or plain.gap(part, (kind,), type(part).__name__, called=False):
+    if gap := plain.global_gap() or gap_of(part, (kind,), type(part).__name__, called=False):
         return gap
-    for layer in part.layers:
-        if gap := plain.gap(layer, layers, "a layer"):
-            return gap
-    return None
+    gaps = (gap_of(layer, (of_layers,), "a layer") for layer in part.layers)
+    return next(filter(None, gaps), None)

@@ -8,8 +8,8 @@ parameters and attributes that the formula assumes. :func:`gap` names the first 
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -107,27 +107,26 @@ OURS = "fairseq_aggdec."
 PROBABILITIES = ("get_normalized_probs", "get_normalized_probs_scriptable")
 
 
+# What of a module's attributes the formula does not know: what that is, and whether it is there.
+Wrong = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a plain module is.
 
     Args:
         base: its class. A subclass counts where it defines no method of ``base`` anew, or is known here.
-        exact: no subclass counts.
-        leaf: neither, and there is nothing in it but ``parameters``.
-        parameters: of a leaf; those that are None count as there.
-        parts: modules in it that are read, by name.
-        optional: parts that may be None.
-        values: names an attribute that the formula does not know, None if there is none.
+        parameters: of a leaf, in which there is nothing else and whose subclasses do not count; those that are None
+            count as there. None: it is no leaf.
+        parts: names of the modules in it that are read; those that are None count as there.
+        wrong: tells what the formula does not know of a module's attributes.
     """
 
     base: type[nn.Module]
-    exact: bool = True
-    leaf: bool = True
-    parameters: tuple[str, ...] = ()
-    parts: Mapping[str, "Kinds"] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
-    values: Callable[[Any], str | None] = lambda module: None
+    parameters: tuple[str, ...] | None = None
+    parts: tuple[str, ...] = ()
+    wrong: Callable[[Any], Wrong] = lambda module: {}
 
 
 Kinds = tuple[Kind, ...]
@@ -237,10 +236,10 @@ def _hooked(module: nn.Module) -> bool:
     return any(module.training or getattr(hook, "__module__", None) != noise for hook in hooks)
 
 
-def _leaf_gap(module: nn.Module, kind: Kind) -> str | None:
+def _leaf_gap(module: nn.Module, parameters: Iterable[str]) -> str | None:
     """What else than its parameters a leaf has, or does not have as ``nn.Parameter``."""
     name = type(module).__name__
-    if set(module._parameters) != set(kind.parameters) or module._modules:
+    if set(module._parameters) != set(parameters) or module._modules:
         return f"a {name} with other parameters than its own"
     for parameter in module._parameters.values():
         # A tensor with operators of its own (quantised, distributed) is not multiplied as it stands in memory.
@@ -264,37 +263,10 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
         return f"a {cls} with a {name}() put onto it"
     if called and _hooked(module):
         return f"a {cls} with hooks"
-    if kind.leaf and (gap := _leaf_gap(module, kind)):
+    if kind.parameters is not None and (gap := _leaf_gap(module, kind.parameters)):
         return gap
-    return kind.values(module)
-
-
-def _of_class(module: Any, kind: Kind) -> bool:
-    if kind.exact:
-        return type(module) is kind.base
-    return isinstance(module, kind.base)
-
-
-def gap(module: Any, kinds: Kinds, name: str, called: bool = True) -> str | None:
-    """What keeps a module from being read as one of ``kinds``, or a module in it; None when nothing does.
-
-    Args:
-        module: or None, which no kind is.
-        name: of the module where it stands, for the message.
-        called: as for :func:`altered`.
-    """
-    kind = next((kind for kind in kinds if _of_class(module, kind)), None)
-    if kind is None:
-        return f"{name} of type {type(module).__name__}"
-    if found := altered(module, kind, called):
-        return found
-    for part, part_kinds in kind.parts.items():
-        inner = getattr(module, part)
-        if inner is None and part in kind.optional:
-            continue
-        if found := gap(inner, part_kinds, part):
-            return found
-    return None
+    wrong = (what for what, there in kind.wrong(module).items() if there)
+    return next((f"a {cls} with {what}" for what in wrong), None)
 
 
 def probabilities_gap(model: Any) -> str | None:

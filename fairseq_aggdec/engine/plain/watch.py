@@ -225,13 +225,6 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach() if kind is None else tensor.detach().view(kind)
 
 
-def _spread(tensor: Tensor, start: float) -> Tensor:
-    """View of some numbers of a tensor, :data:`RUN` or up to twice as many along each dimension, from ``start`` on, a
-    share of the distance between two."""
-    steps = [max(1, size // RUN) for size in tensor.shape]
-    return tensor.detach()[tuple(slice(int(start * step), None, step) for step in steps)]
-
-
 class HostNumbers:
     """Numbers in memory of the host, read by the compiled library."""
 
@@ -281,12 +274,11 @@ def _flattened(probe: Tensor) -> Tensor:
 
 
 def _probe(tensor: Tensor, start: float) -> Tensor:
-    """View of some numbers: side by side where they stand so, else spread."""
+    """View of :data:`RUN` numbers side by side, or of so many rows where the numbers do not stand so."""
     flat = _flat(tensor)
-    if flat is None:
-        return _spread(tensor, start)
-    first = int(start * max(1, len(flat) - RUN))
-    return flat[first : first + RUN]
+    found = tensor.detach() if flat is None else flat
+    first = int(start * max(1, len(found) - RUN))
+    return found[first : first + RUN]
 
 
 class Numbers:
