@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from fairseq_aggdec.engine.linear import FastNorm
-from fairseq_aggdec.kernels import library
 from fairseq_aggdec.kernels.library import (
     WORD,
     LayerStruct,
@@ -31,7 +30,6 @@ NORMS = ("own_norm", "cross_norm", "last_norm")
 # What the expanded features of a layer go through, in the order of kernels/source/activations.h. None: ReLU, which is
 # part of the product, or nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared, silu)
-assert len(ACTIVATIONS) == library.ACTIVATIONS
 
 
 def needs_mask(window: Window, span: int | None) -> bool:
@@ -58,13 +56,7 @@ class CompiledLayers:
         self.structs = (LayerStruct * len(layers))()
         for struct, layer in zip(self.structs, layers, strict=True):
             for name, module in _parts(layer):
-                if name in NORMS:
-                    module = NormStruct(
-                        module.weight.data_ptr(), module.bias.data_ptr(), module.eps
-                    )
-                else:
-                    module = module.kernel.struct
-                setattr(struct, name, module)
+                setattr(struct, name, _norm(module) if name in NORMS else module.kernel.struct)
         first = layers[0]
         self.channels = first.own_out.outputs
         self.shape = ShapeStruct(len(layers), self.channels, first.heads, first.pre_norm)
@@ -227,7 +219,7 @@ class EmbeddingForm:
         return norm and reads(self.weight) and (self.slot is None or reads(self.slot))
 
 
-def _norm(module: FastNorm) -> NormStruct:
+def _norm(module: FastNorm) -> Any:
     assert module.bias is not None
     return NormStruct(module.weight.data_ptr(), module.bias.data_ptr(), module.eps)
 

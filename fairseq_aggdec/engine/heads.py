@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,7 @@ class FastHeads:
 
     def __init__(self, heads: BlockHeads, precision: Precision = EXACT):
         self.heads, self.precision = heads, precision
-        self.struct: HeadsStruct | None = None
+        self.struct: Any = None
         self.first_head = None if heads.identity_first else self._layers(0, 1)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
@@ -102,7 +103,6 @@ class FastHeads:
         self, features: Tensor, wanted: int, heard: Tensor | None, chosen: Tensor | None
     ) -> Tensor:
         struct, features = self.struct, features.contiguous()
-        assert struct is not None
         rows, dim = features.shape
         out = features.new_empty(rows, wanted, dim)
         struct.heard = tokens = None

@@ -10,6 +10,7 @@ import importlib.machinery
 import itertools
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,128 +53,55 @@ ALLOCATING = frozenset(
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
-class ProductStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("inputs", "outputs")),
-        *((name, _pointer) for name in ("weight", "bias", "scales", "sums")),
-        ("relu", _int),
-    )
+SOURCES = Path(__file__).parent / "source"
+KINDS = {"int64_t": _int, "double": ctypes.c_double}
 
 
-class NormStruct(ctypes.Structure):
-    _fields_ = (("weight", _pointer), ("bias", _pointer), ("epsilon", ctypes.c_double))
+def structure(header: str, name: str, **inner: Any) -> Any:
+    """A structure of a C++ header as a class of ctypes: its fields are the header's, in their order.
+
+    Args:
+        header: in ``source/``.
+        inner: the classes of structures in it, by their names there.
+    """
+    text = re.sub(r"//.*", "", (SOURCES / header).read_text(encoding="utf-8"))
+    body = re.search(rf"struct {name} \{{(.*?)\}};", text, re.DOTALL)
+    assert body is not None, name
+    fields = []
+    for kind, declared in re.findall(r"(?:const )?(\w+)([^;]*);", body[1]):
+        for one in declared.split(","):
+            address = ctypes.c_char_p if kind == "uint8_t" else _pointer
+            of_kind = address if "*" in one else (KINDS | inner)[kind]
+            fields.append((re.findall(r"\w+", one)[-1], of_kind))
+    return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
-class LayerStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, NormStruct) for name in ("own_norm", "cross_norm", "last_norm")),
-        *(
-            (name, ProductStruct)
-            for name in ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
-        ),
-    )
+ProductStruct = structure("structs.h", "Product")
+NormStruct = structure("structs.h", "Norm")
+LayerStruct = structure("structs.h", "Layer", Norm=NormStruct, Product=ProductStruct)
+ShapeStruct = structure("structs.h", "Shape", Norm=NormStruct)
+StepStruct = structure("structs.h", "Step")
+JudgementStruct = structure("structs.h", "Judgement")
+HeadsStruct = structure("heads.h", "Heads", Product=ProductStruct)
+ProposerStruct = structure("drafts.h", "Proposer", Product=ProductStruct)
+SlotsStruct = structure("drafts.h", "Slots")
 
 
-class ShapeStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("layers", "channels", "heads", "pre_norm")),
-        *((name, NormStruct) for name in ("first_norm", "end_norm")),
-        ("embeddings", _pointer),
-        ("slot", _pointer),
-        ("scale", ctypes.c_double),
-        ("activation", _int),
-    )
-
-
-class StepStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("rows", "end", "threads")),
-        *((name, _pointer) for name in ("starts", "widths", "tokens", "positions", "depths")),
-        ("cache", _pointer),
-        *((name, _int) for name in ("cache_layer", "cache_row")),
-        ("mask", _pointer),
-        *((name, _int) for name in ("mask_row", "mask_slot")),
-        ("seen", ctypes.c_char_p),
-        *((name, _int) for name in ("seen_bytes", "causal")),
-        ("blocks", _pointer),
-        ("memory", _pointer),
-        *((name, _int) for name in ("memory_row", "memory_position", "sources")),
-        ("memory_mask", _pointer),
-        *((name, _int) for name in ("memory_mask_row", "wanted")),
-    )
-
-
-class ProposerStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, ProductStruct) for name in ("vocabulary", "directions", "narrow")),
-        *((name, _pointer) for name in ("weight", "bias")),
-        *((name, ProductStruct) for name in ("read_slot", "write")),
-        ("heard", _pointer),
-        ("candidates", _int),
-    )
-
-
-class SlotsStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("rows", "slots", "threads")),
-        *((name, _pointer) for name in ("features", "last", "room", "slopes", "shifts")),
-        *((name, _int) for name in ("nodes", "eos", "branches")),
-        ("fixed_cost", ctypes.c_double),
-        *((name, _pointer) for name in ("tokens", "parents", "chances", "counts")),
-    )
-
-
-class JudgementStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("rows", "types")),
-        *((name, _pointer) for name in ("widths", "tokens", "above", "logits")),
-        *((name, _int) for name in ("pad", "unk", "eos")),
-        ("unk_penalty", ctypes.c_double),
-        *((name, _pointer) for name in ("banned", "forced")),
-        *((name, _int) for name in ("banned_count", "forced_count")),
-        *((name, _pointer) for name in ("accepted", "emitted", "places", "gained", "scores")),
-        ("beta", _int),
-        ("tolerance", ctypes.c_double),
-    )
-
-
-class HeadsStruct(ctypes.Structure):
-    _fields_ = (
-        ("expand", ProductStruct),
-        ("hidden", _int),
-        *((name, _pointer) for name in ("weights", "biases", "heard")),
-    )
-
-
-ACTIVATIONS = 6  # functions in source/activations.h
-
-_CALLS = (LayerStruct, ProposerStruct, SlotsStruct, JudgementStruct, HeadsStruct)
-_LAYOUT = (
-    ctypes.sizeof(ProductStruct)
-    + 1000 * sum(map(ctypes.sizeof, _CALLS))
-    + 1000000 * (ctypes.sizeof(StepStruct) + ctypes.sizeof(ShapeStruct))
-    + 1000000000 * ACTIVATIONS
-)
-
-
-def digest() -> str | None:
-    """Of the sources in ``source/``, with which ``setup.py`` stamps what it compiles; None where there are none."""
-    sources = sorted((Path(__file__).parent / "source").rglob("*.[ch]*"))
+def digest() -> str:
+    """Of the sources in ``source/``, with which ``setup.py`` stamps what it compiles."""
     whole = hashlib.sha256()
-    for path in sources:
+    for path in sorted(SOURCES.rglob("*.[ch]*")):
         whole.update(path.name.encode() + path.read_bytes())
-    return whole.hexdigest() if sources else None
+    return whole.hexdigest()
 
 
 def _stale(library: Any) -> bool:
-    """Whether a library was compiled from other sources than those in ``source/``, or reads other structures."""
+    """Whether a library was compiled from other sources than those in ``source/``."""
     stamp = getattr(library, "aggdec_digest", None)
     if stamp is None:
         return True
     stamp.restype = ctypes.c_char_p
-    library.aggdec_layout.restype = _int
-    wanted = digest()
-    return wanted not in (None, stamp().decode()) or library.aggdec_layout() != _LAYOUT
+    return bool(stamp().decode() != digest())
 
 
 def _places() -> Iterator[Path]:
@@ -193,8 +121,7 @@ def _places() -> Iterator[Path]:
 
 def _current(path: Path) -> bool:
     """Whether an installed library carries the digest of the sources in ``source/``; read without loading it."""
-    wanted = digest()
-    return wanted is not None and wanted.encode() in path.read_bytes()
+    return digest().encode() in path.read_bytes()
 
 
 def _open(name: str) -> Any:
