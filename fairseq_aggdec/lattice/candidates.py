@@ -160,7 +160,7 @@ class CandidateModel:
                 "target": tables.describe(target),
             },
             "max_offset": self.max_offset,
-            "length": self.length.record(),
+            "length": asdict(self.length),
             "weights": asdict(self.weights),
         }
         tables.save(folder, {name: getattr(self, name) for name in NAMES}, header)
@@ -178,7 +178,6 @@ class CandidateModel:
         smoothing: Smoothing = "none",
         lengths: LengthWindow | None = None,
         window: int = WINDOW,
-        positions: int | None = None,
     ) -> Lattice:
         """The lattice of a batch.
 
@@ -187,19 +186,17 @@ class CandidateModel:
             candidates: N, ``</s>`` and padding counted where they are allowed; at least 3, or 1 when every row has one
                 length only.
             smoothing: ``none`` is the paper's.
-            lengths: the allowed lengths; None predicts them.
+            lengths: the allowed lengths, on the host; None predicts them.
             window: dL of the prediction.
-            positions: T, at least the longest length and one more for ``</s>``; None asks the host.
 
         Raises:
-            ValueError: no room for the candidates, or an unknown smoothing.
+            ValueError: no room for the candidates, or a sentence that is too long.
         """
-        if smoothing not in SMOOTHINGS:
-            raise ValueError(
-                f"smoothing is {smoothing!r}; it must be one of {', '.join(SMOOTHINGS)}"
-            )
-        single = window == 0 if lengths is None else lengths.single
-        if candidates < (1 if single else 3):
+        if lengths is None:
+            host = on_host(source)
+            known = (host != self.special.pad) & (host != self.special.eos)
+            lengths = self.length.window(known.sum(1), window)
+        if candidates < (1 if lengths.single else 3):
             raise ValueError(
                 f"{candidates} candidates leave no room for a word beside </s> and padding; take 3 or more, "
                 "or a length window of 0"
@@ -207,20 +204,11 @@ class CandidateModel:
         # No position has more: every type once, or </s> and padding.
         candidates = min(candidates, self.special.types + 2)
         words, source_lengths = gather_words(source, self.special)
-        if lengths is None and positions is None:
-            host = on_host(source)
-            known = (host != self.special.pad) & (host != self.special.eos)
-            lengths = self.length.window(known.sum(1), window)
-            positions = int(lengths.longest.max()) + 1
-            lengths = lengths.to(source.device)
-        elif lengths is None:
-            lengths = self.length.window(source_lengths, window)
-        if positions is None:
-            positions = int(lengths.longest.max()) + 1
+        positions = int(lengths.longest.max()) + 1  # the last for ``</s>``
         if max(positions, source.size(1)) >= POSITIONS:
             raise ValueError(f"sentences must be shorter than {POSITIONS} tokens")
         tokens, probabilities = self.words(words, source_lengths, positions, candidates, smoothing)
-        return _with_ends(tokens, probabilities, lengths, self.special)
+        return _with_ends(tokens, probabilities, lengths.to(source.device), self.special)
 
     def words(
         self,

@@ -147,14 +147,7 @@ class LatticeGenerator(CachedGenerator):
             # Not when it is built: training builds the generator of --eval-bleu before the model has its device.
             self.candidate_model = self.candidate_model.to(source.device)
             lengths = self._lengths(on_host(source))
-            positions = int(lengths.longest.max()) + 1
-            lattice = self.candidate_model.lattice(
-                source,
-                self.candidates,
-                self.smoothing,
-                lengths.to(source.device),
-                positions=positions,
-            )
+            lattice = self.candidate_model.lattice(source, self.candidates, self.smoothing, lengths)
             if self.least or self.candidates > MANY:
                 lattice = lattice.pruned(self.least)
             self._check_room(lattice)

@@ -32,10 +32,6 @@ class LengthWindow:
     longest: Tensor
     single: bool = False
 
-    def __post_init__(self) -> None:
-        if self.shortest.shape != self.longest.shape or self.shortest.dim() != 1:
-            raise ValueError("shortest and longest must both be of shape (B,)")
-
     def to(self, device: torch.device) -> LengthWindow:
         """The same on a device, which is not waited for."""
         shortest, longest = sent(torch.stack([self.shortest, self.longest]), device)
@@ -56,17 +52,11 @@ class LengthModel:
 
     @classmethod
     def fit(cls, source_lengths: np.ndarray, target_lengths: np.ndarray) -> LengthModel:
-        """Ordinary least squares over pairs of lengths (P,).
+        """Ordinary least squares over pairs of lengths (P,), at least one.
 
         Where all sources are equally long the line is flat.
-
-        Raises:
-            ValueError: there is no pair.
         """
-        if not len(source_lengths):
-            raise ValueError("the length model needs at least one sentence pair")
-        source = np.asarray(source_lengths, np.float64)
-        target = np.asarray(target_lengths, np.float64)
+        source, target = (x.astype(np.float64) for x in (source_lengths, target_lengths))
         centred = source - source.mean()
         spread = float(centred @ centred)
         slope = float(centred @ target) / spread if spread else 0.0
@@ -74,14 +64,10 @@ class LengthModel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> LengthModel:
-        slope, intercept = record["slope"], record["intercept"]
-        if not (math.isfinite(slope) and math.isfinite(intercept)):
+        model = cls(record["slope"], record["intercept"])
+        if not (math.isfinite(model.slope) and math.isfinite(model.intercept)):
             raise ValueError(f"the length model {record} is not finite")
-        return cls(slope, intercept)
-
-    def record(self) -> dict[str, float]:
-        """Ready for JSON."""
-        return {"slope": self.slope, "intercept": self.intercept}
+        return model
 
     def predict(self, source_lengths: Tensor) -> Tensor:
         """Lengths (B,) int64, at least 1, of sources (B,)."""
@@ -96,15 +82,8 @@ class LengthModel:
         Args:
             source_lengths: (B,).
             window: dL, 0 for the predicted length alone.
-            longest: no length above this one is allowed.
-
-        Raises:
-            ValueError: ``window`` is negative or ``longest`` less than 1.
+            longest: no length above this one is allowed, which is at least 1.
         """
-        if window < 0:
-            raise ValueError(f"the length window is {window}; it must be at least 0")
-        if longest is not None and longest < 1:
-            raise ValueError(f"the longest target length is {longest}; it must be at least 1")
         predicted = self.predict(source_lengths)
         if window == 0:
             return LengthWindow.exactly(predicted.clamp(1, longest))

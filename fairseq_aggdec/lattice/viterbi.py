@@ -1,4 +1,4 @@
-"""The best paths through a lattice: exact, batched, with rows of different lengths, and without asking the device.
+"""The best paths through a lattice: exact, batched, and without asking the device.
 
 Deng and Rush 2023 (section 3) search P(y | x, T) = prod_t P(y_t | y_{t-1}, t, x), a first-order chain, with the Viterbi
 algorithm. Two forms of it give the same answer:
@@ -35,10 +35,10 @@ class BestPaths:
     """Paths of B rows, P of each (no such dimension for the one best path).
 
     Attributes:
-        choices: (B, [P,] T) int64, index of the candidate at each position; 0 past the row's length.
+        choices: (B, [P,] T) int64, index of the candidate at each position.
         scores: (B, [P]) float64, nats; -inf where there is no such path, whose choices are then all 0.
-        position_scores: (B, [P,] T) float64, nats: the candidate's own score and that of the edge which leads to it;
-            0 past the row's length. They add up to the score.
+        position_scores: (B, [P,] T) float64, nats: the candidate's own score and that of the edge which leads to it.
+            They add up to the score.
     """
 
     choices: Tensor
@@ -46,65 +46,46 @@ class BestPaths:
     position_scores: Tensor
 
 
-def viterbi(
-    unary: Tensor, edges: Tensor, lengths: Tensor | None = None, form: Form = "serial"
-) -> BestPaths:
+def viterbi(unary: Tensor, edges: Tensor, form: Form = "serial") -> BestPaths:
     """The best path of every row.
 
     Args:
         unary: (B, T, N) floating point, score of each candidate in nats; -inf forbids it. T and N are at least 1.
         edges: (B, T - 1, N, N), score of candidate j at position t + 1 after candidate i at t; -inf forbids it.
-        lengths: (B,) int64 between 1 and T, positions of each row; None when all rows have T.
-        form: ``serial`` or ``scan``; they differ in speed only.
+        form: they differ in speed only.
 
     Scores are rounded to 2^-32 nats, and those beyond +-2^27 / T nats count as that.
-
-    Raises:
-        ValueError: the shapes do not fit or the form is unknown.
     """
-    if form not in FORMS:
-        raise ValueError(f"form is {form!r}; it must be one of {', '.join(FORMS)}")
-    ends = _last_positions(unary, edges, lengths)
     first, steps = _fixed_point(unary, edges)
     go, trace = (_forward_serial, _trace) if form == "serial" else (_forward_scan, _trace_scan)
     forward = go(first, steps)
-    best, choice = _at(forward, ends).max(1, keepdim=True)  # (B, 1)
-    found = _paths(trace(forward, steps, choice, ends), best, first, steps, ends)
+    best, choice = forward[:, -1].max(1, keepdim=True)  # (B, 1)
+    found = _paths(trace(forward, steps, choice), best, first, steps)
     return BestPaths(
         found.choices.squeeze(1), found.scores.squeeze(1), found.position_scores.squeeze(1)
     )
 
 
-def n_best(
-    unary: Tensor, edges: Tensor, lengths: Tensor | None = None, count: int = 5
-) -> BestPaths:
+def n_best(unary: Tensor, edges: Tensor, count: int) -> BestPaths:
     """The ``count`` best paths of every row, best first; equal ones in the order described above.
 
     Args:
-        unary, edges, lengths: as :func:`viterbi` takes them.
+        unary, edges: as :func:`viterbi` takes them.
         count: P, at least 1. Where a row has fewer paths, the rest have score -inf.
-
-    Raises:
-        ValueError: the shapes do not fit or ``count`` is less than 1.
     """
-    if count < 1:
-        raise ValueError(f"count is {count}; it must be at least 1")
-    ends = _last_positions(unary, edges, lengths)
     first, steps = _fixed_point(unary, edges)
-    rows, positions, candidates = unary.shape
-    scores = first.new_full((rows, candidates, count), _FORBIDDEN)
+    scores = first.new_full((*first.shape, count), _FORBIDDEN)
     scores[:, :, 0] = first
-    kept, back = [scores], []
-    for t in range(positions - 1):
-        scores, origin = _best_prefixes(scores, steps[:, t])
-        kept.append(scores)
+    back = []
+    for step in steps.unbind(1):
+        scores, origin = _best_prefixes(scores, step)
         back.append(origin)
-    final = _at(torch.stack(kept, 1).flatten(2), ends)  # (B, N * P)
-    order = torch.sort(final, stable=True, dim=1, descending=True)
-    best, choice = order.values[:, :count], order.indices[:, :count]
-    origins = torch.stack(back, 1).flatten(2) if back else choice.new_empty(rows, 0, 1)
-    nodes = _follow(origins, choice, ends)  # (B, P, T)
-    return _paths(nodes // count, best, first, steps, ends)
+    order = torch.sort(scores.flatten(1), stable=True, dim=1, descending=True)  # (B, N * P)
+    nodes = [order.indices[:, :count]]
+    for origin in reversed(back):
+        nodes.append(origin.gather(1, nodes[-1]))
+    choices = torch.stack(nodes[::-1], 2) // count  # (B, P, T)
+    return _paths(choices, order.values[:, :count], first, steps)
 
 
 # -- fixed point
@@ -193,83 +174,33 @@ def _best_prefixes(scores: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     return order.values[..., :count], order.indices[..., :count].flatten(1)
 
 
-def _trace(forward: Tensor, steps: Tensor, last: Tensor, ends: Tensor) -> Tensor:
-    """The best path (B, 1, T) that ends in the candidates ``last`` (B, 1) at ``ends`` (B,), the lowest of equals."""
-    ends = ends.unsqueeze(1)
-    node = last
-    nodes = [node]
+def _trace(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
+    """The best path (B, 1, T) that ends in the candidates ``last`` (B, 1), the lowest of equals."""
+    nodes = [last]
     for t in reversed(range(steps.size(1))):
-        column = node.unsqueeze(1).expand(-1, steps.size(2), 1)
+        column = nodes[-1].unsqueeze(1).expand(-1, steps.size(2), 1)
         ways = _add(forward[:, t], steps[:, t].gather(2, column).squeeze(2))  # (B, N)
-        node = torch.where(t < ends, ways.max(1, keepdim=True).indices, last)
-        nodes.append(node)
-    return _cut(torch.stack(nodes[::-1], 2), ends)
+        nodes.append(ways.max(1, keepdim=True).indices)
+    return torch.stack(nodes[::-1], 2)
 
 
-def _follow(origins: Tensor, last: Tensor, ends: Tensor) -> Tensor:
-    """Paths (B, P, T) that end in the nodes ``last`` (B, P), where each node (B, T - 1, N) comes from being known."""
-    ends = ends.unsqueeze(1)
-    node = last
-    nodes = [node]
-    for t in reversed(range(origins.size(1))):
-        node = torch.where(t < ends, origins[:, t].gather(1, node), last)
-        nodes.append(node)
-    return _cut(torch.stack(nodes[::-1], 2), ends)
-
-
-def _trace_scan(forward: Tensor, steps: Tensor, last: Tensor, ends: Tensor) -> Tensor:
+def _trace_scan(forward: Tensor, steps: Tensor, last: Tensor) -> Tensor:
     """What :func:`_trace` finds, by composing the maps from candidates to predecessors: neighbours, then pairs, ...
 
-    From ``ends`` on every map leads to the last candidate, whatever follows.
+    At the end every map leads to the last candidate.
     """
     # (B, T - 1, N), the best candidate at t before each candidate at t + 1
     back = _add(forward[:, :-1].unsqueeze(3), steps).max(2).indices
-    maps = torch.cat([back, back.new_zeros(back.size(0), 1, back.size(2))], 1)  # (B, T, N)
-    position = torch.arange(maps.size(1), device=maps.device)
-    maps = torch.where((position >= ends.unsqueeze(1)).unsqueeze(2), last.unsqueeze(2), maps)
+    maps = torch.cat([back, last.expand_as(forward[:, -1]).unsqueeze(1)], 1)  # (B, T, N)
     reach = 1
     while reach < maps.size(1):
         further = maps[:, :-reach].gather(2, maps[:, reach:])
         maps = torch.cat([further, maps[:, -reach:]], 1)
         reach *= 2
-    return _cut(maps[..., 0].unsqueeze(1), ends.unsqueeze(1))
+    return maps[..., 0].unsqueeze(1)
 
 
-def _cut(choices: Tensor, ends: Tensor) -> Tensor:
-    """Choices (B, P, T) with 0 behind ``ends`` (B, 1)."""
-    position = torch.arange(choices.size(2), device=choices.device)
-    return choices.masked_fill(position > ends.unsqueeze(2), 0)
-
-
-# -- in and out
-
-
-def _last_positions(unary: Tensor, edges: Tensor, lengths: Tensor | None) -> Tensor:
-    """(B,) index of each row's last position."""
-    if unary.dim() != 3 or not unary.numel():
-        raise ValueError(
-            f"unary has shape {tuple(unary.shape)}; it must be (B, T, N), none of them 0"
-        )
-    rows, positions, candidates = unary.shape
-    expected = (rows, positions - 1, candidates, candidates)
-    if edges.shape != expected:
-        raise ValueError(
-            f"edges has shape {tuple(edges.shape)}; with this unary it must be {expected}"
-        )
-    if lengths is None:
-        return torch.full((rows,), positions - 1, device=unary.device)
-    if lengths.shape != (rows,):
-        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; it must be {(rows,)}")
-    return lengths - 1
-
-
-def _at(values: Tensor, positions: Tensor) -> Tensor:
-    """(B, T, C) at one position (B,) of each row: (B, C)."""
-    index = positions.view(-1, 1, 1).expand(-1, 1, values.size(2))
-    return values.gather(1, index).squeeze(1)
-
-
-def _paths(choices: Tensor, best: Tensor, first: Tensor, steps: Tensor, ends: Tensor) -> BestPaths:
+def _paths(choices: Tensor, best: Tensor, first: Tensor, steps: Tensor) -> BestPaths:
     """The result of paths (B, P, T) with scores (B, P), those that do not exist emptied."""
     missing = _impossible(best).unsqueeze(2)
     choices = choices.masked_fill(missing, 0)
@@ -277,6 +208,4 @@ def _paths(choices: Tensor, best: Tensor, first: Tensor, steps: Tensor, ends: Te
     # (B, T - 1, N, N) -> (B, T - 1, N * N) at (B, T - 1, P)
     moved = steps.flatten(2).gather(2, before * steps.size(3) + after).transpose(1, 2)
     scores = torch.cat([first.gather(1, choices[..., 0]).unsqueeze(2), moved], 2)
-    position = torch.arange(choices.size(2), device=choices.device)
-    unused = (position > ends.view(-1, 1, 1)) | missing
-    return BestPaths(choices, _to_nats(best), _to_nats(scores.masked_fill(unused, 0)))
+    return BestPaths(choices, _to_nats(best), _to_nats(scores.masked_fill(missing, 0)))

@@ -239,7 +239,7 @@ def test_of_one_candidate_no_model_is_asked(folder: Path) -> None:
     source = sample["net_input"]["src_tokens"]
     lengths = generator._lengths(source)
     tables = CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
-    lattice = tables.lattice(source, 1, "interpolated", lengths, positions=5)
+    lattice = tables.lattice(source, 1, "interpolated", lengths)
     for row, (best,) in enumerate(found):
         text = best["tokens"]
         assert text.tolist() == lattice.tokens[row, : len(text), 0].tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter as Tally
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import pytest
@@ -332,7 +331,8 @@ def test_the_device_is_never_asked() -> None:
     # Tensors without data: anything that needed a value on the host would fail.
     model = make_model(MONOTONE).to("meta")
     source = torch.empty(2, 5, dtype=torch.int64, device="meta")
-    lattice = model.lattice(source, 4, "interpolated", positions=9)
+    lengths = LengthWindow(torch.tensor([2, 1]), torch.tensor([8, 3]))
+    lattice = model.lattice(source, 4, "interpolated", lengths)
     assert lattice.read(lattice.search(count=3).choices).shape == (2, 3, 9)
 
 
@@ -342,10 +342,8 @@ def test_what_does_not_fit_is_refused() -> None:
         model.lattice(source, 2)
     with pytest.raises(ValueError, match="0 candidates leave no room"):
         model.lattice(source, 0, window=0)
-    with pytest.raises(ValueError, match="smoothing is 'some'"):
-        model.lattice(source, 4, cast(Smoothing, "some"))
     with pytest.raises(ValueError, match="shorter than 4096"):
-        model.lattice(source, 4, positions=5000)
+        model.lattice(source, 4, lengths=LengthWindow.exactly(torch.tensor([5000])))
     with pytest.raises(ValueError, match=r"position weight is 1\.5"):
         Weights(0.5, 1.5)
     with pytest.raises(

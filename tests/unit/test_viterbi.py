@@ -1,10 +1,9 @@
-"""Viterbi search: both forms and the n best against a plain walk over all paths, ties, ragged rows."""
+"""Viterbi search: both forms and the n best against a plain walk over all paths, and ties."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from typing import cast
 
 import pytest
 import torch
@@ -24,22 +23,22 @@ TIES = [
 ]  # few values, exact in binary: most lattices have several best paths
 
 
-def all_paths(unary: Nats, edges: list[Nats], length: int) -> list[tuple[float, list[int]]]:
+def all_paths(unary: Nats, edges: list[Nats]) -> list[tuple[float, list[int]]]:
     """Score and candidates of every possible path, best first, equal ones by their last candidates."""
     found = []
-    for path in itertools.product(range(len(unary[0])), repeat=length):
+    for path in itertools.product(range(len(unary[0])), repeat=len(unary)):
         score = unary[0][path[0]]
-        for t in range(1, length):
+        for t in range(1, len(unary)):
             score += edges[t - 1][path[t - 1]][path[t]] + unary[t][path[t]]
         if score > -math.inf:
             found.append((score, list(path)))
     return sorted(found, key=lambda one: (-one[0], one[1][::-1]))
 
 
-def plain_viterbi(unary: Nats, edges: list[Nats], length: int) -> list[int] | None:
+def plain_viterbi(unary: Nats, edges: list[Nats]) -> list[int] | None:
     """Viterbi with lists: the best path, None when there is no path."""
     score, back = unary[0], []
-    for t in range(1, length):
+    for t in range(1, len(unary)):
         ways = [
             [score[i] + edges[t - 1][i][j] + unary[t][j] for i in range(len(score))]
             for j in range(len(score))
@@ -55,8 +54,8 @@ def plain_viterbi(unary: Nats, edges: list[Nats], length: int) -> list[int] | No
 
 
 @st.composite
-def lattices(draw: st.DrawFn, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Unary scores, edges and lengths of a few small lattices; ``exact`` scores tie, the others never do."""
+def lattices(draw: st.DrawFn, exact: bool) -> tuple[Tensor, Tensor]:
+    """Unary scores and edges of a few small lattices; ``exact`` scores tie, the others never do."""
     rows, positions, candidates = (draw(st.integers(1, most)) for most in (3, 5, 3))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     shapes = [(rows, positions, candidates), (rows, positions - 1, candidates, candidates)]
@@ -65,53 +64,48 @@ def lattices(draw: st.DrawFn, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
         unary, edges = (torch.tensor(TIES)[chosen] for chosen in choices)
     else:
         unary, edges = (torch.randn(shape, generator=generator) * 10 for shape in shapes)
-    lengths = torch.randint(1, positions + 1, (rows,), generator=generator)
-    return unary, edges, lengths
+    return unary, edges
 
 
-def assert_best(found: BestPaths, lattice: tuple[Tensor, Tensor, Tensor]) -> None:
-    unary, edges, lengths = lattice
+def assert_best(found: BestPaths, lattice: tuple[Tensor, Tensor]) -> None:
+    unary, edges = lattice
     assert found.choices.shape == unary.shape[:2]
-    for row, length in enumerate(lengths.tolist()):
-        args = unary[row].double().tolist(), edges[row].double().tolist(), length
+    for row in range(len(unary)):
+        args = unary[row].double().tolist(), edges[row].double().tolist()
         paths = all_paths(*args)
         choices = found.choices[row].tolist()
-        assert choices[length:] == [0] * (unary.size(1) - length)
-        assert not found.position_scores[row, length:].any()
         if not paths:
             assert plain_viterbi(*args) is None
             assert found.scores[row] == -math.inf
             assert not any(choices)
             continue
         score, path = paths[0]
-        assert choices[:length] == path == plain_viterbi(*args)
+        assert choices == path == plain_viterbi(*args)
         assert found.scores[row].item() == pytest.approx(score, abs=1e-8)
         assert found.position_scores[row].sum().item() == pytest.approx(score, abs=1e-8)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(st.booleans().flatmap(lattices))
-def test_the_best_path_is_that_of_brute_force(
-    form: Form, lattice: tuple[Tensor, Tensor, Tensor]
-) -> None:
+def test_the_best_path_is_that_of_brute_force(form: Form, lattice: tuple[Tensor, Tensor]) -> None:
     assert_best(viterbi(*lattice, form=form), lattice)
 
 
 @given(st.booleans().flatmap(lattices), st.integers(1, 6))
 def test_the_n_best_paths_are_those_of_brute_force(
-    lattice: tuple[Tensor, Tensor, Tensor], count: int
+    lattice: tuple[Tensor, Tensor], count: int
 ) -> None:
-    unary, edges, lengths = lattice
+    unary, edges = lattice
     found = n_best(*lattice, count=count)
     assert found.choices.shape == (unary.size(0), count, unary.size(1))
-    for row, length in enumerate(lengths.tolist()):
-        paths = all_paths(unary[row].double().tolist(), edges[row].double().tolist(), length)
+    for row in range(len(unary)):
+        paths = all_paths(unary[row].double().tolist(), edges[row].double().tolist())
         for rank in range(count):
             if rank >= len(paths):
                 assert found.scores[row, rank] == -math.inf
                 continue
             score, path = paths[rank]
-            assert found.choices[row, rank, :length].tolist() == path
+            assert found.choices[row, rank].tolist() == path
             assert found.scores[row, rank].item() == pytest.approx(score, abs=1e-8)
             assert found.position_scores[row, rank].sum().item() == pytest.approx(score, abs=1e-8)
 
@@ -128,12 +122,11 @@ def test_both_forms_agree_to_the_bit(length: int, width: int, coarse: bool, seed
             (edges / 30).round() / 3,
         )  # ties that floats would miss
     edges[torch.rand(edges.shape, generator=generator) < 0.2] = -math.inf
-    lengths = torch.randint(1, length + 1, (4,), generator=generator)
-    serial, scan = (viterbi(unary, edges, lengths, form) for form in FORMS)
+    serial, scan = (viterbi(unary, edges, form) for form in FORMS)
     assert torch.equal(serial.choices, scan.choices)
     assert torch.equal(serial.scores, scan.scores)
     assert torch.equal(serial.position_scores, scan.position_scores)
-    first = n_best(unary, edges, lengths, 1)
+    first = n_best(unary, edges, 1)
     assert torch.equal(first.choices.squeeze(1), serial.choices)
     assert torch.equal(first.scores.squeeze(1), serial.scores)
 
@@ -168,13 +161,10 @@ def test_a_row_of_a_batch_is_the_row_alone(form: Form) -> None:
         torch.randn(6, 12, 4, generator=generator),
         torch.randn(6, 11, 4, 4, generator=generator),
     )
-    lengths = torch.tensor([12, 1, 5, 2, 11, 8])
-    batch = viterbi(unary, edges, lengths, form)
-    for row, length in enumerate(lengths.tolist()):
-        alone = viterbi(
-            unary[row : row + 1, :length], edges[row : row + 1, : length - 1], form=form
-        )
-        assert torch.equal(batch.choices[row, :length], alone.choices[0])
+    batch = viterbi(unary, edges, form)
+    for row in range(6):
+        alone = viterbi(unary[row : row + 1], edges[row : row + 1], form)
+        assert torch.equal(batch.choices[row], alone.choices[0])
         assert batch.scores[row] == alone.scores[0]
 
 
@@ -182,9 +172,8 @@ def test_a_row_of_a_batch_is_the_row_alone(form: Form) -> None:
 def test_the_device_is_never_asked(form: Form) -> None:
     # Tensors without data: anything that needed a value on the host would fail.
     unary, edges = torch.empty(2, 7, 4, device="meta"), torch.empty(2, 6, 4, 4, device="meta")
-    lengths = torch.empty(2, dtype=torch.int64, device="meta")
-    assert viterbi(unary, edges, lengths, form).choices.shape == (2, 7)
-    assert n_best(unary, edges, lengths, 3).choices.shape == (2, 3, 7)
+    assert viterbi(unary, edges, form).choices.shape == (2, 7)
+    assert n_best(unary, edges, 3).choices.shape == (2, 3, 7)
 
 
 def test_scores_of_half_precision_and_large_ones() -> None:
@@ -194,17 +183,3 @@ def test_scores_of_half_precision_and_large_ones() -> None:
         found = viterbi(unary, edges, form=form)
         assert found.choices.tolist() == [[1, 0]]
         assert found.scores.tolist() == [unary[0, 0, 1].item() + 2]
-
-
-def test_wrong_shapes_are_refused() -> None:
-    unary, edges = torch.zeros(1, 3, 2), torch.zeros(1, 2, 2, 2)
-    with pytest.raises(ValueError, match=r"unary has shape \(3, 2\)"):
-        viterbi(unary[0], edges)
-    with pytest.raises(ValueError, match=r"edges has shape \(1, 1, 2, 2\)"):
-        viterbi(unary, edges[:, :1])
-    with pytest.raises(ValueError, match="lengths has shape"):
-        viterbi(unary, edges, torch.tensor([3, 3]))
-    with pytest.raises(ValueError, match="form is 'fast'"):
-        viterbi(unary, edges, form=cast(Form, "fast"))
-    with pytest.raises(ValueError, match="count is 0"):
-        n_best(unary, edges, count=0)
