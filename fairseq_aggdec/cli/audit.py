@@ -6,8 +6,7 @@ takes every flag of fairseq-generate, decodes the set with stock fairseq and wit
 reports how many sentences are equal and how the others differ. Stock decodes with --beam 1, with --decoding beam with
 the beams of --beams, and every hypothesis of the n-best list counts. Exit status 1 on any BUG, a missing sentence
 included.
---reference names another checkpoint for stock fairseq: that on which block heads were trained, for example. With
---decoding greedy --drafts wrong the loop verifies drafts that are made to break it instead of a drafter's.
+--reference names another checkpoint for stock fairseq: that on which block heads were trained, for example.
 With --strict N the method is compared with our own greedy decoding under the same option instead, in the same batches:
 tokens and scores must be the same bit for bit, in fp16 and bf16 too, and any difference is a BUG.
 With --int8 the reference is our own search in 8 bits with nothing drafted, and any difference, of a score too, is a
@@ -18,26 +17,23 @@ With --output every comparison is written when it is done, and the same command 
 
 import argparse
 import hashlib
-import itertools
 import json
 import logging
 import os
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import (
     GREEDY_OR_DEFAULT,
-    Hypothesis,
     Session,
     generation_parser,
     refuse_beam_of_greedy,
 )
 from fairseq_aggdec.audit import equality, nbest_equality
-from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.records import machine, results
@@ -55,17 +51,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--reference", metavar="FILE", help="checkpoint of the reference (default: that of --path)"
-    )
-    group.add_argument(
-        "--drafts",
-        nargs="+",
-        choices=KINDS,
-        default=[],
-        help="draft this instead of what the method drafts: right, wrong or random tokens, </s> at once, a tree with "
-        "the right tokens last, or a random one",
-    )
-    group.add_argument(
-        "--draft-lengths", type=int, nargs="+", default=[10], metavar="K", help="of such drafts"
     )
     group.add_argument(
         "--beams",
@@ -104,34 +89,6 @@ def show_differences(result: equality.Audit) -> None:
         print(f"  sentence {sentence}: not decoded exactly once: {equality.BUG}")
     if result.score_errors:
         print(f"  {result.score_errors} sentences with scores that differ: {equality.BUG}")
-
-
-@dataclass(frozen=True)
-class AuditedVariant:
-    """What is audited at a batch size: the method, or the loop with drafts of one kind and length."""
-
-    name: str
-    kind: str | None = None
-    length: int = 0
-
-    def drafter(
-        self, session: Session, expected: dict[int, list[Hypothesis]]
-    ) -> ForcedDrafter | None:
-        if self.kind is None:
-            return None
-        outputs = {sentence: found[0]["tokens"].tolist() for sentence, found in expected.items()}
-        types = len(session.task.target_dictionary)
-        return ForcedDrafter(self.kind, self.length, types, outputs)
-
-
-def variants(args: argparse.Namespace, decoding: str, rest: str) -> list[AuditedVariant]:
-    """Every kind and length of draft asked for, or the method alone; ``rest`` ends their names."""
-    if not args.drafts:
-        return [AuditedVariant(f"{decoding}, {rest}")]
-    return [
-        AuditedVariant(f"{decoding}, {kind} drafts of {length}, {rest}", kind, length)
-        for kind, length in itertools.product(args.drafts, args.draft_lengths)
-    ]
 
 
 class Findings:
@@ -232,16 +189,10 @@ def check(args: argparse.Namespace, decoding: str) -> None:
         raise SystemExit(
             "error: --stock-batch-size does not go with --max-len-a: stock's limit depends on its batch then"
         )
-    if args.drafts and decoding not in VERIFIED:
-        raise SystemExit(
-            f"error: --drafts: --decoding {decoding} verifies none, give one of {', '.join(VERIFIED)}"
-        )
     if decoding == "beam" and args.reference:
         raise SystemExit("error: --reference does not go with --decoding beam")
     if args.strict:
         check_strict(args, decoding)
-    if min(args.draft_lengths) < 1:
-        raise SystemExit(f"error: --draft-lengths {min(args.draft_lengths)}: at least 1 is needed")
 
 
 def check_strict(args: argparse.Namespace, decoding: str) -> None:
@@ -278,19 +229,21 @@ def audit() -> int:
     findings, references = Findings(session), {}
     for batch_size in args.batch_sizes:
         stock_size = size or batch_size
-        wanted = variants(args, decoding, f"batch {batch_size}, {precision}")
-        for variant in [variant for variant in wanted if variant.name not in findings]:
-            if stock_size not in references:
-                references[stock_size] = equality.decode_all(
-                    reference, oracle, stock_size, args.limit
-                )
-            expected = references[stock_size]
-            drafter = variant.drafter(session, expected)
-            found = equality.decode_all(session, decoding, batch_size, args.limit, drafter)
-            result = equality.audit(
-                reference, session.sentences(args.limit), expected, found, tie_margin, tolerance
-            )
-            findings.add(variant.name, result)
+        name = f"{decoding}, batch {batch_size}, {precision}"
+        if name in findings:
+            continue
+        if stock_size not in references:
+            references[stock_size] = equality.decode_all(reference, oracle, stock_size, args.limit)
+        found = equality.decode_all(session, decoding, batch_size, args.limit)
+        result = equality.audit(
+            reference,
+            session.sentences(args.limit),
+            references[stock_size],
+            found,
+            tie_margin,
+            tolerance,
+        )
+        findings.add(name, result)
     return findings.conclude()
 
 

@@ -185,10 +185,10 @@ class Bench:
         """Points of what was decoded; None where there are no references."""
         if self.gec:
             source, *corrected = (
-                [lines[i] for i in sorted(measured.outputs)] for lines in self.gec
+                [lines[i].split() for i in sorted(measured.outputs)] for lines in self.gec
             )
-            written = quality.texts(self.session, measured.outputs)
-            return 100 * gec_score.score_sentences(source, written, corrected).f
+            written = map(str.split, quality.texts(self.session, measured.outputs))
+            return 100 * gec_score.corpus_counts(source, written, corrected).f_measure()
         if self.session.dataset.tgt is None:
             return None
         value, self.signature = quality.bleu(self.session, measured.outputs)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sacrebleu
 from torch import Tensor, as_tensor
 
 from fairseq_aggdec.api.session import Session
-from fairseq_aggdec.records.compounds import compound_bleu
+
+
+def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """sacreBLEU with its defaults, and its signature."""
+    metric = sacrebleu.BLEU()
+    return metric.corpus_score(hypotheses, [references]).score, str(metric.get_signature())
 
 
 def bleu(
-    session: Session, outputs: Mapping[int, Tensor | Sequence[int]], compound: bool = False
+    session: Session,
+    outputs: Mapping[int, Tensor | Sequence[int]],
+    score: Callable[[list[str], list[str]], tuple[float, str]] = sacre_bleu,
 ) -> tuple[float, str]:
-    """sacreBLEU of decoded sentences against the session's set, and its signature.
+    """BLEU of decoded sentences against the session's set, and its signature.
 
     Args:
         session: its ``--post-process``, ``--bpe`` and ``--tokenizer`` make text of both sides.
         outputs: sentence -> tokens.
-        compound: the set was tokenised by Moses: count these tokens, with compounds split (see ``compounds.py``).
+        score: hypotheses and references -> BLEU and signature.
     """
     dictionary, process = session.task.target_dictionary, session.cfg.common_eval.post_process
     references = []
@@ -29,12 +36,7 @@ def bleu(
         references.append(
             session.codec.decode(dictionary.string(reference, process, escape_unk=True))
         )
-    hypotheses = texts(session, outputs)
-    if compound:
-        return compound_bleu(hypotheses, references)
-    metric = sacrebleu.BLEU()
-    score = metric.corpus_score(hypotheses, [references]).score
-    return score, str(metric.get_signature())
+    return score(texts(session, outputs), references)
 
 
 def texts(session: Session, outputs: Mapping[int, Tensor | Sequence[int]]) -> list[str]:

@@ -102,7 +102,7 @@ def _m2_scorer(gold: list[AnnotatedSentence], characters: bool) -> Any:
 
 def _gec_scorer(gold: list[AnnotatedSentence], subword_model: str | None) -> Any:
     """Exact edits against the better annotator and against each alone, MaxMatch, and copying."""
-    from fairseq_aggdec.records.gec_score import score_sentences
+    from scripts.recipes.aggressive.gec_score import score_sentences
 
     sources = [" ".join(sentence.tokens) for sentence in gold]
     annotators = sorted({annotator for sentence in gold for annotator in sentence.annotations})

@@ -45,7 +45,7 @@ def translation_scorer(args: argparse.Namespace) -> tuple[Score, str]:
         text = [detokenise(line) for line in tokens]
         return {
             "sacreBLEU": text_scores.sacre_bleu(text, references, tokenize)[0],
-            "compound-split BLEU": text_scores.compound_bleu(tokens, reference_tokens),
+            "compound-split BLEU": text_scores.compound_bleu(tokens, reference_tokens)[0],
         }
 
     return score, f"sacreBLEU signature: {signature}"

@@ -17,14 +17,14 @@ from omegaconf import OmegaConf
 
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
-from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
-from scripts import random_models
+from scripts import forced_drafts, random_models
+from scripts.forced_drafts import ForcedDrafter
 from scripts.recipes.gad import replay
 from tests.cli.commands import Trained
 from tests.fuzz import audits, cases, run
@@ -238,7 +238,8 @@ def test_audit_of_forced_drafts(
 
     monkeypatch.setattr(ForcedDrafter, "observe", observe)
     more = ["--decoding", "greedy", "--drafts", kind, "--draft-lengths", "4", "--batch-sizes", "3"]
-    assert run_audit([*arguments, *more, "--output", str(output)], monkeypatch) == 0
+    monkeypatch.setattr("sys.argv", ["forced_drafts", *arguments, *more, "--output", str(output)])
+    assert forced_drafts.main() == 0
     (name,) = json.loads(output.with_suffix(".json").read_text())["results"]
     assert name == f"greedy, {kind} drafts of 4, batch 3, fp32"
     accepted, drafted = map(sum, zip(*counted, strict=True))
@@ -299,11 +300,9 @@ def test_in_8_bits_nothing_is_a_tie(
 def test_audit_refuses_drafts_that_nothing_verifies(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match="--decoding beam verifies none"):
-        run_audit([*arguments, "--drafts", "wrong"], monkeypatch)
-    with pytest.raises(SystemExit, match="--draft-lengths 0"):
-        more = ["--decoding", "greedy", "--drafts", "wrong", "--draft-lengths", "3", "0"]
-        run_audit([*arguments, *more], monkeypatch)
+    with pytest.raises(SystemExit, match="--decoding beam verifies no drafts"):
+        monkeypatch.setattr("sys.argv", ["forced_drafts", *arguments, "--drafts", "wrong"])
+        forced_drafts.main()
 
 
 def test_record_and_replay(arguments: list[str], tmp_path: Path) -> None:

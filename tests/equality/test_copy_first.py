@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 import torch
 
-from fairseq_aggdec.audit.forced_drafts import KINDS, RIGHT, ForcedDrafter
 from fairseq_aggdec.budget.account import LearnedAccount
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
@@ -21,6 +20,7 @@ from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verdict, grafted
+from scripts.forced_drafts import KINDS, RIGHT, ForcedDrafter
 from tests.support import (
     assert_same,
     generate,

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from scripts.forced_drafts import ForcedDrafter
 from tests.support import (
     assert_same,
     generate,

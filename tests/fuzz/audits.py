@@ -22,7 +22,6 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
-from fairseq_aggdec.audit.forced_drafts import KINDS, ForcedDrafter
 from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
@@ -33,6 +32,7 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from fairseq_aggdec.windows.draft import Proposing
+from scripts.forced_drafts import KINDS, ForcedDrafter
 from tests.equality.test_beam import WorkingBlocker
 from tests.fuzz.cases import Case
 from tests.random_models import (

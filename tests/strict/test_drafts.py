@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import BlockDraft, Draft
+from scripts.forced_drafts import ForcedDrafter
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal

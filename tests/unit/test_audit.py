@@ -13,10 +13,10 @@ import torch
 
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.audit import equality
-from fairseq_aggdec.audit.forced_drafts import ForcedDrafter
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.cli import audit
 from scripts import random_models
+from scripts.forced_drafts import ForcedDrafter
 
 
 @pytest.fixture(scope="module")

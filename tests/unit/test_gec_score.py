@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.records.gec_score import (
-    EditCounts,
-    TokenEdit,
+from fairseq_aggdec.records.gec_score import EditCounts, TokenEdit, corpus_counts, extract_edits
+from scripts.recipes.aggressive.gec_score import (
     apply_edits,
     copied_runs,
     copy_counts,
-    corpus_counts,
-    extract_edits,
     main,
     score_sentences,
 )

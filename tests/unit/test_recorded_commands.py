@@ -76,6 +76,8 @@ def commands(file: Path) -> Iterator[list[str]]:
         start = 2 if now[0] == "aggdec" else 3
         # The new name may need options besides.
         words = [*now[:start], *words[head + 1 :], *now[start:]]
+        if words[:2] == ["aggdec", "audit"] and "--drafts" in words:
+            words = [*MOVED["aggdec audit --drafts"], *words[2:]]
         if words[:2] == ["aggdec", "bench"]:
             if "--overhead" in words:
                 continue  # gone; docs/moved.md says so

@@ -61,9 +61,9 @@ model() {
 # What is copied on the validation set, then everything about the test set with times (results.md).
 scores() {
     local text="$WORK/text" pieces="$WORK/subwords/spm.model"
-    "$PYTHON" -m fairseq_aggdec.records.gec_score --source "$text/valid.src" --references "$text/valid.tgt" \
+    "$PYTHON" -m scripts.recipes.aggressive.gec_score --source "$text/valid.src" --references "$text/valid.tgt" \
         --hypothesis "iad=$WORK/decode-valid-iad/hypotheses.txt" --subword-model "$pieces" > "$WORK/valid.md"
-    "$PYTHON" -m fairseq_aggdec.records.gec_score --source "$text/test.src" \
+    "$PYTHON" -m scripts.recipes.aggressive.gec_score --source "$text/test.src" \
         --references "$text/test.tgt" "$text/test.tgt2" --hypothesis "source=$text/test.src" \
         --subword-model "$pieces" --write-m2 "$WORK/test.m2" > /dev/null
     cat "$WORK/valid.md"

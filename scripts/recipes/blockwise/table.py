@@ -36,9 +36,10 @@ from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import blockwise_size
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.records import machine
-from fairseq_aggdec.records.quality import bleu
+from fairseq_aggdec.records.quality import bleu, sacre_bleu
 from fairseq_aggdec.search.counters import Counters
 from scripts.recipes.blockwise.results import EXACT, STOCK, Results, Score, Speed
+from scripts.recipes.text_scores import compound_bleu
 
 RULES: dict[str, dict[str, Any]] = {
     EXACT: {},
@@ -173,7 +174,8 @@ class Model:
                 found, counters = decode(self.session, "blockwise", self.args.limit)
             mean, block = counters.mean_accepted_tokens, counters.mean_accepted_block
         differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
-        value, signature = bleu(self.session, found, self.args.bleu == COMPOUND)
+        score = compound_bleu if self.args.bleu == COMPOUND else sacre_bleu
+        value, signature = bleu(self.session, found, score)
         accepted = (mean, block)
         return Score(
             self.name, self.updates, rule, value, *accepted, differ, len(found), signature, key

@@ -71,8 +71,8 @@ aggdec bench "$WORK/data" --path "$BASE" --gen-subset test --batch-sizes 1 --pos
 hypotheses=("source=$WORK/text/test.src")
 for file in "$texts"/*.txt; do hypotheses+=("$(basename "$file" .txt)=$file"); done
 {
-    printf '\nCorrections (P, R and F0.5 over token edits, two annotators), as scored by fairseq_aggdec.records.gec_score:\n\n'
-    "$PYTHON" -m fairseq_aggdec.records.gec_score --source "$WORK/text/test.src" \
+    printf '\nCorrections (P, R and F0.5 over token edits, two annotators), as scored by scripts.recipes.aggressive.gec_score:\n\n'
+    "$PYTHON" -m scripts.recipes.aggressive.gec_score --source "$WORK/text/test.src" \
         --references "$WORK/text/test.tgt" "$WORK/text/test.tgt2" --hypothesis "${hypotheses[@]}" \
         --subword-model "$WORK/subwords/spm.model"
 } >> "$OUTPUT.md"

@@ -203,8 +203,6 @@ def tool_cases() -> list[Case]:
         tool("audit", audit + "--limit 0", "--limit 0"),
         tool("audit", audit + "--limit -3", "--limit -3"),
         tool("audit", audit + "--batch-sizes 0", "--batch-sizes 0"),
-        tool("audit", audit + "--drafts wrong --draft-lengths 0", "--draft-lengths 0"),
-        tool("audit", "--path {model} --drafts wrong", "--drafts"),
         tool("audit", audit + "--output {model}/result", "--output"),
         tool("audit", audit + "--output /proc/none/result", "--output"),
         tool("audit", audit + "--reference {tmp}/none.pt", "--reference"),

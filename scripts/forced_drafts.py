@@ -1,11 +1,25 @@
-"""Drafts made to break exactness: the audit has them verified instead of a drafter's."""
+"""Drafts made to break exactness, verified instead of a drafter's, and an audit of them.
+
+    python -m scripts.forced_drafts DATA --path model.pt --gen-subset test --decoding greedy --drafts wrong random end
+
+takes the options of ``aggdec audit``. --drafts: right, wrong or random tokens, </s> at once, a tree with the right
+tokens last, or a random one; each in every length of --draft-lengths.
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import random
+import sys
 from collections.abc import Mapping, Sequence
 
+from fairseq_aggdec.api.session import Session
+from fairseq_aggdec.audit import equality
+from fairseq_aggdec.cli import audit
 from fairseq_aggdec.engine.verifier import Verifier
+from fairseq_aggdec.methods.table import VERIFIED
+from fairseq_aggdec.records import results
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import Draft, TreeDraft
@@ -84,3 +98,41 @@ class ForcedDrafter(Drafter):
             if depths[node] < length:
                 open_nodes.append(node)
         return tokens, parents
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = audit.build_parser()
+    group = parser.add_argument_group("forced drafts")
+    group.add_argument("--drafts", nargs="+", choices=KINDS, required=True)
+    group.add_argument("--draft-lengths", type=int, nargs="+", default=[10], metavar="K")
+    return parser
+
+
+def main() -> int:
+    with results.refusals():
+        return compare(Session(build_parser(), reads=["beam", "batch_size"]))
+
+
+def compare(session: Session) -> int:
+    """Audits drafts of every kind and length; the exit status."""
+    args, decoding = session.args, str(session.cfg.task.decoding)
+    audit.check(args, decoding)
+    if decoding not in VERIFIED:
+        raise SystemExit(f"error: --decoding {decoding} verifies no drafts: {', '.join(VERIFIED)}")
+    margins = audit.bounds(args, session.precision)
+    types = len(session.task.target_dictionary)
+    findings, sentences = audit.Findings(session), session.sentences(args.limit)
+    for size in args.batch_sizes:
+        expected = equality.decode_all(session, "stock", size, args.limit)
+        outputs = {sentence: one[0]["tokens"].tolist() for sentence, one in expected.items()}
+        for kind, length in itertools.product(args.drafts, args.draft_lengths):
+            drafter = ForcedDrafter(kind, length, types, outputs)
+            found = equality.decode_all(session, decoding, size, args.limit, drafter)
+            result = equality.audit(session, sentences, expected, found, *margins)
+            name = f"{decoding}, {kind} drafts of {length}, batch {size}, {session.precision}"
+            findings.add(name, result)
+    return findings.conclude()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
