@@ -17,8 +17,8 @@ from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
-from fairseq_aggdec.search.interleaved.cache import BeamsModel
 from fairseq_aggdec.search.interleaved.search import (
+    BeamsModel,
     InterleavedSearch,
     SentenceResult,
     SlotHypothesis,
@@ -144,21 +144,15 @@ class InterleavedGenerator(CachedGenerator):
         device = net_input["src_tokens"].device
         rows, previous = to_device(owners, device), sent(previous, device)
         src_tokens, src_lengths = net_input["src_tokens"][rows], net_input["src_lengths"][rows]
+        attention = []
         with torch.no_grad():
-            outputs = [
-                model(src_tokens, src_lengths, previous, features_only=True)
-                for model in self.model.models
-            ]
-        attention = (
-            torch.stack(
-                [attention_of(*pair) for pair in zip(self.model.models, outputs, strict=True)]
-            )
-            .mean(0)
-            .cpu()
-        )  # (R, T, S)
+            for model in self.model.models:
+                outputs = model(src_tokens, src_lengths, previous, features_only=True)
+                attention.append(attention_of(model, outputs))
+        mean = torch.stack(attention).mean(0).cpu()  # (R, T, S)
         extract = getattr(utils, f"extract_{self.print_alignment}_alignment")
         sources = on_host(net_input["src_tokens"])[owners]
-        for one, weights, source, target in zip(flat, attention, sources, tokens, strict=True):
+        for one, weights, source, target in zip(flat, mean, sources, tokens, strict=True):
             weights = weights[: len(target)].clone()  # (T, S)
             one["attention"] = weights.transpose(0, 1).clone()
             one["alignment"] = extract(weights, source, target, self.pad, self.eos)

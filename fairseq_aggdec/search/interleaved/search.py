@@ -11,17 +11,76 @@ remain; with more words per step it ends in many, and fewer may remain.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.data.interleaving import Geometry, hidden_slots
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.options import Limits
-from fairseq_aggdec.search.interleaved.cache import KeptBeams, SlotWindow
 from fairseq_aggdec.search.interleaved.step import Steps, best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import read, to_device
-from fairseq_aggdec.windows.window import Said
+from fairseq_aggdec.windows.window import Said, Window
+
+
+class SlotWindow(Window):
+    """The z slots of one step, for R rows in lockstep.
+
+    Every slot sees all of them and all before (Eq. 4) unless an ablation hides some.
+
+    Args:
+        tokens: (R * z,) int64, what the slots read.
+        first: the first of the slots.
+        rows: R.
+        geometry: of the model.
+    """
+
+    def __init__(self, tokens: Tensor, first: int, rows: int, geometry: Geometry):
+        blocks = None if geometry.vanilla_mask else [0] * rows
+        super().__init__(tokens, [first] * rows, [geometry.step] * rows, blocks)
+        self.geometry, self.gridded = geometry, not geometry.independent
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor | None:
+        if not self.geometry.independent:
+            return super().mask(dtype, span)
+        hidden = hidden_slots(self.starts[0], self.end, self.geometry, self.tokens.device)
+        return additive_mask(hidden.unsqueeze(0), dtype)
+
+
+class KeptBeams(NamedTuple):
+    """What is kept of a step.
+
+    Attributes:
+        rows: (R,) int64 on the device: row ``rows[i]`` becomes row i. A row may come several times or not at all, and
+            the number of rows may change. None: all rows stay as they are.
+        within: positions that have been written, where all rows stay within their sentence, whose source needs no
+            moving; 0: rows may come from anywhere.
+    """
+
+    rows: Tensor | None
+    within: int = 0
+
+
+@dataclass(frozen=True)
+class BeamsModel:
+    """A verifier under a beam of hypotheses."""
+
+    verifier: Verifier
+
+    def read(self, window: SlotWindow) -> Said:
+        return self.verifier.read(window)
+
+    def keep(self, kept: KeptBeams) -> None:
+        if kept.rows is None:
+            return
+        for member in self.verifier.members:
+            if kept.within:
+                member.decoder.reorder(kept.rows, kept.within)
+            else:
+                member.decoder.gather_rows(kept.rows)
 
 
 @dataclass
@@ -143,7 +202,7 @@ class InterleavedSearch:
 
     def take(self, window: SlotWindow, said: Said) -> KeptBeams:
         steps = self._continuations(said.logits)
-        self.beams, kept = self._advance(steps, self.beams)
+        kept = self._advance(steps)
         self.read = self.beams.tokens[:, self.first :].flatten()
         self.first += self.geometry.step
         return kept
@@ -156,9 +215,10 @@ class InterleavedSearch:
         best, words, ends = best_words(grid, self.first, rows, width, rules, self.limits)
         return best_steps(best, words, ends if self.all_agree else None, rules.eos, rules.pad)
 
-    def _advance(self, steps: Steps, beams: Beams) -> tuple[Beams, KeptBeams]:
+    def _advance(self, steps: Steps) -> KeptBeams:
         """Lines 9 to 17: collects what is finished, keeps the B best of the rest, lets sentences leave."""
-        count, beam, found = len(beams.sentences), self.beam, self.found
+        beams, beam, found = self.beams, self.beam, self.found
+        count = len(beams.sentences)
         totals = beams.totals.unsqueeze(1) + steps.totals  # (R, W)
         ended = steps.ends < self.geometry.step
         going_on = totals.masked_fill(ended, -torch.inf).view(count, -1)  # (N, rows * W)
@@ -176,7 +236,7 @@ class InterleavedSearch:
         if finished:
             finished.sort(key=scores.__getitem__, reverse=True)
             lengths = [self.first + int(ends[i]) + 1 for i in finished]
-            self._collect(finished, lengths, steps, beams)
+            self._collect(finished, lengths, steps)
         for sentence, lost in zip(beams.sentences, broken, strict=True):
             found[sentence].steps += 1
             found[sentence].broken |= bool(lost)
@@ -185,17 +245,15 @@ class InterleavedSearch:
             for i, sentence in enumerate(beams.sentences)
             if alive[i] and len(found[sentence].hypotheses) < beam
         ]
-        return self._select(steps, beams, live, best, stays)
+        return self._select(steps, live, best, stays)
 
-    def _select(
-        self, steps: Steps, beams: Beams, live: Tensor, best: Tensor, stays: list[int]
-    ) -> tuple[Beams, KeptBeams]:
-        """The beams that go on and what is kept for them: ``live``, ``best`` (N, B) scores and continuations."""
+    def _select(self, steps: Steps, live: Tensor, best: Tensor, stays: list[int]) -> KeptBeams:
+        """Goes on with the sentences that stay: ``live``, ``best`` (N, B) scores and continuations."""
+        beams = self.beams
         leaving = len(stays) < len(beams.sentences)
         per_sentence = beams.width * steps.totals.size(1)
-        chosen = (
-            best + torch.arange(0, steps.totals.numel(), per_sentence, device=best.device)[:, None]
-        )
+        first = torch.arange(0, steps.totals.numel(), per_sentence, device=best.device)
+        chosen = best + first.unsqueeze(1)
         if leaving:
             index = to_device(stays, best.device, torch.long)
             live, chosen = live[index], chosen[index]
@@ -205,22 +263,16 @@ class InterleavedSearch:
         if stays and kept.rows is None and self.beam > 1:
             kept = KeptBeams(rows, within=self.first + self.geometry.step)
         sentences = [beams.sentences[i] for i in stays]
-        going_on = Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
-        return going_on, kept
+        self.beams = Beams(sentences, self.beam, live.flatten(), *beams.written(steps, chosen))
+        return kept
 
-    def _collect(
-        self,
-        finished: list[int],
-        lengths: list[int],
-        steps: Steps,
-        beams: Beams,
-    ) -> None:
+    def _collect(self, finished: list[int], lengths: list[int], steps: Steps) -> None:
         """Takes up finished hypotheses, given as indices into (R, W), best first, and the tokens of each.
 
         What they say stays on the device until all have been found.
         """
+        beams, width = self.beams, steps.totals.size(1)
         index = to_device(finished, steps.words.device)
-        width = steps.totals.size(1)
         tokens, scores = beams.written(steps, index)
         for i, (flat, length) in enumerate(zip(finished, lengths, strict=True)):
             hypotheses = self.found[beams.sentences[flat // width // beams.width]].hypotheses
