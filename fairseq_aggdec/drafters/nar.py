@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
-from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, Slots, keys_beside
+from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
 from fairseq_aggdec.drafters.trees import Grow
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
@@ -97,7 +97,7 @@ class NarDrafter(ModelDrafter):
     def release(self) -> None:
         self.watch: ModelWatch | None = None
         self.encoder: FastEncoder | StockEncoder | None = None  # made when it has to run
-        self.slots: Slots = LayerSlots(self.model)
+        self.slots: LayerSlots | CachedSlots = LayerSlots(self.model)
         super().release()
 
     @property
@@ -107,8 +107,6 @@ class NarDrafter(ModelDrafter):
     def draft(self, state: DecodeState) -> Draft:
         block_size = self.plan(state)
         self.encoded_before = self.encoder_seconds
-        if block_size == 0:
-            return Draft([()] * len(state.rows))
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
         ]
@@ -164,12 +162,8 @@ class NarDrafter(ModelDrafter):
     def captures(self) -> bool:
         """Whether the batch stands where what is captured of its decoder reads it."""
         self._begin()
-        slots = self.slots
-        return (
-            isinstance(slots, CachedSlots)
-            and slots.reader.graphs is not None
-            and slots.reader.graphs.sources is not None
-        )
+        graphs = self.slots.reader.graphs if isinstance(self.slots, CachedSlots) else None
+        return graphs is not None and graphs.sources is not None
 
     def reserve(self, shape: Shape) -> Sequence[GraphMemory]:
         slots = self.slots
@@ -290,18 +284,14 @@ class NarDrafter(ModelDrafter):
             self._stop(f"NaN or infinity in its weight {weight}")
         self.watch = watch
 
-    def _fast_encoder(self) -> FastEncoder | StockEncoder:
-        encoder = self.model.encoder
-        return (
-            FastEncoder(encoder, self.precision)
-            if encoder_gap(encoder) is None
-            else StockEncoder(encoder)
-        )
-
     def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
             if self.encoder is None:
-                self.encoder = self._fast_encoder()
+                encoder = self.model.encoder
+                fast = encoder_gap(encoder) is None
+                self.encoder = (
+                    FastEncoder(encoder, self.precision) if fast else StockEncoder(encoder)
+                )
             encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
             return self.encoder(encoder_input)
         (member,) = self.verifier.members

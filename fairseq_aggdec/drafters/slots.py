@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -32,25 +31,6 @@ from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
 
-class Slots(Protocol):
-    """Runs a drafter's decoder over prefixes and mask slots."""
-
-    def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
-        """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
-
-    def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
-        """Features (B, k, C) of the k = ``block_size`` slots that follow the prefixes.
-
-        The prefixes are those of the call before and what was committed since, or empty.
-        """
-
-    def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
-        """(B, k, C) -> (B, k, M), over the first types of the dictionary or all."""
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """Keeps the given rows, in this order."""
-
-
 class LayerSlots:
     """Any drafter through its own layers, by recomputing everything: slow and plain."""
 
@@ -58,11 +38,16 @@ class LayerSlots:
         self.model = model
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
+        """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
         self.encoder_out = encoder_out
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
+        """Features (B, k, C) of the k = ``block_size`` slots that follow the prefixes.
+
+        The prefixes are those of the call before and what was committed since, or empty.
+        """
         decoder: NarDecoder = self.model.decoder
         width = max(map(len, prefixes))
         slots = [decoder.mask_index] * block_size
@@ -73,10 +58,12 @@ class LayerSlots:
         return decoder.slot_features(tokens, self.encoder_out, self.source_keys, block_size)
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
+        """(B, k, C) -> (B, k, M), over the first types of the dictionary or all."""
         logits: Tensor = self.model.decoder.output_layer(features)
         return logits[..., : proposing.types or None]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keeps the given rows, in this order."""
         order = to_device(rows, self.device)
         self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, order)
         if self.source_keys is not None:
@@ -134,7 +121,7 @@ class SlotEmbedding(TokenEmbedding):
 
 
 class CachedSlots:
-    """Mask slots in a cached decoder, which reads a causal prefix once and keeps it.
+    """As :class:`LayerSlots`, in a cached decoder, which reads a causal prefix once and keeps it.
 
     Attributes:
         reader: the decoder.

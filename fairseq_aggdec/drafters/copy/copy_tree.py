@@ -104,19 +104,14 @@ class CopyStep(NamedTuple):
 
 @dataclass
 class CopyTree:
-    """What is drafted of one text.
-
-    Attributes:
-        steps: each behind the one that it follows.
-        parents: which each follows, counted from 1; 0 is the last committed token.
-    """
+    """What is drafted of one text: ``steps``, each behind the one that it follows, and ``parents``, which those are,
+    counted from 1; 0 is the last committed token."""
 
     steps: list[CopyStep] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
 
 
-@dataclass
-class EditedText:
+class EditedText(NamedTuple):
     """A text to copy from.
 
     Attributes:
@@ -136,10 +131,11 @@ class EditedText:
             return []
         token = self.tokens[place + 1]
         copied = self.edits.copy(token, self.stands, self.mean)
-        found = [(copied, CopyStep(token, place + 1, None))]
-        for edit, share in () if copies_only else self.edits.of(token):
-            found.append((share, CopyStep(edit.written, place + edit.passed, edit)))
-        return found
+        known = [] if copies_only else self.edits.of(token)
+        edited = [
+            (share, CopyStep(edit.written, place + edit.passed, edit)) for edit, share in known
+        ]
+        return [(copied, CopyStep(token, place + 1, None)), *edited]
 
 
 def grow(
@@ -186,14 +182,9 @@ def grow(
     return tree
 
 
-@dataclass
-class Pending:
-    """An edit of which it is not known yet how much of the text it passed over.
-
-    Attributes:
-        place: in the text, of the token that was rejected.
-        written: where in the output what stood instead is.
-    """
+class Pending(NamedTuple):
+    """An edit of which it is not known yet how much of the text it passed over: the place in the text of the token that
+    was rejected, and where in the output what stood instead is."""
 
     place: int
     written: int
@@ -232,10 +223,9 @@ class CopyTrees:
     def grow(
         self, row: int, text: CopyText, stands: tuple[float, float], longest: int, cost: float
     ) -> CopyTree:
-        """What is drafted behind a row's last token.
+        """What is drafted behind the last token of a row of the batch.
 
         Args:
-            row: of the batch.
             text: knows where the output stands.
             stands: the chance that a draft of the row goes on by one token, and the mean of all sentences.
             longest: path.
@@ -261,11 +251,9 @@ class CopyTrees:
     def observe(
         self, row: int, text: CopyText, path: Sequence[int], output: Sequence[int]
     ) -> tuple[int, int]:
-        """Learns from what became of a row's tree.
+        """Learns from what became of the tree of a row of the batch, and tells the text where the output stands.
 
         Args:
-            row: of the batch.
-            text: is told where the output stands.
             path: nodes that stand, counted from 1, the last committed token (0) first.
             output: of the row now, start symbol included.
 
@@ -276,8 +264,15 @@ class CopyTrees:
         tree, end = self.trees[row], path[-1]
         known = end or not text.guessed  # where the output stood
         self._resolve(row, text, output)
-        for node in path[1:]:
-            self._stood(text, tree.steps[node - 1])
+        edits = self.edits
+        for step in (tree.steps[node - 1] for node in path[1:]):
+            token, edit = step.token, step.edit
+            if edit is None:
+                edits.copied[token] += 1
+            else:
+                token = text.tokens[step.place - edit.passed + 1]
+                edits.add(token, edit)
+            edits.reached[token] += 1
         place = tree.steps[end - 1].place if end else text.cursor or 0
         children = [
             step for step, parent in zip(tree.steps, tree.parents, strict=True) if parent == end
@@ -286,26 +281,15 @@ class CopyTrees:
             text.arrive(place, len(output) - 1)
         copied = any(step.edit is None for step in children)
         if copied and known and output[-1] != self.eos:
-            self.edits.reached[text.tokens[place + 1]] += 1
+            edits.reached[text.tokens[place + 1]] += 1
             self.pending[row] = Pending(place + 1, len(output) - 1)
         return len(path) - 1 + bool(children), len(path) - 1
-
-    def _stood(self, text: CopyText, step: CopyStep) -> None:
-        if step.edit is None:
-            self.edits.reached[step.token] += 1
-            self.edits.copied[step.token] += 1
-            return
-        token = text.tokens[step.place - step.edit.passed + 1]
-        self.edits.reached[token] += 1
-        self.edits.add(token, step.edit)
 
     def _resolve(self, row: int, text: CopyText, output: Sequence[int]) -> None:
         """Remembers the edit that is pending, once it is known where the output went on."""
         pending = self.pending[row]
-        if pending is None:
-            return
-        for passed in pending.passed(text.tokens, output, self.eos):
+        passed = pending and next(pending.passed(text.tokens, output, self.eos), None)
+        if pending is not None and passed is not None:
             edit = Edit(output[pending.written], passed)
             self.edits.add(text.tokens[pending.place], edit)
             self.pending[row] = None
-            return

@@ -139,14 +139,13 @@ class CopyDrafter(DeviceDrafter):
         self, trees: CopyTrees, verdict: Verdict, state: DecodeState
     ) -> tuple[list[int], list[int]]:
         """Learns from what became of trees; what was drafted and stood, as if they had been copies."""
+        rows = zip(self.texts, verdict.nodes(), state.rows, strict=True)
         found = [
             trees.observe(place, text, path, row.tokens)
-            for place, (text, path, row) in enumerate(
-                zip(self.texts, verdict.nodes(), state.rows, strict=True)
-            )
+            for place, (text, path, row) in enumerate(rows)
         ]
-        drafted, accepted = zip(*found, strict=True)
-        return list(drafted), list(accepted)
+        drafted, accepted = map(list, zip(*found, strict=True))
+        return drafted, accepted
 
     def copies(self) -> Copies | None:
         if self.resting:
@@ -154,17 +153,9 @@ class CopyDrafter(DeviceDrafter):
         if self.growing is not None or type(self.account) not in (CopyAccount, FixedCopyAccount):
             return None
         account, total = self.account, self.account.chances.total
-        return Copies(
-            [text.tokens for text in self.texts],
-            self.match,
-            account.fixed,
-            account.most,
-            account.probing,
-            account.unknown,
-            account.step_cost,
-            total.sum,
-            total.weight,
-        )
+        texts, first = [text.tokens for text in self.texts], (account.probing, account.unknown)
+        known = account.step_cost, total.sum, total.weight
+        return Copies(texts, self.match, account.fixed, account.most, *first, *known)
 
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:
