@@ -83,7 +83,12 @@ class BlockwiseLoss(FairseqCriterion):
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Any, dict[str, Any]]:
         """Returns the summed loss in nats, the sample size that normalises it, and what to log."""
-        layer, heads = block_heads(model), self._heads(model)
+        layer = getattr(getattr(model, "decoder", None), "heads", None)
+        if not isinstance(layer, BlockHeads):
+            raise ValueError(
+                "--criterion blockwise_loss needs a model with block heads (--arch blockwise_transformer)"
+            )
+        heads = self._heads(model)
         own = target = sample["target"]
         opened = model.decoder.head_layers is not None
         if opened:  # before the first position stands </s>, and only heads 2 to k are read there
@@ -179,20 +184,6 @@ class BlockwiseLoss(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
-
-
-def block_heads(model: Any) -> BlockHeads:
-    """The heads of the model.
-
-    Raises:
-        ValueError: it has none.
-    """
-    heads = getattr(getattr(model, "decoder", None), "heads", None)
-    if not isinstance(heads, BlockHeads):
-        raise ValueError(
-            "--criterion blockwise_loss needs a model with block heads (--arch blockwise_transformer)"
-        )
-    return heads
 
 
 def nothing_of(*modules: nn.Module) -> Tensor:

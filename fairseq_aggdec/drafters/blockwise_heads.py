@@ -58,10 +58,8 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         self.places: list[int] = []
         if self.layered:
             opening = verifier.members[0].model.decoder.head_layers.opening.detach()
-            self.features, self.places = (
-                opening.expand(len(state.rows), -1),
-                list(range(len(state.rows))),
-            )
+            self.features = opening.expand(len(state.rows), -1)
+            self.places = list(range(len(state.rows)))
 
     def _check(self, member: Any) -> None:
         """Looks at the weights of heads and chain, once for every state of the parameters."""

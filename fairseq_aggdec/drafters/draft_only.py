@@ -147,7 +147,10 @@ class DraftOnlySearch:
         logits = said.logits
         choices = first_largest(self.rules.applied(logits, window, self.state))
         blocks = choices.view(len(self.rows), -1)
-        emitted = [_until_end(block, self.rules.eos) for block in blocks.tolist()]
+        emitted = blocks.tolist()
+        for block in emitted:
+            if self.rules.eos in block:
+                del block[block.index(self.rules.eos) + 1 :]
         drafted, accepted = [blocks.size(1)] * len(emitted), [len(tokens) for tokens in emitted]
         kept = torch.tensor([n < len(row) for row in emitted for n in range(blocks.size(1))])
         scores = self.rules.scores(logits, choices)[kept.to(logits.device)]
@@ -162,8 +165,3 @@ class DraftOnlySearch:
         tokens = torch.cat([last, blocks[:, :-1]], dim=1)
         starts = [row.position for row in self.rows]
         return Window(tokens.flatten(), starts, [blocks.size(1)] * len(starts))
-
-
-def _until_end(tokens: Sequence[int], eos: int) -> list[int]:
-    block = list(tokens)
-    return block[: block.index(eos) + 1] if eos in block else block

@@ -109,9 +109,8 @@ class LatticeTable:
         tokens, scores = (part[rows.unsqueeze(1), span] for part in (self.tokens, self.pairs))
         known = [0 if one is None else one for one in before]
         told = scores[rows, 0, torch.tensor(known, device=rows.device)]  # (B, M)
-        unknown = torch.tensor([one is None for one in before], device=rows.device)
-        told = torch.where(unknown.unsqueeze(1), self.own[rows, first], told)
-        scores[:, 0] = told.unsqueeze(1)
+        unknown = torch.tensor([one is None for one in before], device=rows.device).unsqueeze(1)
+        scores[:, 0] = torch.where(unknown, self.own[rows, first], told).unsqueeze(1)
         return tokens, scores
 
 
@@ -132,6 +131,7 @@ class LatticeTreeDrafter(ModelDrafter):
         self.generator, self.model = generator, model
         self.trees: TreeGrower = TreeGrower(budget, account.cost)
         self.broken, self.once = False, 0.0
+        self.before: list[int | None] = []
 
     @property
     def warms_up(self) -> bool:
@@ -145,18 +145,15 @@ class LatticeTreeDrafter(ModelDrafter):
         follow(self.model, verifier)
         self.net_input: Mapping[str, Tensor] | None = sample["net_input"]  # until a table is made
         self.table: LatticeTable | None = None
-        rows = len(state.rows)
-        self.kept = list(range(rows))
-        self.places = [0] * rows
-        self.before: list[int | None] = [None] * rows
+        self.kept = list(range(len(state.rows)))
+        self.places, self.before = [0] * len(self.kept), [None] * len(self.kept)
         self.account.start([row.tokens for row in state.rows])
         self.clock.start(state.device.type, anew=state.device.type == "cuda")
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.plan(state)
-        self.once = 0.0
         nothing = Draft([()] * len(state.rows))
-        if size == 0 or self.broken:
+        self.once = 0.0
+        if self.plan(state) == 0 or self.broken:
             return nothing
         if self.net_input is not None:
             began = self.clock.read()
@@ -165,10 +162,9 @@ class LatticeTreeDrafter(ModelDrafter):
             self.once = self.clock.read() - began
         if self.table is None:
             return nothing
-        left = [end + 1 - place for end, place in zip(self.table.ends, self.places, strict=True)]
         room = [
-            max(0, min(most, row.end - row.position))
-            for most, row in zip(left, state.rows, strict=True)
+            max(0, min(end + 1 - place, row.end - row.position))
+            for end, place, row in zip(self.table.ends, self.places, state.rows, strict=True)
         ]
         if not any(room):
             return nothing
@@ -195,17 +191,15 @@ class LatticeTreeDrafter(ModelDrafter):
             self.table.keep_rows(self.kept)  # some ended before anything was drafted
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        self._follow(verdict)
-        self.learn(verdict, self.once)
-
-    def _follow(self, verdict: Verdict) -> None:
-        """Finds where in the lattices the outputs stand now."""
-        for row, emitted in enumerate(verdict.emitted):
+        for row, emitted in enumerate(
+            verdict.emitted
+        ):  # where in the lattices the outputs stand now
             position = self.places[row] + len(emitted) - 1
             found: tuple[int, int | None] = position, None
             if self.table is not None:
                 found = self.table.find(row, position, emitted[-1])
             self.places[row], self.before[row] = found[0] + 1, found[1]
+        self.learn(verdict, self.once)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.kept = [self.kept[row] for row in rows]

@@ -42,10 +42,7 @@ class ModelDrafter(DeviceDrafter):
     laid_out: Any = None  # the weights with which the chain was made
 
     def __init__(
-        self,
-        account: Account,
-        proposing: Proposing = AS_VERIFIED,
-        nodes: NodeBudget | None = None,
+        self, account: Account, proposing: Proposing = AS_VERIFIED, nodes: NodeBudget | None = None
     ):
         self.account, self.proposing = account, proposing
         self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
@@ -90,11 +87,7 @@ class ModelDrafter(DeviceDrafter):
             self.proposer = proposer(decoder, vocabulary, self.chain)
 
     def compiled(
-        self,
-        propose: Callable[[int], Grow],
-        size: int,
-        state: DecodeState,
-        room: Sequence[int],
+        self, propose: Callable[[int], Grow], size: int, state: DecodeState, room: Sequence[int]
     ) -> Draft:
         """A draft made in the compiled library.
 

@@ -155,15 +155,10 @@ class Proposer:
         (rows, nodes), words, chances = self.size, self.words, self.chances
         trees, first = [], 3 * rows
         for row, count in enumerate(words[2 * rows : first]):
-            tokens, own = first + row * nodes, row * nodes
-            parents = tokens + rows * nodes
-            trees.append(
-                Grown(
-                    words[tokens : tokens + count],
-                    words[parents : parents + count],
-                    chances[own : own + count],
-                )
-            )
+            own = row * nodes
+            tokens, parents = first + own, first + (rows + row) * nodes
+            found = words[tokens : tokens + count], words[parents : parents + count]
+            trees.append(Grown(*found, chances[own : own + count]))
         return trees
 
     def learn(self, features: Tensor) -> None:

@@ -32,8 +32,7 @@ LEARNED_FROM, ONE_OF = 200, 4
 CPU = torch.device("cpu")
 
 
-@dataclass
-class Candidates:
+class Candidates(NamedTuple):
     """What M tokens of each of the k slots of B rows are worth; on the host.
 
     Attributes:
@@ -199,12 +198,7 @@ class TreeGrower:
         return self.draft(best.indices, scores, room, eos)
 
     def compiled(
-        self,
-        grow: Grow,
-        slots: int,
-        last: Sequence[int],
-        room: Sequence[int],
-        eos: int,
+        self, grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int
     ) -> Draft:
         """Trees grown in the compiled library from ``slots`` slots behind the tokens ``last``; see :data:`Grow`."""
         scales = self.calibration.numbers(slots, CPU)

@@ -104,41 +104,31 @@ class CandidateModel:
             ValueError: they are of another format or were made with other dictionaries.
         """
         header = tables.read_header(folder)
+        damaged = f"{folder / tables.HEADER} is damaged (%s); make the tables anew"
         try:
             length = LengthModel.from_record(header["length"])
             weights = Weights(**header["weights"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{folder / tables.HEADER} is damaged ({error}); make the tables anew"
-            ) from error
+            raise ValueError(damaged % error) from error
         try:
             tables.check_dictionary(folder, header, "source", source)
             tables.check_dictionary(folder, header, "target", target)
-            model = cls(
-                **{name: tables.load(folder, name, header) for name in NAMES},
-                max_offset=header["max_offset"],
-                length=length,
-                weights=weights,
-                special=Special.of(target),
-            )
+            read = {name: tables.load(folder, name, header) for name in NAMES}
+            offset, special = header["max_offset"], Special.of(target)
         except (AttributeError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"{folder / tables.HEADER} is damaged ({reason}); make the tables anew"
-            ) from error
+            raise ValueError(damaged % f"{type(error).__name__}: {error}") from error
+        model = cls(**read, max_offset=offset, length=length, weights=weights, special=special)
         model.check(folder)
         return model
 
     def check(self, folder: Path) -> None:
         """Raises ``ValueError`` for tables with ids and offsets that there are none of; ``folder`` for the message."""
         offsets = 2 * self.max_offset + 1 if type(self.max_offset) is int else 0
-        for name, table, most in (
-            ("translation", self.translation, self.special.types),
-            ("lexicon", self.lexicon, self.special.types),
-            ("position", self.position, POSITIONS),
-            ("offset", self.offset, offsets),
-        ):
-            largest = int(table.values.max()) if len(table.values) else 0
+        types = self.special.types
+        limits = {"translation": types, "lexicon": types, "position": POSITIONS, "offset": offsets}
+        for name, most in limits.items():
+            values = getattr(self, name).values
+            largest = int(values.max()) if len(values) else 0
             if not 0 < offsets <= 2 * POSITIONS + 1 or largest >= most:
                 raise ValueError(
                     f"{folder}: the table {name} is damaged (values of {most} or more); make the tables anew"
@@ -153,12 +143,10 @@ class CandidateModel:
             source, target: the dictionaries of the counted data.
             about: more for the header, such as the command.
         """
+        named = {"source": source, "target": target}
         header = {
             **about,
-            "dictionaries": {
-                "source": tables.describe(source),
-                "target": tables.describe(target),
-            },
+            "dictionaries": {name: tables.describe(one) for name, one in named.items()},
             "max_offset": self.max_offset,
             "length": asdict(self.length),
             "weights": asdict(self.weights),
@@ -242,14 +230,9 @@ class CandidateModel:
         return tokens.masked_fill(probabilities == 0, self.special.pad), probabilities
 
     def _words_at(
-        self,
-        words: Tensor,
-        source_lengths: Tensor,
-        positions: Tensor,
-        candidates: int,
-        smoothing: Smoothing,
+        self, words: Tensor, lengths: Tensor, positions: Tensor, count: int, smoothing: Smoothing
     ) -> tuple[Tensor, Tensor]:
-        prior = self._prior(words, source_lengths, positions, smoothing)  # (B, T, S)
+        prior = self._prior(words, lengths, positions, smoothing)  # (B, T, S)
         at = torch.arange(words.size(1), device=words.device)
         offset = self._offset(at, positions)  # (T, S)
         keys = words.unsqueeze(1) * (2 * self.max_offset + 1) + offset  # (B, T, S)
@@ -262,7 +245,7 @@ class CandidateModel:
             tokens = torch.cat([tokens, free_tokens.unsqueeze(1).expand(shape)], -1)
             chances = torch.cat([weight.unsqueeze(-1) * chances, rest], -1)
         joint = chances * prior.unsqueeze(-1)  # (B, T, S, K)
-        return most_likely(tokens.flatten(2), joint.flatten(2), candidates, self.special.types)
+        return most_likely(tokens.flatten(2), joint.flatten(2), count, self.special.types)
 
     def _offset(self, at: Tensor, positions: Tensor) -> Tensor:
         """Number (T, S) of the offset from target positions (T,) to source positions (S,)."""

@@ -111,11 +111,10 @@ class Lattice:
         count: int | None = None,
         form: Form = "serial",
     ) -> BestPaths:
-        """The best path of every row, or with ``count`` the so many best, over all lengths of its window at once.
+        """The best path of every row, or the ``count`` best, over all lengths of its window at once.
 
         Args:
             first, edges: a scorer's scores, as :meth:`scores` takes them.
-            count: how many paths; None for the one best.
             form: of the search for the one best path.
         """
         unary, step = self.scores(first, edges)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.windows.window import NodeWindow
 
 Normalise = Literal["candidates", "vocabulary"]
-NORMALISE = get_args(Normalise)
 ROWS = 256  # projected to the whole vocabulary at a time
 
 

@@ -68,13 +68,10 @@ class Table:
 ARRAYS = tuple(field.name for field in fields(Table) if field.name != "width")
 
 
-def fingerprint(dictionary: Dictionary) -> str:
-    """Short hash of the symbols of a dictionary in their order."""
-    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()[:16]
-
-
 def describe(dictionary: Dictionary) -> dict[str, Any]:
-    return {"symbols": len(dictionary), "sha256": fingerprint(dictionary)}
+    """The number of symbols of a dictionary, and a short hash of them in their order."""
+    text = "\n".join(dictionary.symbols).encode()
+    return {"symbols": len(dictionary), "sha256": hashlib.sha256(text).hexdigest()[:16]}
 
 
 def save(folder: Path, tables: Mapping[str, Table], header: Mapping[str, Any]) -> None:
@@ -109,14 +106,14 @@ def read_header(folder: Path) -> dict[str, Any]:
     """
     try:
         header: dict[str, Any] = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        if not isinstance(header, dict):
+            raise ValueError("no object")
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{folder} holds no lattice tables; aggdec lattice-tables makes them"
         ) from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{folder / HEADER} is damaged ({error}); make the tables anew") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"{folder / HEADER} is damaged (no object); make the tables anew")
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{folder / HEADER} has format {header.get('format')}, this version reads {FORMAT}; make the tables anew"
@@ -144,15 +141,9 @@ def check_dictionary(
 
 
 def load(folder: Path, name: str, header: Mapping[str, Any]) -> Table:
-    """A table, memory-mapped.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-    """
-    table = Table(
-        **{array: _map(folder / f"{name}.{array}.npy", KINDS[array]) for array in ARRAYS},
-        width=header["widths"][name],
-    )
+    """A table, memory-mapped."""
+    arrays = {array: _map(folder / f"{name}.{array}.npy", KINDS[array]) for array in ARRAYS}
+    table = Table(**arrays, width=header["widths"][name])
     if reason := _fault(table):
         raise ValueError(f"{folder}: the table {name} is damaged ({reason}); make the tables anew")
     return table
