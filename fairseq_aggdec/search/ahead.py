@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,20 +54,22 @@ class Launched:
     told: Told
 
 
-class DeviceLoop:
-    """Decodes batches, one after the other.
+class AheadLoop(ABC):
+    """Decodes batches, one after the other, in iterations that a subclass makes of the operators of a device.
 
     Args:
-        verifier, accept, rules: as of :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
-        drafter: drafts on the device.
+        verifier: reads the windows.
+
+    Attributes:
+        longest: positions that a sentence of the batch may have.
+        clean: nothing of the batch was made for the first time.
     """
 
-    def __init__(
-        self, verifier: Verifier, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
-    ):
-        self.verifier, self.drafter, self.accept, self.rules = verifier, drafter, accept, rules
+    longest: int
+
+    def __init__(self, verifier: Verifier):
+        self.verifier = verifier
         self.steady = True  # nothing was captured since the host was told of an iteration
-        self.board: Board | None = None
         self.paces: defaultdict[tuple[int, bool], Pace] = defaultdict(Pace)
         self.met: Counter[tuple[object, ...]] = Counter()
         self._drop()
@@ -78,24 +81,32 @@ class DeviceLoop:
         self.over: dict[int, list[tuple[GraphMemory, int]]] = {}
         self.pool: object = None
 
-    def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
-        """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
-        board = self._take_up(state, size)
-        self.longest = max(row.end for row in state.rows) + 1
-        self.clean = True  # nothing of it is made for the first time
-        sentences: Sequence[int] = range(len(state.rows))
-        pace = self.paces[grid_rows(min(len(sentences), ROWS[-1])), size > 0]
+    @property
+    @abstractmethod
+    def flags(self) -> Tensor:
+        """(S,) int64, of the rows of the grid: the position of the last token, or its complement where the sentence
+        has ended."""
+
+    @abstractmethod
+    def _step(self, shape: Shape) -> Tensor:
+        """One iteration on the device; no launch depends on the numbers there. Returns ``flags``."""
+
+    def _run(self, count: int, size: int, counters: Counters) -> Pace:
+        """Launches iterations until ``count`` sentences have ended, ``size`` tokens being drafted in each; what the
+        batch teaches about pace is added to the result."""
+        self.clean = True
+        sentences: Sequence[int] = range(count)
+        pace = self.paces[grid_rows(min(count, ROWS[-1])), size > 0]
         pending: deque[Launched] = deque()
-        outcomes: deque[dict[int, int]] = (
-            deque()
-        )  # of iterations, to shape the windows of later ones
-        calls, reach, before, ahead = counters.calls, 1, None, pace.ahead
+        # of iterations, to shape the windows of later ones
+        outcomes: deque[dict[int, int]] = deque()
+        reach, before, ahead = 1, None, pace.ahead
         now = time.perf_counter()
         while sentences:
             unknown = len(pending) + len(outcomes)
             end = min(self.longest, reach + (size + 1) * (unknown + 1))
             self._launch(sentences, size, end)
-            told = Told(board.flags[: len(sentences)])
+            told = Told(self.flags[: len(sentences)])
             launched = time.perf_counter()
             if self.steady:
                 pace.launched(launched - now)
@@ -116,6 +127,98 @@ class DeviceLoop:
                     positions = outcomes.popleft()
                     reach = 1 + max(max(position, ~position) for position in positions.values())
                     sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
+        return pace
+
+    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
+        """Launches an iteration of the given sentences, of which none has more than ``end`` positions."""
+        shape = self._shape(len(sentences), size, end)
+        rooms, captures = self._rooms(shape.end), self.captures()
+        if captures:  # sizes in steps
+            shape = Shape(grid_rows(shape.rows), shape.width, grid_end(shape.end))
+        rooms += self._made_ready(sentences, shape)
+        step = functools.partial(self._step, shape)
+        key = *shape, *(room.sources for room in rooms)
+        self.met[key] += 1
+        if not captures or self.met[key] < CAPTURED_AT:
+            self.clean = self.clean and not captures
+            step()
+            return
+        over = [(room, room.generation) for room in rooms]
+        if self.over.get(len(over), over) != over:
+            self._drop()
+        self.over[len(over)] = over
+        if key in self.captured:
+            self.captured[key].replay()
+        else:
+            self.steady = self.clean = False
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.captured[key] = Captured(step, self.flags.device, self.pool)  # runs it once
+
+    def takes_over(self) -> bool:
+        """Whether this loop decodes the batch that has been started, and not the host's."""
+        return self.captures()
+
+    def captures(self) -> bool:
+        """Whether whole iterations of the batch can be captured."""
+        return self.verifier.captures
+
+    def _shape(self, rows: int, size: int, end: int) -> Shape:
+        return Shape(rows, size + 1, end)
+
+    def _rooms(self, end: int) -> list[GraphMemory]:
+        """The memory of the verifier's decoders, when all have room for ``end`` keys."""
+        found: list[GraphMemory] = []
+        for member in self.verifier.members:
+            assert isinstance(member.decoder, CachedDecoder)
+            member.decoder.reserve(end, self.longest)
+            if member.decoder.graphs is not None:
+                found.append(member.decoder.graphs)
+        return found
+
+    def _made_ready(self, sentences: Sequence[int], shape: Shape) -> Sequence[GraphMemory]:
+        """Prepares an iteration of sentences on a grid; returns the memory of what drafts."""
+        return ()
+
+    def _left(self, sentences: Sequence[int], alive: Sequence[bool]) -> Sequence[int]:
+        """The sentences that go on, each in the row of its place: as they are until a smaller grid has room for all."""
+        count = sum(alive)
+        if count and grid_rows(min(count, ROWS[-1])) >= len(sentences):
+            return sentences
+        keep = remaining(alive)
+        if not count or keep is None:
+            return sentences if count else []
+        self._keep_rows(keep)
+        return [sentences[row] for row in keep]
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        self.verifier.keep_rows(rows)
+
+
+class DeviceLoop(AheadLoop):
+    """Greedy decoding, drafted or not.
+
+    Args:
+        verifier, accept, rules: as of :class:`~fairseq_aggdec.search.greedy.GreedySearch`.
+        drafter: drafts on the device.
+    """
+
+    def __init__(
+        self, verifier: Verifier, drafter: DeviceDrafter, accept: Acceptance, rules: Rules
+    ):
+        super().__init__(verifier)
+        self.drafter, self.accept, self.rules = drafter, accept, rules
+        self.board: Board | None = None
+
+    @property
+    def flags(self) -> Tensor:
+        assert self.board is not None
+        return self.board.flags
+
+    def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
+        """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
+        board, calls = self._take_up(state, size), counters.calls
+        self.longest = max(row.end for row in state.rows) + 1
+        pace = self._run(len(state.rows), size, counters)
         found = board.outcomes(len(state.rows), self.longest)
         counters.calls = calls
         pace.ended(max(len(outcome.emitted) for outcome in found))
@@ -153,54 +256,12 @@ class DeviceLoop:
         self.owning: Sequence[int] = ()
         return board
 
-    def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
-        """Launches an iteration of the given sentences, of which none has more than ``end`` places in the cache."""
-        rooms, shape = self._rooms(end), Shape(len(sentences), size + 1, end)
-        captures = self.captures()
-        if captures:  # sizes in steps
-            shape = Shape(grid_rows(shape.rows), shape.width, grid_end(end))
-        if size:
-            rooms += self.drafter.reserve(shape)
+    def _made_ready(self, sentences: Sequence[int], shape: Shape) -> Sequence[GraphMemory]:
         self._own(sentences, shape.rows)
-        step = functools.partial(self._step, shape)
-        key = *shape, *(room.sources for room in rooms)
-        self.met[key] += 1
-        if not captures or self.met[key] < CAPTURED_AT:
-            self.clean = self.clean and not captures
-            step()
-            return
-        over = [(room, room.generation) for room in rooms]
-        if self.over.get(len(over), over) != over:
-            self._drop()
-        self.over[len(over)] = over
-        if key in self.captured:
-            self.captured[key].replay()
-        else:
-            assert self.board is not None
-            self.steady = self.clean = False
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.captured[key] = Captured(step, self.board.flags.device, self.pool)  # runs it once
-
-    def takes_over(self) -> bool:
-        """Whether this loop decodes the batch that has been started, and not the host's."""
-        return self.captures()
-
-    def captures(self) -> bool:
-        """Whether whole iterations of the batch can be captured."""
-        return self.verifier.captures
+        return self.drafter.reserve(shape) if shape.width > 1 else ()
 
     def _proposed_from(self) -> tuple[int, Tensor]:
         return self.verifier.proposed_from
-
-    def _rooms(self, end: int) -> list[GraphMemory]:
-        """The memory of the verifier's decoders, when all have room for ``end`` keys."""
-        found: list[GraphMemory] = []
-        for member in self.verifier.members:
-            assert isinstance(member.decoder, CachedDecoder)
-            member.decoder.reserve(end, self.longest)
-            if member.decoder.graphs is not None:
-                found.append(member.decoder.graphs)
-        return found
 
     def _own(self, sentences: Sequence[int], rows: int) -> None:
         """Says on the device which sentences the rows of the grid decode."""
@@ -211,19 +272,8 @@ class DeviceLoop:
             send_into(self.board.owners[:rows], owning)
             self.owning = owning
 
-    def _left(self, sentences: Sequence[int], alive: Sequence[bool]) -> Sequence[int]:
-        """The sentences that go on, each in the row of its place: as they are until a smaller grid has room for all."""
-        count = sum(alive)
-        if count and grid_rows(min(count, ROWS[-1])) >= len(sentences):
-            return sentences
-        keep = remaining(alive)
-        if not count or keep is None:
-            return sentences if count else []
-        self._keep_rows(keep)
-        return [sentences[row] for row in keep]
-
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        self.verifier.keep_rows(rows)
+        super()._keep_rows(rows)
         self.drafter.keep_rows(rows)
 
     def _step(self, shape: Shape) -> Tensor:

@@ -1,7 +1,9 @@
 """``--decoding beam``: fairseq's generator contract around beam search over trees of prefixes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
@@ -21,6 +23,9 @@ from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.generator import Batch, CachedGenerator
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.windows.window import Said
+
+if TYPE_CHECKING:
+    from fairseq_aggdec.search.beam.on_device import BeamLoop
 
 # A batch and the verifier -> the text of each sentence.
 Texts = Callable[[Mapping[str, Any], Verifier], Sequence[DraftedText]]
@@ -68,6 +73,11 @@ class BeamGenerator(CachedGenerator):
         self.texts, self.ahead, self.foreteller = texts, ahead, foreteller
         self.budget: Budget | None = None
         self.searches: list[SentenceSearch] = []
+        self.device_loop: BeamLoop | None = None
+
+    def _release(self) -> None:
+        super()._release()
+        self.device_loop = None
 
     def forget(self) -> None:
         self.budget = None
@@ -82,6 +92,9 @@ class BeamGenerator(CachedGenerator):
             capacity = self.beam_size * limits.capacity
             self.verifier.start(batch.net_input, capacity, cached_only=True)  # trees of prefixes
         self.searches = []
+        if self._is_unseen and (loop := self._loop()) is not None:
+            with self.counters.clock("verify"):
+                return loop.decode(self.options, limits, batch.start, batch.prefixes, self.counters)
         if self._evaluates_nothing_ahead(len(limits.ends)):
             outputs = compiled_beam.decode(
                 self.verifier, self.options, limits, batch.start, batch.prefixes, self.counters
@@ -104,12 +117,28 @@ class BeamGenerator(CachedGenerator):
         self.budget.gained([worth for search in searches for worth in search.worth()])
         return searches
 
-    def _evaluates_nothing_ahead(self, sentences: int) -> bool:
-        """Whether the search of a batch needs no tree of prefixes, so that the compiled library can do it."""
+    @property
+    def _is_unseen(self) -> bool:
+        """Whether nobody looks at the trees of a batch's searches, which are this class's own."""
         seen = self.keeps_trees or self.watch is not None or self.retain_history
         own = getattr(self._searches, "__func__", None)  # an heir may search in another way
-        plain = self.search_type is BeamSearch and own is BeamGenerator._searches
-        if seen or not plain:
+        return not seen and self.search_type is BeamSearch and own is BeamGenerator._searches
+
+    def _loop(self) -> BeamLoop | None:
+        """The loop that a GPU goes on with alone; None: the host searches."""
+        # A clock that waits for the device tells the parts of an iteration apart, which are one there.
+        if not self.verifier.captures or self.counters.wait is not None:
+            return None
+        loop = self.device_loop
+        if loop is None or loop.verifier is not self.verifier:
+            from fairseq_aggdec.search.beam.on_device import BeamLoop
+
+            loop = self.device_loop = BeamLoop(self.verifier)
+        return loop if loop.takes_over() else None
+
+    def _evaluates_nothing_ahead(self, sentences: int) -> bool:
+        """Whether the search of a batch needs no tree of prefixes, so that the compiled library can do it."""
+        if not self._is_unseen:
             return False
         assert self.budget is not None
         return not self.ahead or self.budget.rests(sentences, self.texts is not None)

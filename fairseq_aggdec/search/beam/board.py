@@ -1,0 +1,245 @@
+"""The state of the beam searches of a batch on a GPU, and one step of them by stock's rules, in PyTorch's operators.
+
+All searches of a batch are at the same depth, as nothing is evaluated ahead. A row of the board is a sentence; its
+slots are its unfinished hypotheses, best first. In the step of depth ``d`` slot ``i`` writes its keys and values at
+place ``d * beam + i`` of the row's cache. They stay there: a hypothesis sees the places of its own tokens, so what a
+step reorders are masks, not keys and values.
+
+A slot without a hypothesis has a sum of -inf. So has every slot of a sentence that has ended. No operator looks at a
+number on the host; :func:`~fairseq_aggdec.search.beam.rules.step` is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.window_graphs import grid_end
+from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.search.board import Shape
+from fairseq_aggdec.search.rules import repeats_on_device
+from fairseq_aggdec.windows.grid import GridWindow
+from fairseq_aggdec.windows.transfer import send_into, to_device
+
+
+class BeamWindow(GridWindow):
+    """One token of every slot.
+
+    Args:
+        tokens, places, shape: as of a :class:`~fairseq_aggdec.windows.grid.GridWindow`; the width is the beam.
+        depth: (1,) int64, the position of all tokens in their sentences.
+        sight: (R, W, ``capacity``) additive mask of the places that each slot sees.
+    """
+
+    def __init__(self, tokens: Tensor, places: Tensor, shape: Shape, depth: Tensor, sight: Tensor):
+        super().__init__(tokens, places, shape, reach=0)
+        self.depth, self.sight = depth, sight
+
+    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
+        return torch.add(table.index_select(0, self.depth), x, alpha=scale)
+
+    def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
+        return self.sight.unsqueeze(1)
+
+
+class BeamBoard:
+    """Room for S sentences of up to T steps, with W slots each. Nothing moves while a batch is decoded.
+
+    Sums of log-probabilities are fp64, as on the host: both searches then rank equal numbers alike.
+
+    Args:
+        room: S and T.
+        options: generation options.
+        prefix: P, the length of the forced prefixes.
+        like: has the device and the precision of the model.
+
+    Attributes:
+        clock: (3,) int64: the depth of the next step, the depth at which ``</s>`` is forced (no step is deeper), and
+            the depth before which it is banned.
+        tokens, sums: (S, W) int64 and fp64, the last token of each hypothesis, and its sum in nats.
+        sight: (S, W, places) additive mask of the places that a hypothesis sees.
+        written: (S, W, T + 1) int64, start symbol and tokens of each hypothesis, kept where n-grams must not repeat.
+        forced: (S, P + 1) int64, forced tokens, padding where there is none.
+        lengths: (S,) int64, of the sources, which ``--match-source-len`` reads.
+        rounds: (S,) int64, steps of each sentence.
+        count: (S,) int64, finished hypotheses; -1 where the model gave no numbers.
+        flags: (S,) int64, ``rounds``, or its complement where the sentence has ended.
+        words, parents, totals: (S, T, W), of each step its tokens, the slots that they follow, their sums.
+        nodes, ends: (S, W + 1) int64 and fp64, of the finished hypotheses, from 1 on in the order of finishing, ``depth
+            * W + slot`` of the last token and the sum with ``</s>``. 0 takes what does not count.
+    """
+
+    def __init__(self, room: tuple[int, int], options: Options, prefix: int, like: Tensor):
+        self.room, self.kind = room, (options, prefix, like.device, like.dtype)
+        self.options, self.prefix = options, prefix
+        (rows, length), beam, device = room, options.beam_size, like.device
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=torch.long, device=device)
+
+        def sums(*shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=torch.float64, device=device)
+
+        self.clock, self.slots = numbers().new_zeros(3), torch.arange(beam, device=device)
+        self.tokens, self.sums = numbers(beam), sums(beam)
+        self.sight = like.new_empty(rows, beam, grid_end(beam * length))
+        self.written = numbers(beam, length + 1) if options.no_repeat_ngram_size > 0 else None
+        self.forced, self.lengths = numbers(prefix + 1), numbers()
+        self.rounds, self.count, self.flags = numbers(), numbers(), numbers()
+        self.words, self.parents = numbers(length, beam), numbers(length, beam)
+        self.totals = sums(length, beam)
+        self.nodes, self.ends = numbers(beam + 1), sums(beam + 1)
+
+    def set(self, limits: Limits, start: int, prefixes: Sequence[Sequence[int]]) -> None:
+        """Takes up a batch; rows without a sentence have ended."""
+        missing = self.room[0] - len(prefixes)
+        send_into(self.clock, [0, limits.longest, limits.floor])
+        self.tokens.fill_(start)
+        self.sums.fill_(-torch.inf)
+        self.sums[: len(prefixes), :1].zero_()
+        self.sight.fill_(-torch.inf)
+        if self.written is not None:
+            self.written[:, :, :1].fill_(start)
+        pad = self.options.pad
+        forced = [[*prefix, pad] for prefix in prefixes] + [[pad] * (self.prefix + 1)] * missing
+        send_into(self.forced, forced)
+        send_into(self.lengths, [*limits.ends, *[0] * missing])
+        self.rounds.zero_()
+        self.count.zero_()
+
+    def permute(self, rows: Sequence[int]) -> None:
+        """Makes row ``rows[i]`` row i; a row that is not among them stays."""
+        order = to_device(list(rows), self.tokens.device)
+        for state in vars(self).values():
+            if isinstance(state, Tensor) and state is not self.clock and state is not self.slots:
+                state[: len(rows)] = state.index_select(0, order)
+
+    def window(self, shape: Shape) -> BeamWindow:
+        """What the model reads in the next step of the first rows."""
+        rows, beam, end = shape
+        depth, sight = self.clock[:1], self.sight[:rows, :, :end]
+        places = (depth * beam + self.slots).expand(rows, beam)
+        sight.scatter_(2, places.unsqueeze(2), 0.0)
+        tokens = self.tokens[:rows].flatten()
+        return BeamWindow(tokens, places.flatten(), shape, depth, sight)
+
+    def take(self, rows: int, end: int, logits: Tensor) -> None:
+        """One step of the first rows.
+
+        Args:
+            rows: R.
+            end: places of the cache that count.
+            logits: (R W, V) fp32 of the model.
+        """
+        beam, depth, limit = self.options.beam_size, self.clock[:1], self.clock[1:2]
+        active = self.sums[:rows] > -torch.inf  # (R, W)
+        forced = self._forced(rows)
+        values, tokens, known = self._continuations(rows, logits, forced)
+        each = (self.sums[:rows].unsqueeze(2) + values).masked_fill_(
+            ~active.unsqueeze(2), -torch.inf
+        )
+        best, index = _ranked(each.flatten(1), 2 * beam)
+        if forced is not None:
+            # Where the caller forces </s>, stock ends as many copies of the best hypothesis.
+            copies = (forced == self.options.eos) & (depth < limit)
+            best = torch.where(copies, best[:, :1], best)
+            index = torch.where(copies, index[:, :1], index)
+        words, parents = tokens.flatten(1).gather(1, index), index // values.size(2)
+        ending = words == self.options.eos
+        count = self._end(rows, best[:, :beam], parents[:, :beam], ending[:, :beam])
+        going_on, chosen = _ranked(best.masked_fill(ending, -torch.inf), beam)
+        broken = (active & ~known).any(1)
+        left = (count < beam) & (going_on[:, 0] > -torch.inf) & ~broken
+        self.count[:rows] = count.masked_fill(broken, -1)
+        self.rounds[:rows] += active[:, 0]
+        self.flags[:rows] = torch.where(left, self.rounds[:rows], ~self.rounds[:rows])
+        going_on = going_on.masked_fill(~left.unsqueeze(1), -torch.inf)
+        self._go_on(rows, end, words.gather(1, chosen), parents.gather(1, chosen), going_on)
+        depth.copy_(torch.minimum(depth + 1, limit))
+
+    def _forced(self, rows: int) -> Tensor | None:
+        """(R, 1) the token that the caller wants, padding where there is none."""
+        if not self.prefix:
+            return None
+        depth, limit = self.clock[:1], self.clock[1:2]
+        forced = self.forced[:rows].index_select(1, depth.clamp(max=self.prefix))
+        return forced.masked_fill_(depth >= limit, self.options.pad)
+
+    def _continuations(
+        self, rows: int, logits: Tensor, forced: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What may follow each hypothesis: the W likeliest tokens, best first, and ``</s>``.
+
+        Returns:
+            log-probabilities (R, W, K) fp32, tokens (R, W, K) int64, whether the model gave numbers (R, W) bool.
+        """
+        options, beam = self.options, self.options.beam_size
+        depth, limit, floor = self.clock.split(1)
+        log_probs = logits.log_softmax(-1)
+        log_probs.select(1, options.pad).fill_(-torch.inf)
+        if options.unk_penalty:
+            log_probs.select(1, options.unk).sub_(options.unk_penalty)
+        end = log_probs[:, options.eos].view(rows, beam)
+        known = ~end.isnan()
+        self._ban_repeats(rows, log_probs, forced)
+        if forced is not None:
+            types = torch.arange(log_probs.size(1), device=logits.device)
+            others = (types != forced) & (forced != options.pad)  # (R, V)
+            log_probs.view(rows, beam, -1).masked_fill_(others.unsqueeze(1), -torch.inf)
+        if options.match_source_len:
+            # Stock gives a forced end the log-probability 0, beside whatever else may come.
+            free = depth >= self.lengths[:rows].unsqueeze(1)
+            end = torch.full_like(end, -torch.inf).masked_fill_(free, 0.0)
+        else:
+            banned = (depth < floor) & (depth >= self.prefix)
+            end = end.masked_fill(banned, -torch.inf)
+        log_probs.select(1, options.eos).fill_(-torch.inf)
+        values, tokens = log_probs.topk(min(beam, log_probs.size(1)))
+        values = values.masked_fill_(depth >= limit, -torch.inf).view(rows, beam, -1)
+        tokens = tokens.view(values.shape)
+        ends = torch.full_like(tokens[:, :, :1], options.eos)
+        return torch.cat([values, end.unsqueeze(2)], 2), torch.cat([tokens, ends], 2), known
+
+    def _ban_repeats(self, rows: int, log_probs: Tensor, forced: Tensor | None) -> None:
+        """Hides in (R W, V) what would repeat an n-gram; the caller's tokens may."""
+        if self.written is None:
+            return
+        options, written = self.options, self.written[:rows].flatten(0, 1)
+        outputs = self.clock[:1].expand(len(written), 1)
+        repeats = repeats_on_device(written, outputs, options.no_repeat_ngram_size, options.pad)
+        repeats = repeats.view(rows, options.beam_size, -1)
+        if forced is not None:
+            repeats = repeats.masked_fill((forced != options.pad).unsqueeze(2), options.pad)
+        log_probs.scatter_(1, repeats.flatten(0, 1), -torch.inf)
+
+    def _end(self, rows: int, sums: Tensor, parents: Tensor, ending: Tensor) -> Tensor:
+        """Notes the hypotheses that end, of the W best (R, W) each; returns how many there are now, (R,)."""
+        beam = self.options.beam_size
+        ending = ending & (sums > -torch.inf)
+        at = self.count[:rows].unsqueeze(1) + ending.cumsum(1)
+        ending &= at <= beam
+        at = at.masked_fill_(~ending, 0)
+        self.nodes[:rows].scatter_(1, at, self.clock[:1] * beam + parents)
+        self.ends[:rows].scatter_(1, at, sums)
+        return self.count[:rows] + ending.sum(1)
+
+    def _go_on(self, rows: int, end: int, words: Tensor, parents: Tensor, sums: Tensor) -> None:
+        """Makes the continuations, (R, W) each, the unfinished hypotheses."""
+        depth = self.clock[:1]
+        for history, new in ((self.words, words), (self.parents, parents), (self.totals, sums)):
+            history[:rows].index_copy_(1, depth, new.unsqueeze(1))
+        self.tokens[:rows], self.sums[:rows] = words, sums
+        sight = self.sight[:rows, :, :end]
+        sight.copy_(sight.gather(1, parents.unsqueeze(2).expand_as(sight)))
+        if self.written is not None:
+            written = self.written[:rows]
+            written.copy_(written.gather(1, parents.unsqueeze(2).expand_as(written)))
+            written.index_copy_(2, depth + 1, words.unsqueeze(2))
+
+
+def _ranked(sums: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest of (R, N) and their places; of equal ones that of the earlier hypothesis comes first."""
+    values, places = sums.sort(dim=1, descending=True, stable=True)
+    return values[:, :count], places[:, :count]

@@ -1,0 +1,155 @@
+"""Beam search without the host: a step is one captured graph, over a board that stays where it is.
+
+Nothing is evaluated ahead of the search, and no step is copied to the host. All that was found comes in one copy when
+the last sentence has ended. Searches that somebody looks at stay on the host.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
+from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.search.ahead import AheadLoop
+from fairseq_aggdec.search.beam.board import BeamBoard
+from fairseq_aggdec.search.board import Shape
+from fairseq_aggdec.search.compiled.searches import Outputs
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.windows.transfer import read
+
+
+class BeamLoop(AheadLoop):
+    """Decodes batches that the verifier has taken up, one after the other."""
+
+    board: BeamBoard
+
+    @property
+    def flags(self) -> Tensor:
+        return self.board.flags
+
+    def takes_over(self) -> bool:
+        return self.captures() and self.verifier.reads_trees
+
+    def decode(
+        self,
+        options: Options,
+        limits: Limits,
+        start: int,
+        prefixes: Sequence[Sequence[int]],
+        counters: Counters,
+    ) -> DeviceOutputs:
+        """The finished hypotheses of all sentences; arguments as of
+        :func:`fairseq_aggdec.search.compiled.beam.decode`.
+
+        Raises:
+            NonFiniteError: the model gave no numbers where the search needs them.
+        """
+        count, calls = len(prefixes), counters.calls
+        self._take_up(options, limits.longest, count, len(prefixes[0]))
+        self.board.set(limits, start, prefixes)
+        self.order, self.left, self.longest = list(range(count)), count, limits.longest + 1
+        pace = self._run(count, 0, counters)
+        found = DeviceOutputs(self.board, self.order, limits, counters.calls - calls)
+        found.count(counters, calls)
+        pace.ended(max(found.rounds))
+        return found
+
+    def _take_up(self, options: Options, longest: int, count: int, prefix: int) -> None:
+        """Makes a new board where the batch has no place on the last."""
+        _, like = self.verifier.proposed_from
+        wanted = grid_rows(count), grid_end(longest + 1)
+        board: BeamBoard | None = vars(self).get("board")
+        if board is not None and board.kind == (options, prefix, like.device, like.dtype):
+            if all(map(operator.ge, board.room, wanted)):
+                return
+            wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
+        self._drop()
+        self.board = BeamBoard(wanted, options, prefix, like)
+
+    def _shape(self, rows: int, size: int, end: int) -> Shape:
+        beam = self.board.options.beam_size
+        return Shape(rows, beam, end * beam)
+
+    def _step(self, shape: Shape) -> Tensor:
+        said = self.verifier.read(self.board.window(shape))
+        self.board.take(shape.rows, shape.end, said.logits)
+        return self.board.flags
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        super()._keep_rows(rows)
+        kept = set(rows)
+        order = [*rows, *(row for row in range(self.left) if row not in kept)]
+        self.board.permute(order)
+        self.order[: self.left] = [self.order[row] for row in order]
+        self.left = len(rows)
+
+
+class DeviceOutputs(Outputs):
+    """The finished hypotheses of a batch, read as those of the compiled library; one transfer.
+
+    Args:
+        board: whose sentences have ended.
+        order: the sentence of each row.
+        limits: lengths of the outputs.
+        steps: how many the device has done.
+
+    Attributes:
+        nodes: prefixes that the search needed.
+
+    Raises:
+        NonFiniteError: the model gave no numbers where the search needs them.
+    """
+
+    def __init__(self, board: BeamBoard, order: Sequence[int], limits: Limits, steps: int):
+        self.lengths = limits.ends if limits.exact else None
+        count, rows = len(order), torch.tensor(order).argsort()  # the row of each sentence
+        states = [x[:count] for x in (board.ends, board.nodes, board.count, board.rounds)]
+        states += [x[:count, :steps] for x in (board.totals, board.words, board.parents)]
+        ends, nodes, finished, rounds, totals, words, parents = (x[rows] for x in read(states))
+        if (finished < 0).any():
+            raise NonFiniteError(int((finished < 0).int().argmax()))
+        self.rounds = rounds.int().tolist()
+        # Behind its end a sentence has numbers of other batches.
+        live = torch.arange(totals.size(1)) < rounds.unsqueeze(1)
+        self.nodes = count + int((totals.isfinite() & live.unsqueeze(2)).sum())
+        columns, beam = torch.arange(nodes.size(1)), words.size(2)
+        owners, at = ((columns > 0) & (columns <= finished.unsqueeze(1))).nonzero(as_tuple=True)
+        ends, nodes = ends[owners, at], nodes[owners, at].long()
+        self.owners, self.totals = owners.tolist(), ends.tolist()
+        self.sizes = (nodes // beam + 1).tolist()
+        longest = max(self.sizes, default=1)
+        self.words = torch.full((len(owners), longest), board.options.eos)
+        sums = ends.new_zeros(len(owners), longest)
+        sums.scatter_(1, (nodes // beam).unsqueeze(1), ends.unsqueeze(1))
+        slots = nodes % beam
+        for step in reversed(range(longest - 1)):
+            on = (step < nodes // beam).nonzero().squeeze(1)
+            place = owners[on], step, slots[on]
+            self.words[on, step] = words[place].long()
+            sums[on, step] = totals[place]
+            slots[on] = parents[place].long()
+        self.gains = sums.diff(dim=1, prepend=sums.new_zeros(len(owners), 1)).float()
+
+    def tokens(self) -> list[Tensor]:
+        return self._cut(self.words)
+
+    def scores(self) -> list[Tensor]:
+        return self._cut(self.gains)
+
+    def _cut(self, table: Tensor) -> list[Tensor]:
+        return [row[:size].clone() for row, size in zip(table, self.sizes, strict=True)]
+
+    def count(self, counters: Counters, calls: int) -> None:
+        """Adds the batch to the statistics, whose calls were ``calls`` before it."""
+        iterations = sum(self.rounds)
+        counters.calls = calls + max(self.rounds)
+        counters.sentences += len(self.rounds)
+        counters.iterations += iterations
+        counters.nodes += self.nodes
+        counters.nodes_used += self.nodes
+        counters.emitted[1] += iterations
