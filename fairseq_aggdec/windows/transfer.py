@@ -63,7 +63,7 @@ class Told:
     """Numbers (N,) of a device on their way to the host, which does not wait for them before it reads them."""
 
     def __init__(self, numbers: Tensor):
-        self.numbers = numbers.to("cpu", non_blocking=True)
+        self.numbers = numbers.to("cpu", non_blocking=True, copy=True)
         self.there = None
         if numbers.device.type == "cuda":
             # Of the device that the copy comes from, which need not be the current one.

@@ -1,0 +1,75 @@
+"""The beam search that a GPU does alone, here on a CPU and without graphs: the tests of ``test_beam`` run again."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_aggdec.budget.pace import Pace
+from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.beam.on_device import BeamLoop
+from fairseq_aggdec.search.errors import NonFiniteError
+from tests.equality.test_beam import (  # noqa: F401  (run here again)
+    copier,
+    ours,
+    test_a_beam_of_nearly_all_words,
+    test_a_model_that_copies_with_edits,
+    test_alignment_of_every_hypothesis,
+    test_batches_without_numbers_and_lengths,
+    test_decoders_of_every_form,
+    test_ensemble,
+    test_forced_prefixes,
+    test_options,
+    test_random_models,
+    test_start_symbol_is_a_word_of_ngrams,
+    test_unknown_words_before_a_free_end,
+    test_weights_may_change_between_batches,
+)
+from tests.support import make_batch, make_model, make_task, random_sources
+
+
+class Everywhere(BeamLoop):
+    def takes_over(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All batches are decoded as on a GPU; in every second one a step is launched in vain."""
+    ahead = itertools.cycle([1, 0])
+
+    def loop(self: BeamGenerator) -> BeamLoop:
+        if self.device_loop is None or self.device_loop.verifier is not self.verifier:
+            self.device_loop = Everywhere(self.verifier)
+        return self.device_loop
+
+    monkeypatch.setattr(BeamGenerator, "_loop", loop)
+    monkeypatch.setattr(Pace, "ahead", property(lambda pace: next(ahead)))
+
+
+def test_both_searches_count_alike(copier: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    sample, found = make_batch(random_sources(21, 7, longest=25)), {}
+    for name in ("device", "host"):
+        task = make_task("beam", draft_from="none")
+        found[name] = task.counters, ours([copier], sample, task=task, beam=4, max_len_b=40)
+        monkeypatch.setattr(BeamGenerator, "_loop", lambda self: None)
+    (device, one), (host, other) = found["device"], found["host"]
+    for name in ("sentences", "iterations", "calls", "emitted"):
+        assert getattr(device, name) == getattr(host, name), name
+    # The host does not evaluate a hypothesis that is too far behind.
+    assert host.nodes_used <= device.nodes == device.nodes_used < 1.5 * host.nodes
+    assert [h[0]["steps"] for h in one] == [h[0]["steps"] for h in other]
+
+
+def test_a_broken_sentence_is_named() -> None:
+    model = copy.deepcopy(make_model(make_task(), 3))
+    with torch.no_grad():
+        model.encoder.embed_tokens.weight[7] = torch.nan
+    sample = make_batch([[4, 5, 6], [8, 9], [5, 7], [4]])
+    with pytest.raises(NonFiniteError) as error:
+        ours([model], sample, beam=3)
+    assert error.value.row == 2
