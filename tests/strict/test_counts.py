@@ -65,6 +65,7 @@ FOLLOWED = (
     "beam 5, nothing drafted",
     "beam 4, options",
     "beam 3, from heads",
+    "interleaved, one word, beam 3",
 )
 
 
