@@ -60,13 +60,15 @@ def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 
 def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
-    """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in three copies."""
+    """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in one copy."""
     if device.type == "cpu":
         return
     hypotheses = [one for ranked in found for one in ranked]
-    for name in ("tokens", "positional_scores", "score"):
-        values = [one[name] for one in hypotheses]
-        flat = sent(torch.cat([value.view(-1) for value in values]), device)
-        parts = flat.split([value.numel() for value in values])
-        for one, value, part in zip(hypotheses, values, parts, strict=True):
-            one[name] = part.view(value.shape).clone()
+    names = ("tokens", "positional_scores", "score")  # the widest numbers first
+    of_name = [torch.cat([one[name].view(-1) for one in hypotheses]) for name in names]
+    flat = sent(torch.cat([values.view(torch.uint8) for values in of_name]), device)
+    places = flat.split([values.nbytes for values in of_name])
+    for name, values, place in zip(names, of_name, places, strict=True):
+        parts = place.view(values.dtype).split([one[name].numel() for one in hypotheses])
+        for one, part in zip(hypotheses, parts, strict=True):
+            one[name] = part.view(one[name].shape)

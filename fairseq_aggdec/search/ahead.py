@@ -95,6 +95,7 @@ class AheadLoop(ABC):
         """Launches iterations until ``count`` sentences have ended, ``size`` tokens being drafted in each; what the
         batch teaches about pace is added to the result."""
         self.clean = True
+        self.ends: dict[int, int] = {}  # the last positions of the sentences that have ended
         sentences: Sequence[int] = range(count)
         pace = self.paces[grid_rows(min(count, ROWS[-1])), size > 0]
         pending: deque[Launched] = deque()
@@ -120,6 +121,7 @@ class AheadLoop(ABC):
                 if steady and before:
                     pace.passed(now - max(before, known.at))
                 before = now
+                self.ends |= {row: ~position for row, position in positions.items() if position < 0}
                 outcomes.append(positions)
                 if max(positions.values()) < 0:
                     sentences = []
@@ -219,7 +221,7 @@ class DeviceLoop(AheadLoop):
         board, calls = self._take_up(state, size), counters.calls
         self.longest = max(row.end for row in state.rows) + 1
         pace = self._run(len(state.rows), size, counters)
-        found = board.outcomes(len(state.rows), self.longest)
+        found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
         counters.calls = calls
         pace.ended(max(len(outcome.emitted) for outcome in found))
         _hand_over(found, state, counters)
@@ -252,8 +254,8 @@ class DeviceLoop(AheadLoop):
             self.board = board
             self.books = fused.bookkeeping(self.rules, self.accept, like.device)
             self._drop()
+            self.owning: Sequence[int] = ()
         board.set(rows)
-        self.owning: Sequence[int] = ()
         return board
 
     def _made_ready(self, sentences: Sequence[int], shape: Shape) -> Sequence[GraphMemory]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.search.state import Row
-from fairseq_aggdec.windows.transfer import read, send_into
+from fairseq_aggdec.windows.transfer import send_into
 
 # Columns of the numbers of a sentence: position of its last committed token, the same before the last iteration,
 # whether it has ended, its iterations so far, and the limits of a row (:class:`~fairseq_aggdec.search.state.Row`).
@@ -102,8 +102,10 @@ class Board:
 
     Attributes:
         numbers: (S + 1, 7) int64, see ``COLUMNS``.
-        tokens: (S + 1, T) int64, the start symbol first. scores: (S + 1, T) fp32, of the token in the same place.
+        written: (5, S + 1, T) int64, what the host reads in the end: all that follows.
+        tokens: (S + 1, T) int64, the start symbol first.
         emitted, drafted, accepted: (S + 1, T) int64, by iteration.
+        scores: (S + 1, T) fp32, of the token in the same place; each has room for 8 bytes.
         prefix: (S + 1, P + 1) int64, forced tokens, padding where there is none.
         features: (S + 1, C), of the last accepted position.
         owners: (R,) int64 at its beginning, the sentences of the rows of the grid.
@@ -125,22 +127,31 @@ class Board:
         def numbers(*shape: int) -> Tensor:
             return torch.zeros(rows, *shape, dtype=torch.long, device=device)
 
-        self.numbers, self.tokens = numbers(COLUMNS), numbers(length)
-        self.emitted, self.drafted, self.accepted = (numbers(length) for _ in range(3))
-        self.prefix, self.owners, self.flags = numbers(prefix + 1), numbers(), numbers()
-        self.scores = torch.zeros(rows, length, dtype=torch.float32, device=device)
+        self.numbers, self.prefix = numbers(COLUMNS), numbers(prefix + 1).fill_(pad)
+        self.owners, self.flags = numbers(), numbers()
+        self.written = torch.zeros(5, rows, length, dtype=torch.long, device=device)
+        self.tokens, self.emitted, self.drafted, self.accepted = self.written[:-1].unbind(0)
+        self.scores = _fp32(self.written[-1])
         self.features = torch.zeros(rows, features, device=device, dtype=dtype)
+        self.starts = [0] * rows  # the first of the tokens, which no iteration writes
 
     def set(self, rows: Sequence[Row]) -> None:
-        """Takes up a batch."""
+        """Takes up a batch: most in one copy and no launch.
+
+        The features are those of another batch: nothing that is drafted from them is read before there are new ones.
+        """
         none = [[0, 0, 1, 0, 0, 0, 0]] * (self.room[0] + 1 - len(rows))
         limits = [[row.position, 0, 0, 0, row.end, row.floor, row.strict_floor] for row in rows]
         send_into(self.numbers, limits + none)
-        forced = [[*row.prefix] + [self.pad] * (self.width + 1 - len(row.prefix)) for row in rows]
-        send_into(self.prefix, forced + [[self.pad] * (self.width + 1)] * len(none))
-        starts = [row.tokens[-1] for row in rows] + [self.pad] * len(none)
-        send_into(self.tokens[:, 0], starts)
-        self.features.zero_()
+        if self.width:
+            pads = [[self.pad] * (self.width + 1 - len(row.prefix)) for row in rows]
+            forced = [[*row.prefix, *more] for row, more in zip(rows, pads, strict=True)]
+            send_into(self.prefix, forced + [[self.pad] * (self.width + 1)] * len(none))
+        starts = [row.tokens[-1] for row in rows]
+        starts += starts[:1] * len(none)
+        if starts != self.starts:
+            send_into(self.tokens[:, 0], starts)
+            self.starts = starts
 
     def rows(self, owners: Tensor) -> Rows:
         return Rows(self, owners)
@@ -186,20 +197,25 @@ class Board:
         self.numbers[:, : ROUNDS + 1].index_copy_(0, owners, changed)
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 
-    def outcomes(self, count: int, longest: int) -> list[Outcome]:
-        """What was decoded for the first ``count`` sentences, of at most ``longest`` tokens; one transfer."""
-        length = longest + 1
-        per_token = [self.tokens, self.scores, self.emitted, self.drafted, self.accepted]
-        numbers, *found = read([self.numbers[:count], *(x[:count, :length] for x in per_token)])
-        outcomes = []
-        for (last, _, _, rounds, *_), tokens, scores, *by_iteration in zip(
-            numbers.long().tolist(), *found, strict=True
-        ):
-            outcomes.append(
-                Outcome(
-                    tokens[1 : last + 1].long().tolist(),
-                    scores[1 : last + 1].float(),
-                    *(x[:rounds].long().tolist() for x in by_iteration),
-                )
+    def outcomes(self, lengths: Sequence[int]) -> list[Outcome]:
+        """What was decoded for the first sentences, of which these are the numbers of tokens; one launch and one copy."""
+        count, longest = len(lengths), max(lengths)
+        found = self.written[:, :count, : longest + 1].contiguous().cpu()
+        # The first iterations that have written so many tokens; what stands behind them is of other batches.
+        ends = torch.tensor(lengths).unsqueeze(1)
+        rounds = 1 + (found[1].cumsum(1) < ends).sum(1)
+        return [
+            Outcome(
+                tokens[1 : length + 1].tolist(),
+                scores[1 : length + 1],
+                *(numbers[:turns].tolist() for numbers in by_iteration),
             )
-        return outcomes
+            for length, turns, tokens, scores, *by_iteration in zip(
+                lengths, rounds.tolist(), found[0], _fp32(found[4]), *found[1:4], strict=True
+            )
+        ]
+
+
+def _fp32(numbers: Tensor) -> Tensor:
+    """(S, T) fp32, the first half of each of the numbers (S, T) int64."""
+    return numbers.view(torch.float32)[:, ::2]

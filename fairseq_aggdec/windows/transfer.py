@@ -47,16 +47,17 @@ def send_into(target: Tensor, values: Any) -> None:
 
 
 def read(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of a device on the host, in one transfer: integers and truth values as int64, others as float64."""
-    if len(tensors) == 1:
-        return [tensors[0].cpu()]
-    real = any(tensor.is_floating_point() for tensor in tensors)
-    dtype = (
-        torch.float64 if real else torch.int64
-    )  # holds every token id and every fp32 number as it is
-    flat = torch.cat([tensor.flatten().to(dtype) for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    """Tensors of one device on the host, which waits once: one copy for each type of numbers."""
+    types = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+    of_type = [[tensor for tensor in tensors if tensor.dtype is dtype] for dtype in types]
+    flat = [torch.cat([t.flatten() for t in own]) if len(own) > 1 else own[0] for own in of_type]
+    # The last copy waits, for those before it, too.
+    copies = [*(part.to("cpu", non_blocking=True) for part in flat[:-1]), flat[-1].cpu()]
+    parts = {
+        dtype: iter(copy.flatten().split([tensor.numel() for tensor in own]))
+        for dtype, own, copy in zip(types, of_type, copies, strict=True)
+    }
+    return [next(parts[tensor.dtype]).view(tensor.shape) for tensor in tensors]
 
 
 class Told:
@@ -81,10 +82,13 @@ class Watch(Protocol):
     :class:`~fairseq_aggdec.engine.plain.watch.ModelWatch`."""
 
     def question(self) -> Tensor | None:
-        """() bool on the device; None where the host knows the answer."""
+        """(N,) numbers on the device; None where the host knows the answer."""
+
+    def hear(self, numbers: Tensor) -> None:
+        """Takes these numbers, on the host."""
 
     def answer(self, changed: bool) -> None:
-        """Says what came of the question."""
+        """Says whether there was a change."""
 
 
 HOST_COPY = (
@@ -98,7 +102,7 @@ def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
     Args:
         tensors: of the batch: source tokens first, int64. :func:`on_host` knows them then. Frames of speech, which are
             no whole numbers, are left where they are.
-        watches: are told what they ask.
+        watches: get what they ask for.
     """
     if tensors[0].device.type != "cuda":
         return
@@ -106,8 +110,8 @@ def begin(tensors: Sequence[Tensor], watches: Sequence[Watch]) -> None:
     asked = [(watch, question) for watch in watches if (question := watch.question()) is not None]
     wanted = [*tensors, *(question for _, question in asked)]
     found = read(wanted) if wanted else []
-    for (watch, _), changed in zip(asked, found[len(tensors) :], strict=True):
-        watch.answer(bool(changed))
+    for (watch, _), numbers in zip(asked, found[len(tensors) :], strict=True):
+        watch.hear(numbers)
     for tensor, host in zip(tensors, found, strict=False):
         if not tensor.is_inference():  # which has no version
             setattr(tensor, HOST_COPY, (tensor._version, host))

@@ -23,7 +23,7 @@ from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.search.acceptance import NO_DRAFT
 from fairseq_aggdec.search.board import Board, Rows
 from fairseq_aggdec.search.state import Row
-from fairseq_aggdec.windows.transfer import send_into, to_device
+from fairseq_aggdec.windows.transfer import send_into
 
 MATCHES = ("longest", "unique", "recent", "aligned")  # as `Match` in bookkeeping.cu
 
@@ -61,23 +61,24 @@ class CopyBoard:
         """
         self._make_room(len(texts), max(map(len, texts)))
         sentences, length = self.room
-        none = [[NO_DRAFT] * (length + 1)] * (sentences + 1 - len(texts))
+        none = sentences + 1 - len(texts)
         padded = [[*text, *[NO_DRAFT] * (length + 1 - len(text))] for text in texts]
-        send_into(self.texts, padded + none)
-        places = [[0, 0, 0, len(text)] for text in texts] + [[length, 0, 0, 0]] * len(none)
-        send_into(self.places, places)
-        begun = to_device([*starts, *[NO_DRAFT] * len(none)], self.device)
-        self.runs.copy_(self.texts[:, :length] == begun.unsqueeze(1))
+        on_host = torch.tensor(padded + [[NO_DRAFT] * (length + 1)] * none)
+        begun = torch.tensor([*starts, *[NO_DRAFT] * none]).unsqueeze(1)
+        places = [[0, 0, 0, len(text)] for text in texts] + [[length, 0, 0, 0]] * none
+        parts = on_host, (on_host[:, :length] == begun).long(), torch.tensor(places)
+        send_into(self.memory, torch.cat([part.flatten() for part in parts]))
 
     def _make_room(self, sentences: int, length: int) -> None:
         wanted = max(grid_rows(sentences), self.room[0]), max(grid_end(length), self.room[1])
         if wanted == self.room:
             return
         self.room, self.generation = wanted, self.generation + 1
-        rows, length = wanted[0] + 1, wanted[1]
-        self.texts = torch.full((rows, length + 1), NO_DRAFT, device=self.device)
-        self.runs = torch.zeros(rows, length, dtype=torch.long, device=self.device)
-        self.places = torch.zeros(rows, 4, dtype=torch.long, device=self.device)
+        rows, widths = wanted[0] + 1, (wanted[1] + 1, wanted[1], 4)
+        # One after the other, so that all are sent at once.
+        self.memory = torch.zeros(rows * sum(widths), dtype=torch.long, device=self.device)
+        parts = self.memory.split([rows * width for width in widths])
+        self.texts, self.runs, self.places = (part.view(rows, -1) for part in parts)
 
     def block(self, board: Board, owners: Tensor, rows: Rows, size: int) -> Tensor:
         """(R, K) the texts from where the outputs stand now, ``NO_DRAFT`` behind the last token to draft.

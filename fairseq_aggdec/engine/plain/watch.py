@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.plain.walk import KNOWN, mentioned, methods
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.models.interleaved_transformer import SlotPositions
+from fairseq_aggdec.windows.transfer import read
 
 # Numbers of a model that are compared before every batch, spread evenly; at least so many of every tensor.
 SAMPLES, LEAST = 2048, 8
@@ -285,35 +286,30 @@ class Numbers:
     """Some numbers of every tensor, by PyTorch's operators, at other places every time."""
 
     def __init__(self, tensors: Sequence[Tensor]):
-        # On the host as they stand in memory, where NaN is like itself.
-        parts = [
-            (_bits(tensor) if tensor.device.type == "cpu" else tensor.detach())
-            for tensor in tensors
-            if tensor.numel()
-        ]
+        # As they stand in memory, where NaN is like itself.
+        parts = [_bits(tensor) for tensor in tensors if tensor.numel()]
         own = torch.Generator().manual_seed(1)
         self.probes = []
         for _ in range(TURNS if parts else 0):
             starts = torch.rand(len(parts), generator=own).tolist()
             self.probes.append(list(map(_probe, parts, starts)))
-        self.values = [torch.cat(list(map(_flattened, probes))) for probes in self.probes]
+        values = [torch.cat(list(map(_flattened, probes))) for probes in self.probes]
+        self.values = read(values) if values else []
         self.turn = 0
 
-    def _next(self) -> tuple[Tensor, Tensor]:
-        """What stands at the next places, and what stood there."""
-        turn = self.turn
-        self.turn = (turn + 1) % TURNS
-        return torch.cat(list(map(_flattened, self.probes[turn]))), self.values[turn]
-
-    def question(self) -> Tensor | None:
-        """Whether some differ, () bool on their device."""
+    def next(self) -> Tensor | None:
+        """(N,) what stands at the next places, on their device."""
         if not self.values:
             return None
-        found, before = self._next()
-        return (found != before).any()
+        self.turn = (self.turn + 1) % TURNS
+        return torch.cat(list(map(_flattened, self.probes[self.turn])))
+
+    def are(self, found: Tensor | None) -> bool:
+        """Whether that stood at the places that were last asked for."""
+        return found is None or torch.equal(found.cpu(), self.values[self.turn])
 
     def same(self) -> bool:
-        return not self.values or torch.equal(*self._next())
+        return self.are(self.next())
 
 
 class ModelWatch:
@@ -365,17 +361,21 @@ class ModelWatch:
         return self.structure.changed() or self._now() != self.before
 
     def question(self) -> Tensor | None:
-        """Whether numbers differ, () bool on the device; None where the host knows, or finds out without waiting."""
+        """(N,) numbers on the device; None where the host knows the answer, or finds out without waiting."""
         if self.on_host:
             return None
         if self.told or self._moved():
             self.told = True
             return None
         assert isinstance(self.numbers, Numbers)
-        return self.numbers.question()
+        return self.numbers.next()
+
+    def hear(self, numbers: Tensor) -> None:
+        assert isinstance(self.numbers, Numbers)
+        self.answer(not self.numbers.are(numbers))
 
     def answer(self, changed: bool) -> None:
-        """What came of :meth:`question`; the next :meth:`changed` need not ask the device then."""
+        """Says whether there was a change; the next :meth:`changed` need not ask the device then."""
         self.told = changed
 
     def changed(self) -> bool:

@@ -225,7 +225,7 @@ struct Judgement {
     Int *chosen, *accepted;      // (R, W) each, from judge to commit
     float* said;                 // (R, W), log-probabilities
     Int *numbers, *tokens;
-    float* scores;
+    float* scores;  // each has room for 8 bytes
     Int *emitted, *drafted, *stood, *flags;
     const unsigned short* features;  // (R W, C) in units of 2 bytes, or none
     unsigned short* kept;            // (S + 1, C)
@@ -293,7 +293,7 @@ __device__ inline void commit_row(const Judgement& p, Int row) {
     for (Int slot = threadIdx.x; slot < count; slot += blockDim.x) {
         const Int at = owner * p.room + least(position + 1 + slot, nowhere);
         p.tokens[at] = chosen[slot];
-        p.scores[at] = p.said[row * p.width + slot];
+        p.scores[2 * at] = p.said[row * p.width + slot];
     }
     if (p.features && !over) {
         const Int from = row * p.width + least(stood, p.width - 1);

@@ -62,7 +62,7 @@ static Memory random_memory() {
     memory.logits.resize(rows * width * TYPES);
     for (float& one : memory.logits) one = static_cast<float>(below(7));
     memory.said.assign(rows * width, 0);
-    memory.scores.assign((SENTENCES + 1) * ROOM, 0);
+    memory.scores.assign(2 * (SENTENCES + 1) * ROOM, 0);
     memory.features.assign(rows * width * CHANNELS, 0);
     for (auto& one : memory.features) one = static_cast<unsigned short>(below(999));
     for (auto* one : {&memory.given, &memory.places, &memory.seen}) one->assign(rows * READ, 0);
