@@ -19,9 +19,9 @@ from fairseq_aggdec.drafters.model_drafter import ModelDrafter, last_tokens
 from fairseq_aggdec.drafters.proposer import Proposer
 from fairseq_aggdec.drafters.slots import CachedSlots, LayerSlots, keys_beside
 from fairseq_aggdec.drafters.trees import Grow
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_form, renewed
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
-from fairseq_aggdec.engine.plain.support import can_read, decoder_gap, encoder_gap
+from fairseq_aggdec.engine.plain.support import can_read, decoder_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier, follow
@@ -254,11 +254,10 @@ class NarDrafter(ModelDrafter):
         net_input, self.sample = self.sample["net_input"], None
         self._refresh()
         began = self.clock.read()
-        encoder_out = self._encode(net_input)
+        self._read(net_input)
         if self.wait is not None:
             self.wait()
         self.encoder_seconds += self.clock.read() - began
-        self.slots.begin(net_input["src_tokens"], encoder_out)
         if len(self.rows) < len(net_input["src_tokens"]):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 
@@ -271,12 +270,14 @@ class NarDrafter(ModelDrafter):
         # A frozen encoder does not change but with the decoder, when the model is moved.
         parts = [model.decoder] if model.shares_encoder else [model.encoder, model.decoder]
         watch = ModelWatch(parts, [model])
-        self.encoder, self.slots = None, LayerSlots(model)
+        encoder, self.encoder, self.slots = self.encoder, None, LayerSlots(model)
         packed = None
         if decoder_gap(model.decoder) is None:
             slots = CachedSlots(model, self.precision)
             if in_place and isinstance(old, CachedSlots) and old.reader.renew(slots.reader):
                 slots = old
+                if not model.shares_encoder:
+                    self.encoder = renewed(encoder, encoder_form(model.encoder, self.precision))
             self.slots, packed = slots, slots.reader.packed
         self.lay_out(model.decoder, self.precision, packed)
         self.broken = False
@@ -284,21 +285,18 @@ class NarDrafter(ModelDrafter):
             self._stop(f"NaN or infinity in its weight {weight}")
         self.watch = watch
 
-    def _encode(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
+    def _read(self, net_input: Mapping[str, Tensor]) -> None:
         if not self.model.shares_encoder or len(self.verifier.members) > 1:
             if self.encoder is None:
-                encoder = self.model.encoder
-                fast = encoder_gap(encoder) is None
-                self.encoder = (
-                    FastEncoder(encoder, self.precision) if fast else StockEncoder(encoder)
-                )
+                self.encoder = encoder_form(self.model.encoder, self.precision)
             encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
-            return self.encoder(encoder_input)
+            self.slots.read(self.encoder, encoder_input)
+            return
         (member,) = self.verifier.members
         if member.model is not self.verifier_model:
             check_shared_encoder(self.model, member.model)
             self.verifier_model = member.model
-        return member.encoder_out
+        self.slots.begin(net_input["src_tokens"], member.encoder_out)
 
 
 def check_shared_encoder(drafter: Any, verifier: Any) -> None:

@@ -1,7 +1,7 @@
 """A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from fairseq_aggdec.drafters.slot_window import (
 from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm
-from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding, position_table
 from fairseq_aggdec.engine.precision import EXACT, Precision
@@ -36,6 +36,10 @@ class LayerSlots:
 
     def __init__(self, model: NarDrafterModel):
         self.model = model
+
+    def read(self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor]) -> None:
+        """Takes up a new batch that the encoder has to read."""
+        self.begin(net_input["src_tokens"], encoder(net_input))
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
@@ -138,11 +142,22 @@ class CachedSlots:
         self.grown_from = torch.empty(0)  # flat: features of the last draft of :meth:`grow`
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
-        rows, length = src_tokens.shape
-        self.reader.start(encoder_out, rows, length + self.decoder.block_size)
+        self.reader.start(encoder_out, len(src_tokens), self._capacity(src_tokens))
+        self._taken_up(src_tokens, encoder_out)
+
+    def read(self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor]) -> None:
+        source = net_input["src_tokens"]
+        self._taken_up(source, self.reader.read(encoder, net_input, self._capacity(source)))
+
+    def _capacity(self, src_tokens: Tensor) -> int:
+        return src_tokens.size(1) + self.decoder.block_size
+
+    def _taken_up(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         self.embedding.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.embedding.encoder_out = encoder_out
-        self.cached = [0] * rows  # tokens whose keys and values stand in the cache for good
+        self.cached = [0] * len(
+            src_tokens
+        )  # tokens whose keys and values stand in the cache for good
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:

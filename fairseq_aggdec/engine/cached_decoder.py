@@ -6,7 +6,7 @@ no call: the next window of a row starts at the first position that was not kept
 :class:`~fairseq_aggdec.engine.prefix_decoder.PrefixDecoder`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,8 +14,9 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import needs_mask
-from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
 from fairseq_aggdec.engine.graphs.renewing import renew
+from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
 from fairseq_aggdec.engine.heads import DecoderHeads
 from fairseq_aggdec.engine.int8 import linear
@@ -58,6 +59,7 @@ class CachedDecoder:
             self.embedding.replaced = self.graphs.forget
         self.cache = KVCache(self.graphs, self.compiled)
         self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
+        self.starts: StartGraphs | None = None
 
     def renew(self, other: "CachedDecoder") -> bool:
         """Takes over the numbers of another one, made of the same model since its weights changed in place: captured
@@ -80,8 +82,37 @@ class CachedDecoder:
         """
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
         memory, mask = self.packed.read_source(encoder_out)
-        self.views = None
         self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])
+        self._taken_up(encoder_out, rows)
+
+    def read(
+        self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor], capacity: int
+    ) -> EncoderOut:
+        """Has an encoder read a batch, and takes it up: on a GPU in one launch, where that can be.
+
+        Args:
+            net_input: ``src_tokens`` (B, S).
+            capacity: as of :meth:`start`.
+        """
+        source, found = net_input["src_tokens"], None
+        if self.graphs is not None and isinstance(encoder, FastEncoder):
+            if self.starts is None or self.starts.encoder is not encoder:
+                self.starts = StartGraphs(self.graphs, encoder, self.packed.read_source)
+            like = self.decoder.embed_tokens.weight.new_empty(
+                len(self.packed.layers), 2 * self.decoder.embed_dim
+            )
+            found = self.starts(source, capacity, like)
+        if found is None:
+            found = encoder(net_input)
+            self.start(found, len(source), capacity)
+        else:
+            assert self.graphs is not None
+            self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))
+            self._taken_up(found, len(source))
+        return found
+
+    def _taken_up(self, encoder_out: EncoderOut, rows: int) -> None:
+        self.views = None
         self.types: Tensor | None = None
         if self.heads is not None:
             self.heads.start(encoder_out, rows)

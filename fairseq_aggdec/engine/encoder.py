@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.compiled import compile_layers
+from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
+from fairseq_aggdec.engine.plain.support import encoder_gap
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
@@ -55,11 +58,12 @@ class FastEncoder:
     """
 
     def __init__(self, encoder: TransformerEncoderBase, precision: Precision = EXACT):
-        self.encoder = encoder
+        self.encoder, self.padding_idx = encoder, encoder.padding_idx
+        self.channels = encoder.embed_tokens.weight.size(1)
         self.layers = [_Layer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm)
-        self.positions: Tensor | None = None  # (longest source so far, C)
+        self.positions: Tensor | None = None  # (longest source so far or more, C)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
@@ -73,15 +77,42 @@ class FastEncoder:
         x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
         run = self._plain if self.compiled is None else self._compiled
         x = run(x.clone() if x is embedding else x, padding)
-        return {
-            "encoder_out": [x.transpose(0, 1)],  # S x B x C, as fairseq has it
-            "encoder_padding_mask": [] if padding is None else [padding],
-            "encoder_embedding": [embedding],
-            "encoder_states": [],
-            "fc_results": [],
-            "src_tokens": [],
-            "src_lengths": [lengths],
-        }
+        return _output(x, padding, lengths, embedding)
+
+    def renew(self, new: "FastEncoder") -> bool:
+        """Takes over the numbers of another one, see :meth:`CachedDecoder.renew`."""
+        if self.positions is not None:
+            new.lay_out(len(self.positions))
+        return renew(self, new)
+
+    def reads(self, length: int) -> bool:
+        """Whether :meth:`on_grid` can read sources of that length."""
+        return self.encoder.quant_noise is None and length <= int(self.encoder.max_positions())
+
+    def on_grid(self, tokens: Tensor) -> EncoderOut:
+        """:meth:`__call__` without the host, for tokens (R, L) after :meth:`places` was asked; there is padding."""
+        padding, encoder = tokens.eq(self.padding_idx), self.encoder
+        real = ~padding
+        x = encoder.embed_scale * encoder.embed_tokens(tokens)
+        if self.positions is not None:
+            x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), self.positions)
+        if encoder.layernorm_embedding is not None:
+            x = encoder.layernorm_embedding(x)
+        return _output(self._plain(x, padding), padding, real.sum(1, keepdim=True), x)
+
+    def places(self, length: int) -> Tensor | None:
+        """(N, C) what is added to a source of that length, or to as much as has positions; None: nothing."""
+        encoder = self.encoder
+        if encoder.embed_positions is None:
+            return None
+        if self.positions is None or len(self.positions) < min(length, encoder.max_positions()):
+            self.lay_out(min(max(256, 2 * length), encoder.max_positions()))
+        return self.positions
+
+    def lay_out(self, length: int) -> None:
+        """Makes the table of positions for sources of up to that length."""
+        source = self.encoder.embed_tokens.weight.new_full((1, length), self.padding_idx + 1)
+        self.positions = self.encoder.embed_positions(source.long())[0].detach()
 
     def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
         """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""
@@ -90,7 +121,8 @@ class FastEncoder:
             x, embedding = encoder.forward_embedding(src_tokens)
             return x, embedding
         if self.positions is None or len(self.positions) < length:
-            self.positions = encoder.embed_positions(src_tokens[:1])[0].detach()  # (S, C)
+            self.lay_out(length)
+        assert self.positions is not None
         embedding = encoder.embed_scale * encoder.embed_tokens(src_tokens)
         x = embedding + self.positions[:length]
         if encoder.layernorm_embedding is not None:
@@ -116,6 +148,36 @@ class FastEncoder:
         out = torch.zeros_like(x)
         out[real] = self.compiled.encode(x[real], real.sum(1).tolist())
         return out
+
+
+def _output(
+    states: Tensor, padding: Tensor | None, lengths: Tensor, embedding: Tensor
+) -> EncoderOut:
+    """fairseq's dictionary, of states and embeddings (B, S, C), padding (B, S) bool and lengths (B, 1)."""
+    return {
+        "encoder_out": [states.transpose(0, 1)],  # S x B x C, as fairseq has it
+        "encoder_padding_mask": [] if padding is None else [padding],
+        "encoder_embedding": [embedding],
+        "encoder_states": [],
+        "fc_results": [],
+        "src_tokens": [],
+        "src_lengths": [lengths],
+    }
+
+
+def encoder_form(encoder: Any, precision: Precision) -> "FastEncoder | StockEncoder":
+    """The fast form of an encoder that has one."""
+    fast = encoder_gap(encoder) is None
+    return FastEncoder(encoder, precision) if fast else StockEncoder(encoder)
+
+
+def renewed(
+    old: "FastEncoder | StockEncoder | None", new: "FastEncoder | StockEncoder"
+) -> "FastEncoder | StockEncoder":
+    """The older form with the newer one's numbers, if that is possible: captured graphs read it."""
+    if isinstance(old, FastEncoder) and isinstance(new, FastEncoder) and old.renew(new):
+        return old
+    return new
 
 
 class StockEncoder:

@@ -49,11 +49,12 @@ class KVCache:
             like: has their device and dtype.
         """
         if self.graphs is not None:
-            self._take(*self.graphs.start(memory, mask, *shape[1:3]))
+            self.take(*self.graphs.start(memory, mask, *shape[1:3]))
         else:
-            self._take(self._emptied(shape, like), memory, mask)
+            self.take(self._emptied(shape, like), memory, mask)
 
-    def _take(self, entries: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> None:
+    def take(self, entries: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> None:
+        """Takes up a batch that is in this memory."""
         self.entries, self.memory, self.memory_mask = entries, memory, mask
         self.capacity = entries.size(2)
 
@@ -128,4 +129,4 @@ class KVCache:
         mask = None if mask is None else mask.clone()  # it may be where it is to be
         kept = self.graphs.start(self.memory, mask, entries.size(1), entries.size(2))
         kept.cache[:, :, : entries.size(2)] = entries
-        self._take(*kept)
+        self.take(*kept)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
+from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_form, renewed
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
@@ -34,6 +34,7 @@ class Member:
 
     def __init__(self, model: Any, precision: Precision = EXACT):
         self.model, self.precision = model, precision
+        self.encoder: FastEncoder | StockEncoder
         self.watch: ModelWatch | None = None
         self.said: set[str] = set()
         self._look()
@@ -81,12 +82,12 @@ class Member:
         (packed if fast_decoder else others).append(model.decoder)
         # Before anything is read: what is written meanwhile is seen.
         watch = ModelWatch(packed, others)
-        self.encoder = (
-            FastEncoder(model.encoder, precision) if fast_encoder else StockEncoder(model.encoder)
-        )
+        encoder = encoder_form(model.encoder, precision)
         decoder = CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
-        if not (in_place and _renewed(vars(self).get("decoder"), decoder)):
-            self.decoder = decoder
+        if in_place and _renewed(vars(self).get("decoder"), decoder):
+            self.encoder = renewed(self.encoder, encoder)
+        else:
+            self.encoder, self.decoder = encoder, decoder
         self.watch = watch
 
     def forget(self) -> None:
@@ -108,8 +109,11 @@ class Member:
         """Takes up a batch with the forms that there are."""
         rows = net_input["src_tokens"].size(0)
         encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
-        self.encoder_out = self.encoder(encoder_input)
-        self.decoder.start(self.encoder_out, rows, capacity)
+        if isinstance(self.decoder, CachedDecoder):
+            self.encoder_out = self.decoder.read(self.encoder, encoder_input, capacity)
+        else:
+            self.encoder_out = self.encoder(encoder_input)
+            self.decoder.start(self.encoder_out, rows, capacity)
 
     def check_prefixes(self) -> None:
         """Compares, once for every state of the model, what recomputing a prefix gives with what stock decoding does,

@@ -198,7 +198,7 @@ class Board:
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 
     def outcomes(self, lengths: Sequence[int]) -> list[Outcome]:
-        """What was decoded for the first sentences, of which these are the numbers of tokens; one launch and one copy."""
+        """What was decoded for the first sentences, which have so many tokens; one launch and one copy."""
         count, longest = len(lengths), max(lengths)
         found = self.written[:, :count, : longest + 1].contiguous().cpu()
         # The first iterations that have written so many tokens; what stands behind them is of other batches.

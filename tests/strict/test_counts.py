@@ -97,6 +97,36 @@ def test_the_host_waits_as_often_as_written(case: Case, written: Any, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    "name, models", [("greedy", 1), ("iad, aligned", 1), ("gad", 2), ("blockwise, dense", 1)]
+)
+def test_the_start_is_one_launch_for_each_model(name: str, models: int, tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == name]
+    counts = device_counts.count(case, tmp_path, sizes=SIZES)
+    asked = models + (models > 1)  # whether weights have changed, before anything is launched
+    # The first iteration is a launch too.
+    assert counts.means[START][KERNEL] == models + 1 + asked
+
+
+@pytest.mark.parametrize("name", ["greedy", "iad, aligned", "gad", "blockwise, dense", "nar"])
+def test_the_end_is_one_kernel_and_one_copy(name: str, tmp_path: Path) -> None:
+    (case,) = [case for case in COUNTED if case.name == name]
+    counts = device_counts.count(case, tmp_path, sizes=SIZES)
+    # The last iteration may have been launched in vain; fairseq gets its hypotheses on the device.
+    assert (
+        sum(
+            times
+            for (kind, _, where), times in counts.lines.items()
+            if kind == KERNEL and where.startswith("search/board.py")
+        )
+        == 1
+    )
+    assert counts.means[END][KERNEL] - 1 in (0, 1)
+    assert counts.blocking(END) == 1
+    sent = [line for line in counts.lines if line[1] == "copy to device"]
+    assert sum(counts.lines[line] for line in sent if "transfer.py:31" in line[2]) == 1
+
+
+@pytest.mark.parametrize(
     "name", ["beam 3", "beam 4, options", "beam 3, from heads", "gad, block size auto"]
 )
 def test_two_counts_have_the_same_waits(name: str, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""On a GPU: captured graphs of the window step, and the streams that they run on."""
+"""On a GPU: captured graphs of the window step and of the start of a batch, and the streams that they run on."""

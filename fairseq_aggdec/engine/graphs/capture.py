@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.engine.graphs.streams import CAPTURE, side_stream
+from fairseq_aggdec.engine.graphs.streams import capture_purpose, side_stream
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ class Captured:
     def __init__(self, function: Callable[[], Tensor], device: torch.device, pool: Any):
         self.function, self.device, self.pool = function, device, pool
         self.graph: torch.cuda.CUDAGraph | None = None
-        main, side = torch.cuda.current_stream(device), side_stream(device, CAPTURE)
+        main = torch.cuda.current_stream(device)
+        side = side_stream(device, capture_purpose(device))
         with _one_capture:
             side.wait_stream(main)
             try:

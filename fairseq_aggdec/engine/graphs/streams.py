@@ -1,8 +1,8 @@
 """The streams of a GPU that a generator works on beside the current one.
 
 A library of products keeps scratch memory for each stream, and a captured graph goes on using that of the stream on
-which it was captured, wherever it is replayed. So graphs are captured on a stream of their own: what runs beside the
-current stream never shares scratch memory with a replay.
+which it was captured, wherever it is replayed. So graphs are captured on a stream of their own, and those that are to
+run beside the current stream on another one: what runs at the same time never shares scratch memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-BESIDE, CAPTURE = "beside", "capture"
+BESIDE, CAPTURE, CAPTURE_BESIDE = "beside", "capture", "capture beside"
 
 
 class Streams:
@@ -23,7 +23,7 @@ class Streams:
         self._made: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
     def get(self, device: torch.device, purpose: str) -> torch.cuda.Stream:
-        """The stream of a device for ``BESIDE`` or ``CAPTURE``."""
+        """The stream of a device for ``BESIDE``, ``CAPTURE`` or ``CAPTURE_BESIDE``."""
         if (device, purpose) not in self._made:
             self._made[device, purpose] = torch.cuda.Stream(device)
         return self._made[device, purpose]
@@ -47,8 +47,14 @@ _of_thread = _OfThread()
 
 
 def side_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
-    """The stream for ``BESIDE`` or ``CAPTURE`` of the generator that decodes in this thread."""
+    """The stream for a purpose of the generator that decodes in this thread."""
     return _of_thread.streams.get(device, purpose)
+
+
+def capture_purpose(device: torch.device) -> str:
+    """What the stream is for on which that is captured which is to run on the current one."""
+    beside = torch.cuda.current_stream(device) == side_stream(device, BESIDE)
+    return CAPTURE_BESIDE if beside else CAPTURE
 
 
 class Beside:

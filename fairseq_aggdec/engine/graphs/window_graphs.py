@@ -76,13 +76,12 @@ class Room:
     """Memory for the keys and values of any batch that is no larger.
 
     Args:
-        layers, width: of the decoder; ``width`` is 2C.
         size: ``rows``, ``end`` and ``sources`` say how much there is room for.
-        like: has the device and the precision.
+        like: (layers, 2C), has the device and the precision.
     """
 
-    def __init__(self, layers: int, width: int, size: GridSize, like: Tensor):
-        self.size = size
+    def __init__(self, size: GridSize, like: Tensor):
+        self.size, (layers, width) = size, like.shape
         self.cache = like.new_zeros(layers, size.rows, size.end, width)
         self.memory = like.new_zeros(layers, size.rows, size.sources, width)
         self.mask = like.new_zeros(size.rows, 1, 1, size.sources)
@@ -198,26 +197,40 @@ class WindowGraphs:
             the memory where they are now, with an empty cache.
         """
         layers, (_, length, width) = len(kv), kv[0].shape
-        self.batch = None
         if rows > ROWS[-1]:
+            self.batch = None
             return KeysValues(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
+        self.place(rows, length, capacity, kv[0].new_empty(layers, width))
+        self.fill(kv, mask)
+        return self.taken(rows, length)
+
+    def place(self, rows: int, length: int, capacity: int, like: Tensor) -> None:
+        """Finds room for a batch with sources of that length; ``like`` (layers, 2C) has the device and the dtype."""
         self.longest = max(self.longest, capacity)
         end = min(grid_end(self.longest), SPARE * grid_end(capacity))
         self.batch = GridSize(grid_rows(rows), 0, end, grid_end(length))
-        room = self._room(layers, width, kv[0])
-        whole, part = room.part(self.batch), room.part(GridSize(rows, 0, self.batch.end, length))
+        self.room = self._room(like)
+
+    def taken(self, rows: int, length: int) -> KeysValues:
+        """The memory of so many rows and keys of a source of the batch."""
+        assert self.room is not None and self.batch is not None
+        return self.room.part(GridSize(rows, 0, self.batch.end, length))
+
+    def fill(self, kv: Sequence[Tensor], mask: Tensor | None) -> None:
+        """Empties the cache and writes keys and values of the sources; may be captured."""
+        assert self.room is not None and self.batch is not None
+        whole, part = self.room.part(self.batch), self.taken(*kv[0].shape[:2])
         # Zeros, not garbage: a hidden key has weight 0, and 0 times a garbage NaN would be NaN.
         whole.cache.zero_()
+        self.room.memory[:, : self.batch.rows, : self.batch.sources].zero_()
         assert whole.memory_mask is not None and part.memory_mask is not None
         whole.memory_mask.fill_(-torch.inf)
-        whole.memory_mask[..., 0] = 0.0  # rows that are none have something to see
+        whole.memory_mask[..., 0].zero_()  # rows that are none have something to see
         part.memory_mask.copy_(torch.zeros_like(part.memory_mask) if mask is None else mask)
-        for all_of_it, own, new in zip(whole.memory, part.memory, kv, strict=True):
-            all_of_it.zero_()
+        for own, new in zip(part.memory, kv, strict=True):
             own.copy_(new)
-        return part
 
-    def _room(self, layers: int, width: int, like: Tensor) -> Room:
+    def _room(self, like: Tensor) -> Room:
         assert self.batch is not None
         wanted = self.batch
         if self.room is not None:
@@ -230,8 +243,7 @@ class WindowGraphs:
                 wanted = both
         self.forget()
         self.room = None  # its memory is free for the new one
-        self.room = Room(layers, width, wanted, like)
-        return self.room
+        return Room(wanted, like)
 
     def forget(self) -> None:
         """Drops what was captured: memory that it reads is given up."""

@@ -1,0 +1,181 @@
+"""The start of a batch as captured graphs: its sources are read, and its keys and values laid out, in one launch.
+
+A batch is laid out on a grid of one of a few sizes, which follow from its shape alone. Padding stands before each
+source, as fairseq has it; it is hidden, so that a weight of exactly 0 is all that it gets. Rows without a sentence hold
+one token. A size is captured when it comes for the second time; the first time it runs on the same grid.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.engine.graphs.capture import Captured
+from fairseq_aggdec.engine.graphs.streams import capture_purpose
+from fairseq_aggdec.engine.graphs.window_graphs import CAPTURED_AT, ROWS, WindowGraphs, grid_rows
+from fairseq_aggdec.windows.transfer import on_host, send_into
+
+LEAST = 16  # tokens of the shortest grid
+# More tokens wait for the arithmetic, not for launches, and a graph would keep all that is computed on the way.
+MOST = 2**14
+
+
+class StartSize(NamedTuple):
+    """Of a captured start.
+
+    Attributes:
+        rows, length: R rows of L tokens.
+        end: keys of the cache of a row.
+        purpose: of the stream that it is captured on. A graph uses that one's scratch memory, so one that runs beside
+            the current stream is none that runs on it.
+    """
+
+    rows: int
+    length: int
+    end: int
+    purpose: str
+
+
+class GridEncoder(Protocol):
+    """Reads sources that stand on a grid, without the host."""
+
+    padding_idx: int
+    channels: int
+
+    def places(self, length: int) -> Tensor | None:
+        """Has a table of positions for sources of that length; replaces it by a longer one only here."""
+
+    def reads(self, length: int) -> bool:
+        """Whether it can read sources of that length on a grid."""
+
+    def on_grid(self, tokens: Tensor) -> dict[str, Any]:
+        """fairseq's encoder output for tokens (R, L), of which every row has one that is no padding."""
+
+
+# Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output.
+ReadSource = Callable[[dict[str, Any]], tuple[list[Tensor], Tensor | None]]
+
+
+class CapturedStart:
+    """The start of batches of one size.
+
+    Args:
+        size: of the grid.
+        run: the tokens (R, L) -> fairseq's encoder output; puts all else where it is read.
+        states: (R, L, C_enc), where the states are kept.
+        pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
+    """
+
+    def __init__(self, size: StartSize, run: Callable[[Tensor], dict[str, Any]], states: Tensor):
+        self.run, self.states = run, states
+        self.given = torch.zeros(*size[:2], dtype=torch.long, device=states.device)
+        self.hidden = torch.zeros_like(self.given, dtype=torch.bool)
+        self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=states.device)
+        self.captured: Captured | None = None
+        self.names: list[str] = []  # of what fairseq's encoder output has
+
+    def __call__(self, tokens: Tensor, pool: object) -> None:
+        """Reads tokens (R, L) of the host; by a graph in this ``pool`` unless that is None."""
+        send_into(self.given, tokens)
+        if pool is not None and self.captured is None:
+            self.captured = Captured(self._start, self.given.device, pool)
+        if self.captured is not None:
+            self.captured.replay()
+        else:
+            self._start()
+
+    def _start(self) -> Tensor:
+        found = self.run(self.given)
+        self.names = list(found)
+        self.hidden.copy_(found["encoder_padding_mask"][0])
+        self.lengths.copy_(found["src_lengths"][0])
+        return self.states.copy_(found["encoder_out"][0].transpose(0, 1))
+
+
+class StartGraphs:
+    """The captured starts of one model.
+
+    Args:
+        graphs: of its decoder, in whose memory batches are put.
+        encoder: reads the sources.
+        read: what the decoder makes of them.
+    """
+
+    def __init__(self, graphs: WindowGraphs, encoder: GridEncoder, read: ReadSource):
+        self.graphs, self.encoder, self.read = graphs, encoder, read
+        self.starts: dict[StartSize, CapturedStart] = {}
+        self.met: Counter[StartSize] = Counter()
+        self.states: Tensor | None = None  # flat
+        self.over: tuple[object, ...] = ()  # what the captured starts read and write
+
+    def __call__(self, source: Tensor, capacity: int, like: Tensor) -> Any:
+        """Takes up a batch: sources (B, S) of the device, ``capacity`` places in the cache of each.
+
+        Args:
+            like: (layers, 2C), has the device and the precision of the decoder's keys and values.
+
+        Returns:
+            fairseq's encoder output, good until the next batch; None: the batch has no size, and nothing was done.
+        """
+        rows, tokens = source.shape
+        length = grid_length(tokens)
+        if rows > ROWS[-1] or not self.encoder.reads(tokens):
+            return None
+        if grid_rows(rows) * length > MOST:
+            return None
+        graphs = self.graphs
+        graphs.place(rows, length, capacity, like)
+        assert graphs.batch is not None
+        size = StartSize(graphs.batch.rows, length, graphs.batch.end, capture_purpose(like.device))
+        start = self._start_of(size, like)
+        self.met[size] += 1
+        host = on_host(source)
+        start(self._laid_out(host, size), graphs.pool if self.met[size] >= CAPTURED_AT else None)
+        padded = bool((host == self.encoder.padding_idx).any())
+        own = slice(rows), slice(length - tokens, length)
+        return {
+            **{name: [] for name in start.names},
+            "encoder_out": [start.states[own].transpose(0, 1)],
+            "encoder_padding_mask": [start.hidden[own]] if padded else [],
+            "src_lengths": [start.lengths[:rows]],
+        }
+
+    def _start_of(self, size: StartSize, like: Tensor) -> CapturedStart:
+        channels = self.encoder.channels
+        count = size.rows * size.length * channels
+        if self.states is None or self.states.numel() < count:
+            self.states = like.new_zeros(count)
+        over = self.graphs.generation, self.states, self.encoder.places(size.length)
+        if len(over) != len(self.over) or any(
+            a is not b for a, b in zip(over, self.over, strict=True)
+        ):
+            self.starts.clear()
+            self.over = over
+        if size not in self.starts:
+            states = self.states[:count].view(size.rows, size.length, channels)
+            self.starts[size] = CapturedStart(size, self._run, states)
+        return self.starts[size]
+
+    def _run(self, tokens: Tensor) -> dict[str, Any]:
+        found = self.encoder.on_grid(tokens)
+        self.graphs.fill(*self.read(found))
+        return found
+
+    def _laid_out(self, source: Tensor, size: StartSize) -> Tensor:
+        """(R, L) on the host: each source (B, S) at the end of its row."""
+        rows, tokens = source.shape
+        pad = self.encoder.padding_idx
+        grid = torch.full(size[:2], pad)
+        grid[:rows, size.length - tokens :] = source
+        grid[rows:, -1] = pad + 1
+        return grid
+
+
+def grid_length(tokens: int) -> int:
+    """Tokens of the smallest grid with room for ``tokens``: at most a third is more."""
+    step = max(LEAST, (1 << (tokens - 1).bit_length()) // 4)
+    return -(-tokens // step) * step
