@@ -176,6 +176,6 @@ class StartGraphs:
 
 
 def grid_length(tokens: int) -> int:
-    """Tokens of the smallest grid with room for ``tokens``: at most a third is more."""
+    """Tokens of the smallest grid with room for ``tokens``: at most 15 or a third of its places are left."""
     step = max(LEAST, (1 << (tokens - 1).bit_length()) // 4)
     return -(-tokens // step) * step
