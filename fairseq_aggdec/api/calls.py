@@ -16,14 +16,13 @@ from fairseq_aggdec.api.watching import Watcher
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter
+from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 if TYPE_CHECKING:
     from fairseq_aggdec.methods.shared.texts import GivenTexts
 
-# Methods that take a beam; the others find one hypothesis.
-SEARCHING = ("beam", "stock", "interleaved")
 # Option of a call -> the attribute of fairseq's generator.
 ATTRIBUTES = {"beam": "beam_size", "max_len_b": "max_len_b", "min_len": "min_len"}
 LEAST = {"beam": 1, "nbest": 1, "max_len_b": 0, "min_len": 0, "max_tokens": 1}
@@ -156,7 +155,7 @@ def _check_kinds(options: dict[str, Any]) -> None:
 def check_call(call: Call, own: Own) -> None:
     """Raises ``ValueError`` in one sentence for what a translator cannot do."""
     beam = call.beam if call.beam is not None else own.beam
-    if beam > 1 and call.beam is not None and own.decoding not in SEARCHING:
+    if beam > 1 and call.beam is not None and not kind_of(own.decoding).searches:
         raise ValueError(
             f'beam={beam}: decoding="{own.decoding}" finds one hypothesis; load the model with decoding="beam"'
         )

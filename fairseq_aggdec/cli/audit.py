@@ -34,8 +34,8 @@ from fairseq_aggdec.api.session import (
     refuse_beam_of_greedy,
 )
 from fairseq_aggdec.audit import equality, nbest_equality
+from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.options.settings import read_settings
-from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.records import machine, results
 
 

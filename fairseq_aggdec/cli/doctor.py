@@ -28,8 +28,8 @@ from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
+from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.refusing import beam_gap
-from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_aggdec.methods.iad import TEXT_READS, copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.methods.refusing import announce_int8, announce_ngram_blocking, beam_gap
+from fairseq_aggdec.methods.refusing import announce, beam_gap
 from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
@@ -60,8 +60,7 @@ def build(request: Request) -> Any:
     cfg = request.cfg
     if cfg.strict:
         raise ValueError(refusal("--strict", "beam", "give --beam 1"))
-    announce_ngram_blocking(request.args)
-    announce_int8(cfg)
+    announce(cfg, request.args)
     kind = cfg.draft_from
     extra = request.computing() | {"ahead": kind != "none"}
     if kind == "heads":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.methods.gad import after_copies, model_reads
+from fairseq_aggdec.methods.gad import after_copies, model_reads, refuse_texts
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.shared.amounts import (
     blockwise_size,
     choosing,
     drafted_nodes,
-    on_gpu,
     proposing,
     with_what_pays,
 )
@@ -18,10 +17,11 @@ from fairseq_aggdec.search.drafter import Drafter
 
 
 def draft(request: Request) -> Drafter:
+    refuse_texts(request.cfg, "interleaved", "lattice")
     models = request.models
-    cfg, gpu = with_what_pays(request.cfg, models), on_gpu(models[0])
+    cfg = with_what_pays(request.cfg, models)
     size = choosing(cfg, blockwise_size(cfg, models) - 1, models[0])
-    drafter = BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, gpu))
+    drafter = BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, models[0]))
     return after_copies(request, drafter)
 
 

@@ -1,52 +1,42 @@
 """Every decoding option of the plugin, declared once; the task's options are these beside fairseq's own."""
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from omegaconf import II
 
+from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
+from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import INT8
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import HELP, VERIFIED
 
-DECODING = ChoiceEnum(list(HELP))
+DECODING = ChoiceEnum(list(KINDS))
 DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
+OF_LOOP = ", ".join(VERIFIED)
 
 
-def hidden(default: Any) -> Any:
-    """A field whose option works and is not shown."""
-    return field(default=default, metadata={"help": argparse.SUPPRESS})
+def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """A field that fairseq makes an option of."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, **more})
 
 
-@dataclass
-class OldNames(FairseqDataclass):
-    """Options under the names that they had before; :mod:`fairseq_aggdec.methods.options.old_names` folds them in."""
-
-    block_size: Optional[str] = hidden(None)
-    iad_draft_length: str = hidden("auto")
-    draft_nodes: Optional[str] = hidden(None)
-    draft_int8: bool = hidden(False)
-    top_beta: int = hidden(3)
-    tolerance: float = hidden(1.0)
-    top_k: int = hidden(2)
-    epsilon: int = hidden(2)
-    min_block_size: int = hidden(1)
-    no_weight_packing: bool = hidden(False)
-    iad_match: str = hidden("aligned")
-    draft_vocabulary: int = hidden(0)
-    end_condition: str = hidden("first")
-    stop_rule: str = hidden("stock")
-    length_penalty: str = hidden("fairseq")
-    dedup: int = hidden(0)
-    lattice_candidates: int = hidden(64)
-    lattice_least_probability: float = hidden(0.005)
-    lattice_length_window: int = hidden(3)
-    lattice_smoothing: str = hidden("interpolated")
-    lattice_normalise: str = hidden("candidates")
-    lattice_search: str = hidden("serial")
+# Options under the names that they had before: they work and are not shown.
+OldNames: Any = make_dataclass(
+    "OldNames",
+    [
+        (
+            old.name,
+            Optional[str] if old.default is None else type(old.default),
+            option(old.default, argparse.SUPPRESS),
+        )
+        for old in OLD_NAMES
+    ],
+    bases=(FairseqDataclass,),
+    namespace={"__module__": __name__},
+)
 
 
 @dataclass
@@ -55,7 +45,7 @@ class DecodingConfig(OldNames):
 
     decoding: DECODING = field(
         default="beam",
-        metadata={"help": "; ".join(f"{name}: {help}" for name, help in HELP.items())},
+        metadata={"help": "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())},
     )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
     bf16: bool = II("common.bf16")
@@ -67,87 +57,70 @@ class DecodingConfig(OldNames):
             "point; none drafts nothing; auto: the source as long as that pays (gad, blockwise: no text)"
         },
     )
-    draft_file: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "--draft-from file: one draft per sentence of the set, in its order, in target tokens; an empty "
-            "line drafts nothing"
-        },
+    draft_file: Optional[str] = option(
+        None,
+        "--draft-from file: one draft per sentence of the set, in its order, in target tokens; an empty line drafts "
+        "nothing",
+        "FILE",
     )
-    drafter_path: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "checkpoint of the drafter: gad, nar: of --arch nar_drafter; iad, beam: of the model that "
-            "--draft-from names"
-        },
+    drafter_path: Optional[str] = option(
+        None,
+        "checkpoint of the drafter: gad, nar: of --arch nar_drafter; iad, beam: of the model that --draft-from names",
+        "FILE",
     )
-    draft_tokens: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "longest draft: N tokens, all that there are, or auto, as many as pay. gad, nar, blockwise: tokens "
-            "predicted at once, at most those of training; iad: tokens copied at once (default: what pays)",
-        },
+    draft_tokens: Optional[str] = option(
+        None,
+        "longest draft: N tokens, all that there are, or auto, as many as pay. gad, nar, blockwise: tokens predicted "
+        "at once, at most those of training; iad: tokens copied at once (default: what pays)",
+        "auto|N|all",
     )
-    draft_tree: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "iad, gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as "
-            "many as pay (default: one path; gad, blockwise in fp32 on a CPU: what pays)"
-        },
+    draft_tree: Optional[str] = option(
+        None,
+        "iad, gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as many as pay "
+        "(default: one path; gad, blockwise in fp32 on a CPU: what pays)",
+        "auto|N",
     )
-    acceptance: str = field(
-        default="exact",
-        metadata={
-            "help": "iad, gad, blockwise: which drafted tokens are accepted. exact: the model's own choice, lossless; "
-            "top-beta:RANK:NATS, top-k:RANK, distance:N: others too; min:TOKENS: at least this many tokens per "
-            "iteration, also behind a comma (top-k:2,min:2)"
-        },
+    acceptance: str = option(
+        "exact",
+        "iad, gad, blockwise: which drafted tokens are accepted. exact: the model's own choice, lossless; "
+        "top-beta:RANK:NATS, top-k:RANK, distance:N: others too; min:TOKENS: at least this many tokens per iteration, "
+        "also behind a comma (top-k:2,min:2)",
+        "RULE",
     )
-    int8: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "on a CPU compute in 8 bits: drafts (gad, blockwise; same output) or all (the output is that of "
-            "the 8-bit model); --int8 alone means all (default: none; drafts where that pays)",
-            "argparse_const": "all",
-        },
+    int8: Optional[str] = option(
+        None,
+        "on a CPU compute in 8 bits: drafts (gad, blockwise; same output) or all (the output is that of the 8-bit "
+        "model); --int8 alone means all (default: none; drafts where that pays)",
+        "none|drafts|all",
+        argparse_const="all",
     )
-    strict: int = field(
-        default=0,
-        metadata={
-            "help": f"{', '.join(VERIFIED)}: every call reads N tokens of every sentence, so that in fp16 and bf16 "
-            "the output is that of --decoding greedy with the same N, bit for bit; 0: as many as there are"
-        },
+    strict: int = option(
+        0,
+        f"{OF_LOOP}: every call reads N tokens of every sentence, so that in fp16 and bf16 the output is that of "
+        "--decoding greedy with the same N, bit for bit; 0: as many as there are",
+        "N",
     )
-    shortlist: int = field(
-        default=0,
-        metadata={
-            "help": f"{', '.join(VERIFIED)}: choose among the N likeliest words of the --lattice tables for each "
-            "position; not lossless; 0: all words"
-        },
+    shortlist: int = option(
+        0,
+        f"{OF_LOOP}: choose among the N likeliest words of the --lattice tables for each position; not lossless; "
+        "0: all words",
+        "N",
     )
-    lattice: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "lattice, --shortlist: folder of tables made by aggdec lattice-tables (default: "
-            "lattice.SOURCE-TARGET in the data folder)"
-        },
+    lattice: Optional[str] = option(
+        None,
+        "lattice, --shortlist: folder of tables made by aggdec lattice-tables (default: lattice.SOURCE-TARGET in the "
+        "data folder)",
+        "FOLDER",
     )
-    no_graphs: bool = field(
-        default=False,
-        metadata={"help": "on a GPU replay no captured graphs: slower, less memory"},
+    no_graphs: bool = option(False, "on a GPU replay no captured graphs: slower, less memory")
+    low_memory: bool = option(
+        False, "on a CPU keep no second copy of the weights, laid out for few rows: slower"
     )
-    low_memory: bool = field(
-        default=False,
-        metadata={
-            "help": "on a CPU keep no second copy of the weights, laid out for few rows: slower"
-        },
-    )
-    variant: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "KEY=VALUE[,KEY=VALUE]: a printed variant of one paper. Keys, explained in docs/options.md: "
-            + ", ".join(VARIANTS)
-        },
+    variant: Optional[str] = option(
+        None,
+        "KEY=VALUE[,KEY=VALUE]: a printed variant of one paper. Keys, explained in docs/options.md: "
+        + ", ".join(VARIANTS),
+        "KEY=VALUE",
     )
 
 
@@ -175,25 +148,14 @@ class JoinAction(argparse.Action):
 
 
 ACTIONS = {"int8": Int8Action, "variant": JoinAction}
-METAVARS = {
-    "draft_tokens": "auto|N|all",
-    "draft_tree": "auto|N",
-    "acceptance": "RULE",
-    "int8": "none|drafts|all",
-    "strict": "N",
-    "shortlist": "N",
-    "lattice": "FOLDER",
-    "draft_file": "FILE",
-    "drafter_path": "FILE",
-    "variant": "KEY=VALUE",
-}
 
 
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of :class:`DecodingConfig` to a parser, in a group of their own."""
     group = parser.add_argument_group("decoding by fairseq_aggdec")
     gen_parser_from_dataclass(group, DecodingConfig())
+    declared = DecodingConfig.__dataclass_fields__
     for action in group._group_actions:
-        action.metavar = METAVARS.get(action.dest, action.metavar)
+        action.metavar = declared[action.dest].metadata.get("metavar") or action.metavar
         if action.dest in ACTIONS:
             action.__class__ = ACTIONS[action.dest]

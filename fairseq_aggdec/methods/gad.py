@@ -12,40 +12,34 @@ from fairseq_aggdec.methods.shared.amounts import (
     copies_first,
     drafted_nodes,
     drafted_size,
-    on_gpu,
     proposing,
     with_what_pays,
 )
 from fairseq_aggdec.methods.shared.loading import load_drafter
 from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.errors import refusal
 
 
-def nar_drafter(request: Request, cfg: Settings, name: str) -> NarDrafter:
+def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
     """The drafter of ``--drafter-path``, on the device and in the precision of the verifier.
 
     Args:
         cfg: decoding options, which say how much is drafted.
-        name: of the method.
 
     Raises:
         FileNotFoundError, CheckpointError, ValueError: no drafter, or one that does not fit, in one sentence.
     """
     if not cfg.drafter_path:
         raise ValueError(
-            f"--decoding {name} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"
+            f"--decoding {cfg.decoding} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"
         )
     models = request.models
     drafter = load_drafter(cfg.drafter_path, request.task)
     drafter.to(next(models[0].parameters()))  # device and precision
     if drafter.shares_encoder and len(models) == 1:
         check_shared_encoder(drafter, models[0])
-    return NarDrafter(
-        drafter,
-        drafted_size(cfg, drafter),
-        precision(cfg),
-        proposing(cfg),
-        drafted_nodes(cfg, on_gpu(drafter)),
-    )
+    size, nodes = drafted_size(cfg, drafter), drafted_nodes(cfg, drafter)
+    return NarDrafter(drafter, size, precision(cfg), proposing(cfg), nodes)
 
 
 def model_reads(settings: Settings) -> set[str]:
@@ -61,6 +55,13 @@ def reads(settings: Settings) -> set[str]:
     return model_reads(settings) | {"drafter_path"}
 
 
+def refuse_texts(cfg: Settings, *kinds: str) -> None:
+    """Raises ``ValueError`` where ``--draft-from`` is one of these, which a method whose model drafts cannot copy."""
+    if cfg.draft_from in kinds:
+        reason = "its drafts are the model's own; source and file go with it"
+        raise ValueError(refusal(f"--draft-from {cfg.draft_from}", cfg.decoding, reason))
+
+
 def after_copies(request: Request, drafter: Drafter) -> Drafter:
     """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
     copies = copy_drafter(request) if copies_first(request.cfg) else None
@@ -72,8 +73,8 @@ def after_copies(request: Request, drafter: Drafter) -> Drafter:
 
 
 def draft(request: Request) -> Drafter:
-    cfg = with_what_pays(request.cfg, request.models)
-    return after_copies(request, nar_drafter(request, cfg, "gad"))
+    refuse_texts(request.cfg, "interleaved", "lattice", "heads")
+    return after_copies(request, nar_drafter(request, with_what_pays(request.cfg, request.models)))
 
 
 METHOD = loop_method("gad", draft, reads)

@@ -10,9 +10,7 @@ from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import (
     acceptance_rule,
-    announce_int8,
-    announce_ngram_blocking,
-    refuse_prefix_function,
+    announce,
     refuse_slots,
     refuse_unsupported,
     set_greedy_beam,
@@ -23,54 +21,35 @@ from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 logger = logging.getLogger(__name__)
 
-Draft = Callable[[Request], Drafter]
 
-
-def loop_generator(
-    name: str, draft: Draft, request: Request, kind: Any = DraftAndVerifyGenerator
-) -> Any:
-    """The generator of a method of the loop.
-
-    Args:
-        name: of the method.
-        draft: builds its drafter.
-        kind: the class of the generator.
+def loop_generator(request: Request, kind: Any = DraftAndVerifyGenerator) -> Any:
+    """The generator of a method of the loop; ``kind`` is its class.
 
     Raises:
         ValueError: an option or a model that the loop cannot honour, in one sentence.
     """
-    set_greedy_beam(request.args, name)
-    announce_ngram_blocking(request.args)
-    announce_int8(request.cfg)
+    cfg, rule = request.cfg, request.cfg.acceptance
+    set_greedy_beam(request.args, cfg.decoding)
+    announce(cfg, request.args)
     if request.option("print_alignment"):
         kind = AlignedGenerator
-    extra = request.computing() | {
-        "shortlist": _shortlist(request),
-        "drafter": request.drafter(name) if request.drafter else draft(request),
-        "accept": acceptance_rule(
-            request.cfg.acceptance, name, getattr(request.task, "first_number", None)
-        ),
-    }
-    return request.make(kind, extra)
+    shortlist = None
+    if cfg.shortlist:
+        from fairseq_aggdec.methods.shared.candidates import build_shortlist
+
+        shortlist = build_shortlist(cfg, request.task, request.args)
+    drafter = request.task.build_drafter(request)
+    accept = acceptance_rule(rule, getattr(request.task, "first_number", None))
+    if not rule.lossless and not isinstance(drafter, EmptyDrafter):
+        logger.info("--acceptance %s is not lossless: outputs may differ from --beam 1", rule)
+    own = {"shortlist": shortlist, "drafter": drafter, "accept": accept}
+    return request.make(kind, request.computing() | own)
 
 
-def _shortlist(request: Request) -> Any:
-    if not request.cfg.shortlist:
-        return None
-    from fairseq_aggdec.methods.shared.candidates import build_shortlist
-
-    return build_shortlist(request.cfg, request.task, request.args)
-
-
-def refusing(name: str) -> Callable[[Request], None]:
+def refuses(request: Request) -> None:
     """Refuses what a method that finds one greedy hypothesis cannot honour."""
-
-    def refuses(request: Request) -> None:
-        refuse_unsupported(request.args, request.extra, name)
-        refuse_prefix_function(request.prefix_allowed_tokens_fn, name)
-        refuse_slots(request.models, name)
-
-    return refuses
+    refuse_unsupported(request.args, request.extra, request.cfg.decoding)
+    refuse_slots(request.models, request.cfg.decoding)
 
 
 def loop_reads(settings: Settings) -> set[str]:
@@ -83,18 +62,15 @@ def loop_reads(settings: Settings) -> set[str]:
 
 def loop_method(
     name: str,
-    draft: Draft,
+    draft: Callable[[Request], Drafter],
     reads: Callable[[Settings], set[str]] = lambda settings: set(),
 ) -> Method:
     """A method that drafts and verifies, by how it drafts and the options that it reads for that."""
 
-    def build(request: Request) -> Any:
-        return loop_generator(name, draft, request)
-
     def all_reads(settings: Settings) -> set[str]:
         return loop_reads(settings) | reads(settings)
 
-    return Method(name, all_reads, build, refusing(name), drafter=draft)
+    return Method(name, all_reads, loop_generator, refuses, drafter=draft)
 
 
 METHOD = loop_method("greedy", lambda request: EmptyDrafter())

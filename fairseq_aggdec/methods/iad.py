@@ -7,7 +7,7 @@ after a bifurcation drafting goes on where a suffix of the output occurs in it (
 from __future__ import annotations
 
 from argparse import Namespace
-from importlib import import_module
+from dataclasses import replace
 from typing import Any
 
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter, InputCopyDrafter
@@ -17,6 +17,7 @@ from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED, OF_LATTICE
 from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
 from fairseq_aggdec.methods.shared.loading import load_writer
+from fairseq_aggdec.methods.table import method_of
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import refusal
@@ -91,8 +92,10 @@ def _writer_drafter(request: Request) -> CopyDrafter:
     model = load_writer(cfg.drafter_path, task).to(next(request.models[0].parameters()))
     names = ("max_len_a", "max_len_b")
     limits = {name: request.option(name) for name in names if hasattr(request.args, name)}
-    build = getattr(import_module(f"fairseq_aggdec.methods.{kind}"), f"build_{kind}_generator")
-    generator = build(cfg, task, [model], Namespace(beam=1, **limits), {}, "--drafter-path")
+    args = Namespace(beam=1, **limits)
+    generator = method_of(kind).build(
+        replace(request, models=[model], args=args, extra={}, named="--drafter-path")
+    )
     generator.counters = Counters()  # what the drafter does is not what the summary counts
     from fairseq_aggdec.methods.shared.texts import WriterDrafter
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from fairseq.tasks import FairseqTask
-from torch import nn
-
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.lattice.generator import REFUSED, LatticeGenerator
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import OF_LATTICE
-from fairseq_aggdec.methods.refusing import refuse_own_generator, refuse_prefix_function
+from fairseq_aggdec.methods.refusing import refuse_own_generator
 from fairseq_aggdec.methods.shared.candidates import open_candidates
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.errors import refuse
@@ -36,37 +30,26 @@ def check_sizes(cfg: Settings) -> None:
         raise ValueError(f"{cfg.told('lattice_least_probability')}: it must be 0 to 1")
 
 
-def build_lattice_generator(
-    cfg: Any,
-    task: Any,
-    models: Sequence[nn.Module],
-    args: Any,
-    extra: dict[str, Any],
-    option: str = "--path",
-) -> LatticeGenerator:
-    """The generator of ``--decoding lattice``.
+def refuses(request: Request) -> None:
+    refuse("lattice", REFUSED, request.args, request.extra)
+    refuse_own_generator(request.task, "lattice")
 
-    Args:
-        cfg: decoding options.
-        task: has dictionaries and counters.
-        models: of ``--arch lattice_transformer``.
-        args: fairseq's generation options, complete or (``--eval-bleu-args``) a few of them.
-        extra: what ``fairseq-generate`` hands to the generator beside them.
-        option: that named the models, for messages.
+
+def build(request: Request) -> LatticeGenerator:
+    """The generator, of models of ``--arch lattice_transformer``.
 
     Raises:
         ValueError: an option or a model that does not fit, in one sentence.
     """
-    refuse("lattice", REFUSED, args, extra)
+    cfg, task = request.cfg, request.task
     check_sizes(cfg)
-    for model in models:
-        decoder: Any = model.decoder
-        if not isinstance(decoder, MarkovDecoder):
+    for model in request.models:
+        if not isinstance(model.decoder, MarkovDecoder):
             raise ValueError(
-                f"a lattice needs a model of --arch lattice_transformer; that of {option} has a "
-                f"{type(decoder).__name__}"
+                f"a lattice needs a model of --arch lattice_transformer; that of {request.named} has a "
+                f"{type(model.decoder).__name__}"
             )
-    extra = extra | {
+    own = {
         "candidate_model": open_candidates(cfg, task),
         "counters": task.counters,
         "candidates": cfg.lattice_candidates,
@@ -75,21 +58,11 @@ def build_lattice_generator(
         "smoothing": cfg.lattice_smoothing,
         "normalise": cfg.lattice_normalise,
         "form": cfg.lattice_search,
-        "count": getattr(args, "nbest", 1),
+        "count": request.option("nbest", 1),
         "precision": Precision(pack=not cfg.low_memory, tf32=tf32_allowed()),
     }
-    return FairseqTask.build_generator(task, models, args, LatticeGenerator, extra)
+    generator: LatticeGenerator = request.make_alone(LatticeGenerator, own)
+    return generator
 
 
-def _refuses(request: Request) -> None:
-    refuse_prefix_function(request.prefix_allowed_tokens_fn, "lattice")
-    refuse_own_generator(request.task, "lattice")
-
-
-def _build(request: Request) -> LatticeGenerator:
-    return build_lattice_generator(
-        request.cfg, request.task, request.models, request.args, request.extra
-    )
-
-
-METHOD = Method("lattice", lambda settings: {*OF_LATTICE, "low_memory"}, _build, _refuses)
+METHOD = Method("lattice", lambda settings: {*OF_LATTICE, "low_memory"}, build, refuses)

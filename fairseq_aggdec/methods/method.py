@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairseq.tasks import FairseqTask
+
+from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import precision
 from fairseq_aggdec.search.drafter import Drafter
@@ -17,15 +20,15 @@ class Request:
 
     Attributes:
         cfg: decoding options, with ``decoding`` the method that serves the request.
-        task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers.
+        task: has the dictionaries, the loaded sets and ``counters``; ``first_number`` where symbols are numbers. Its
+            ``build_drafter`` builds the drafter of a request.
         asked: the method that ``--decoding`` names.
         models: those of ``--path``, in evaluation mode.
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
         stock: the generator that the task itself builds, once.
         make: called with a class of generator of ours and its own arguments, builds one in the place of the task's.
-        extra: arguments for the generator that the caller hands over; the task's has them.
-        prefix_allowed_tokens_fn: what else the caller of ``build_generator`` asked for.
-        drafter: builds the drafter of a method by its name; None: the method's own.
+        extra: what else the caller of ``build_generator`` hands over, by name.
+        named: the option that named the models, for messages.
         known: the models decoded for the task before, as they are now or were then.
     """
 
@@ -36,8 +39,7 @@ class Request:
     stock: Callable[[], Any]
     make: Callable[..., Any]
     extra: dict[str, Any] = field(default_factory=dict)
-    prefix_allowed_tokens_fn: Any = None
-    drafter: Callable[[str], Drafter] | None = None
+    named: str = "--path"
     known: bool = False
 
     def __post_init__(self) -> None:
@@ -47,16 +49,22 @@ class Request:
         """One of fairseq's generation options; ``default`` where it is missing."""
         return getattr(self.args, name, default)
 
-    def computing(self) -> dict[str, Any]:
-        """Arguments of a generator of ours: how models compute, and what is counted and kept."""
+    def computing(self, how: Precision | None = None) -> dict[str, Any]:
+        """Arguments of a generator of ours: how models compute, by the options or as ``how`` says; what is counted."""
         extra = {
             "counters": self.task.counters,
-            "precision": precision(self.cfg),
+            "precision": how or precision(self.cfg),
             "retain_history": bool(self.option("retain_iter_history", False)),
         }
         if self.option("print_alignment"):
             extra["print_alignment"] = self.args.print_alignment
         return extra
+
+    def make_alone(self, kind: Any, own: dict[str, Any]) -> Any:
+        """A generator of ours with fairseq's options, whatever the task would build."""
+        return FairseqTask.build_generator(
+            self.task, self.models, self.args, kind, self.extra | own
+        )
 
 
 def nothing(request: Request) -> None:
@@ -65,7 +73,7 @@ def nothing(request: Request) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of ``--decoding``: one file, and one line of the table, which has its help.
+    """A method of ``--decoding``: one file, and one line of ``options/kinds.py``, which has its help.
 
     Attributes:
         name: as ``--decoding`` takes it.

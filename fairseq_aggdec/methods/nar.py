@@ -6,14 +6,9 @@ from typing import Any
 
 from fairseq_aggdec.drafters.draft_only import DraftOnlyGenerator
 from fairseq_aggdec.methods.gad import nar_drafter
-from fairseq_aggdec.methods.greedy import loop_generator, refusing
+from fairseq_aggdec.methods.greedy import loop_generator, refuses
 from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.search.drafter import Drafter
-
-
-def draft(request: Request) -> Drafter:
-    return nar_drafter(request, request.cfg, "nar")
 
 
 def reads(settings: Settings) -> set[str]:
@@ -24,9 +19,19 @@ def reads(settings: Settings) -> set[str]:
 
 def build(request: Request) -> Any:
     """A generator whose output is what the drafter says."""
-    if request.option("print_alignment"):
-        raise ValueError("--print-alignment does not go with --decoding nar: use gad")
-    return loop_generator("nar", draft, request, DraftOnlyGenerator)
+    cfg = request.cfg
+    verified = {
+        f"--acceptance {cfg.acceptance}": not cfg.acceptance.lossless,
+        cfg.spelt("draft_tree"): cfg.draft_tree is not None,
+        cfg.spelt("draft_vocabulary"): cfg.draft_vocabulary,
+        cfg.told("draft_tokens"): cfg.draft_tokens == "auto",
+        "--int8 drafts": cfg.int8 == "drafts",
+        "--print-alignment": request.option("print_alignment"),
+    }
+    for option, given in verified.items():
+        if given:
+            raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
+    return loop_generator(request, DraftOnlyGenerator)
 
 
-METHOD = Method("nar", reads, build, refusing("nar"), drafter=draft)
+METHOD = Method("nar", reads, build, refuses, drafter=lambda one: nar_drafter(one, one.cfg))

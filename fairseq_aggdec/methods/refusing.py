@@ -16,43 +16,37 @@ from fairseq_aggdec.methods.options.rule import Rule
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, distance, exact
-from fairseq_aggdec.search.errors import refusal
+from fairseq_aggdec.search.errors import asked_for, refusal, refuse, spelling
 
 logger = logging.getLogger(__name__)
 
 
+# Of fairseq's options those that ask for another search than stock beam search.
+OTHER_SEARCHES = (
+    "sampling",
+    "diverse_beam_groups",
+    "diversity_rate",
+    "constraints",
+    "lm_path",
+    "retain_dropout",
+)
+GREEDY = dict.fromkeys(
+    ("nbest", *OTHER_SEARCHES, "prefix_allowed_tokens_fn"),
+    "it finds one greedy hypothesis; use --decoding stock",
+)
+
+
 def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> None:
-    """Raises ``ValueError`` with one sentence for an option that ``decoding`` cannot honour.
+    """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour.
 
     Args:
-        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
-        extra: what ``fairseq-generate`` hands to the generator beside them (the language model).
-        decoding: the method.
+        args, extra: as for :func:`~fairseq_aggdec.search.errors.asked_for`.
     """
-
-    def given(name: str, default: Any) -> Any:
-        return getattr(args, name, default)
-
-    refused = {
-        "--nbest": given("nbest", 1) > 1,
-        "--sampling": given("sampling", False),
-        "--diverse-beam-groups": given("diverse_beam_groups", -1) > 0,
-        "--diversity-rate": given("diversity_rate", -1.0) > -1,
-        "--constraints": bool(given("constraints", None)),
-        "--lm-path": given("lm_path", None) is not None or extra.get("lm_model") is not None,
-        "--retain-dropout": given("retain_dropout", False),
-        "prefix_allowed_tokens_fn": given("prefix_allowed_tokens_fn", None) is not None,
-    }
-    for option, wanted in refused.items():
-        if wanted:
-            raise ValueError(
-                f"{option} does not go with --decoding {decoding}, which finds one greedy hypothesis: "
-                "use --decoding stock"
-            )
-    size = given("no_repeat_ngram_size", 0)
+    refuse(decoding, GREEDY, args, extra)
+    size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
         raise ValueError(f"--no-repeat-ngram-size {size}: it must be at least 0")
-    if given("match_source_len", False) and given("unkpen", 0) < 0:
+    if getattr(args, "match_source_len", False) and getattr(args, "unkpen", 0) < 0:
         option = "--unkpen below 0 with --match-source-len"
         reason = "it lets <unk> outgrow the source in stock; use --decoding stock"
         raise ValueError(refusal(option, decoding, reason))
@@ -95,23 +89,12 @@ def beam_gap(
     """What keeps beam search over trees from giving what stock gives, None when nothing does.
 
     Args:
-        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
-        extra: what the caller hands to the generator beside them.
+        args, extra: as for :func:`~fairseq_aggdec.search.errors.asked_for`.
         models: those of ``--path``.
         known: their modules were looked at; they are again before every batch.
     """
-    given = {
-        "--sampling": getattr(args, "sampling", False),
-        "--diverse-beam-groups": getattr(args, "diverse_beam_groups", -1) > 0,
-        "--diversity-rate": getattr(args, "diversity_rate", -1.0) > -1,
-        "--constraints": bool(getattr(args, "constraints", None)),
-        "--lm-path": getattr(args, "lm_path", None) is not None or extra.get("lm_model"),
-        "--retain-dropout": getattr(args, "retain_dropout", False),
-        "tokens_to_suppress": extra.get("tokens_to_suppress"),
-    }
-    for option, wanted in given.items():
-        if wanted:
-            return option
+    for name in asked_for((*OTHER_SEARCHES, "tokens_to_suppress"), args, extra):
+        return spelling(name)
     for model in models:
         decoder = model.decoder
         if not known and (gap := model_gap(model)):
@@ -157,16 +140,8 @@ def set_greedy_beam(args: Any, decoding: str) -> None:
     args.beam = 1
 
 
-def refuse_prefix_function(function: Any, decoding: str) -> None:
-    """Raises ``ValueError`` where the caller constrains the search by a function."""
-    if function is not None:
-        reason = "a search under constraints needs --decoding stock"
-        raise ValueError(refusal("prefix_allowed_tokens_fn", decoding, reason))
-
-
 def refuse_own_generator(task: Any, decoding: str) -> None:
     """Raises ``ValueError`` where a task has a generator of its own, as it starts or ends its outputs otherwise."""
-    # Of the classes that are not ours.
     classes = [
         one for one in type(task).__mro__ if not one.__module__.startswith("fairseq_aggdec.")
     ]
@@ -176,35 +151,19 @@ def refuse_own_generator(task: Any, decoding: str) -> None:
         raise ValueError(refusal(f"--task {task.kind}", decoding, reason))
 
 
-def announce_ngram_blocking(args: Any) -> None:
-    size = getattr(args, "no_repeat_ngram_size", 0)
-    if size > 0:
-        logger.info(
-            "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, "
-            "so outputs may differ from --decoding stock",
-            size,
-        )
-
-
-def acceptance_rule(rule: Rule, decoding: str, first_number: int | None) -> Acceptance:
-    """The function of a rule; says once when it is not lossless.
+def acceptance_rule(rule: Rule, first_number: int | None) -> Acceptance:
+    """The function of ``--acceptance``.
 
     Args:
-        rule: of ``--acceptance``.
-        decoding: the method.
         first_number: index of the first symbol that is a number, None in a task without numbers.
 
     Raises:
-        ValueError: ``distance`` without numbers, or a rule for a method that accepts nothing.
+        ValueError: ``distance`` without numbers.
     """
     if rule.kind == "distance" and first_number is None:
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"
         )
-    if decoding == "nar" and not rule.lossless:
-        raise ValueError(f"--acceptance {rule} needs a verifier, --decoding nar has none: use gad")
-    if decoding != "greedy" and not rule.lossless:
-        logger.info("--acceptance %s is not lossless: outputs may differ from --beam 1", rule)
     rules: dict[str, Callable[[], Acceptance]] = {
         "exact": lambda: exact,
         "top-beta": lambda: TopBeta(rule.top_beta, rule.tolerance),
@@ -228,8 +187,15 @@ def precision(cfg: Settings) -> Precision:
     return Precision(not cfg.low_memory, cfg.int8_all, graphs, int(cfg.strict), tf32)
 
 
-def announce_int8(cfg: Settings) -> None:
-    """Says once what ``--int8`` means."""
+def announce(cfg: Settings, args: Any) -> None:
+    """Says once what ``--no-repeat-ngram-size`` and ``--int8`` change."""
+    size = getattr(args, "no_repeat_ngram_size", 0)
+    if size > 0:
+        logger.info(
+            "--no-repeat-ngram-size %d is enforced here; stock fairseq without its CUDA extension ignores it, "
+            "so outputs may differ from --decoding stock",
+            size,
+        )
     if cfg.int8_all:
         logger.info(
             "--int8: the output is that of the model in 8 bits, which says something else in some sentences"

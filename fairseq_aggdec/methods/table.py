@@ -1,4 +1,4 @@
-"""The table of methods. A new method is one file and one line here."""
+"""From a request to its generator: which method serves it, what that one refuses, what has no effect."""
 
 from __future__ import annotations
 
@@ -8,27 +8,13 @@ from importlib import import_module
 from typing import Any
 
 from fairseq_aggdec.methods.method import Method, Request
+from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.options.settings import Settings
-from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.errors import refusal
 
 logger = logging.getLogger(__name__)
 
-# Of each method, in the order of --help: the name, which is that of its file in this room, and one sentence.
-HELP = {
-    "beam": "what stock fairseq gives with the same --beam, faster",
-    "stock": "fairseq's own generator",
-    "greedy": "one token at a time on the cached decoder",
-    "iad": "input-guided aggressive decoding, drafts from the source",
-    "gad": "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
-    "nar": "the non-autoregressive drafter alone",
-    "blockwise": "the model's own extra heads draft (--arch blockwise_transformer)",
-    "interleaved": "beam search with several words per step (--arch interleaved_transformer)",
-    "lattice": "the best path through a lattice of candidates (--arch lattice_transformer)",
-}
 METHODS: dict[str, Method] = {}  # those that were asked for
-# Methods of the greedy loop in which a verifier checks drafts.
-VERIFIED = ("greedy", "iad", "gad", "blockwise")
 
 
 def method_of(name: str) -> Method:
@@ -56,7 +42,8 @@ def build_generator(request: Request, prepare: bool = True) -> Any:
     where = method.name if asked == method.name else f"{asked}, which is {method.name} here"
     if settings.shortlist and method.name not in VERIFIED:
         raise ValueError(refusal("--shortlist", where, f"it is for {', '.join(VERIFIED)}"))
-    announce_unused(settings, method, where)
+    for option in unused(settings, method):
+        logger.warning("%s has no effect with --decoding %s", option, where)
     method.refuses(request)
     generator = method.build(request)
     if prepare and method.name != "stock":
@@ -70,15 +57,3 @@ def unused(settings: Settings, method: Method) -> list[str]:
     found = (spelt for name, spelt in settings.said.items() if name not in {"decoding", *reads})
     # In training --block-size is an option of the architecture.
     return [spelt for spelt in found if spelt != "--block-size" or not settings.eval_bleu]
-
-
-def announce_unused(settings: Settings, method: Method, where: str) -> None:
-    for option in unused(settings, method):
-        logger.warning("%s has no effect with --decoding %s", option, where)
-
-
-def build_drafter(name: str, request: Request) -> Drafter:
-    """The drafter of a method that has one."""
-    build = method_of(name).drafter
-    assert build is not None, f"--decoding {name} has no drafter"
-    return build(request)

@@ -10,7 +10,7 @@ a row with one NaN or +inf is NaN. The weights are searched for the reason only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -146,23 +146,41 @@ class Doubt:
         return self.fruitless >= self.DRAFTS
 
 
+# Options that ask for something above these values only.
+UNSET = {"nbest": 1, "diverse_beam_groups": 0, "diversity_rate": -1.0}
+ARGUMENTS = ("prefix_allowed_tokens_fn", "tokens_to_suppress")  # of a call, no options
+
+
+def asked_for(names: Iterable[str], args: Any, extra: Mapping[str, Any]) -> Iterator[str]:
+    """Those of fairseq's generation options that ask for something.
+
+    Args:
+        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
+        extra: what ``fairseq-generate`` and its relatives hand to the generator beside them (the language model).
+    """
+    for name in names:
+        value = getattr(args, name, None)
+        if value is None:
+            value = extra.get("lm_model" if name == "lm_path" else name)
+        if value is not None and (value > UNSET[name] if name in UNSET else bool(value)):
+            yield name
+
+
+def spelling(name: str) -> str:
+    """How an option, or an argument of a call, is written."""
+    return name if name in ARGUMENTS else "--" + name.replace("_", "-")
+
+
 def refusal(option: str, decoding: str, reason: str) -> str:
     return f"{option} does not go with --decoding {decoding}: {reason}"
 
 
 def refuse(decoding: str, reasons: Mapping[str, str], args: Any, extra: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` with one sentence for the first option that a search of another kind cannot honour.
+    """Raises ``ValueError`` with one sentence for the first option that ``decoding`` cannot honour.
 
     Args:
-        decoding: the method.
         reasons: name of an option -> why not.
-        args: fairseq's generation options (any of them may be missing, as with ``--eval-bleu-args``).
-        extra: what ``fairseq-generate`` hands to the generator beside them (the language model).
+        args, extra: as for :func:`asked_for`.
     """
-    unset = {"diverse_beam_groups": -1, "diversity_rate": -1.0}
-    for name, reason in reasons.items():
-        value = getattr(args, name, None)
-        if value and value != unset.get(name):
-            raise ValueError(refusal("--" + name.replace("_", "-"), decoding, reason))
-    if extra.get("lm_model") is not None:
-        raise ValueError(refusal("--lm-path", decoding, reasons["lm_path"]))
+    for name in asked_for(reasons, args, extra):
+        raise ValueError(refusal(spelling(name), decoding, reasons[name]))

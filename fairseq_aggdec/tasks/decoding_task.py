@@ -18,6 +18,7 @@ from fairseq_aggdec.engine.linear import against_bfloat16
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.config import add_decoding_options
 from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.refusing import (
     precision,
@@ -25,7 +26,7 @@ from fairseq_aggdec.methods.refusing import (
     refuse_no_beam,
     refuse_wide_beam,
 )
-from fairseq_aggdec.methods.table import build_drafter, build_generator
+from fairseq_aggdec.methods.table import build_generator, method_of
 from fairseq_aggdec.options.hypotheses import are_hypotheses
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.options.stock_generator import generator_gap
@@ -46,9 +47,6 @@ from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators, again, same
 
 logger = logging.getLogger(__name__)
 
-
-# Methods that decode at once with models that are packed.
-AT_ONCE = ("beam", "greedy", "iad")
 # --draft-from -> drafts come from files, which may change.
 FROM_FILES = ("file", "interleaved", "lattice")
 
@@ -128,7 +126,7 @@ class DecodingTask(Hooks):
             return again(record, stock(), build, args)
         generator = build()
         told = self.asked
-        at_once = str(told.decoding) in AT_ONCE and told.draft_from not in FROM_FILES
+        at_once = kind_of(str(told.decoding)).light and told.draft_from not in FROM_FILES
         if at_once and isinstance(generator, CachedGenerator) and not self.learning:
             self.kept.add(KeptGenerator(options, told, stock(), generator))
         return generator
@@ -145,17 +143,19 @@ class DecodingTask(Hooks):
             model.eval()  # as all generators do, and as they are looked at here
         self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
-        request = self._request(models, args, given.get("extra_gen_cls_kwargs"))
+        extra = dict(given.get("extra_gen_cls_kwargs") or {})
+        if (function := given.get("prefix_allowed_tokens_fn")) is not None:
+            extra["prefix_allowed_tokens_fn"] = function
+        settings = read_settings(self.asked, self.every)
+        request = Request(settings, self, models, args, stock, lambda: None, extra)
+        request.make = partial(_in_place_of, request)
         own = self.verifier
         known = request.known = own is not None and own.fits(models, precision(request.cfg))
         if not known:
             self._warn_of_broken(models)
-        request.prefix_allowed_tokens_fn = given.get("prefix_allowed_tokens_fn")
-        request.stock = stock
-        request.drafter = partial(self.build_drafter, models=models, args=args, stock=stock)
         self._log_summary_at_exit()
         training = self.learning or getattr(self.settings, "eval_bleu", False)
-        ready = known and str(request.cfg.decoding) in AT_ONCE
+        ready = known and kind_of(request.cfg.decoding).light
         return build_generator(request, prepare=not training and not ready)
 
     def _build_stock(
@@ -167,31 +167,11 @@ class DecodingTask(Hooks):
         own = {name: value for name, value in given.items() if value is not None or name in taken}
         return build(models, args, **own)
 
-    def build_drafter(
-        self,
-        decoding: str,
-        models: Sequence[torch.nn.Module],
-        args: Namespace,
-        stock: Callable[[], Any] = lambda: None,
-    ) -> Drafter:
-        """The drafter of a method; ``args`` are fairseq's generation options, ``stock`` gives the task's generator."""
-        request = self._request(models, args)
-        request.cfg.decoding = decoding
-        request.stock = stock
-        return build_drafter(decoding, request)
-
-    def _request(
-        self,
-        models: Sequence[torch.nn.Module],
-        args: Namespace,
-        extra: Mapping[str, Any] | None = None,
-    ) -> Request:
-        settings = read_settings(self.asked, self.every)
-        request = Request(
-            settings, self, models, args, lambda: None, lambda: None, dict(extra or {})
-        )
-        request.make = partial(_in_place_of, request)
-        return request
+    def build_drafter(self, request: Request) -> Drafter:
+        """The drafter of the method that serves a request."""
+        build = method_of(request.cfg.decoding).drafter
+        assert build is not None, f"--decoding {request.cfg.decoding} has no drafter"
+        return build(request)
 
     def _set_precision(self, models: Sequence[torch.nn.Module]) -> None:
         """``--bf16``, which stock generation ignores."""

@@ -315,6 +315,5 @@ def test_refusals_name_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "--print-alignment" in refusal(make_task("nar", **options), print_alignment="hard")
     longer = refusal(make_task("gad", **options), match_source_len=True, unkpen=-1.0)
     assert "--unkpen below 0 with --match-source-len" in longer
-    assert isinstance(
-        make_task("gad", **options).build_drafter("gad", [drafter()], Namespace()), NarDrafter
-    )
+    built = make_task("gad", **options).build_generator([make_model(make_task(), 1)], Namespace())
+    assert isinstance(built.drafter, NarDrafter)

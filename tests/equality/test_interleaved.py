@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from argparse import Namespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.methods.config import DecodingConfig
-from fairseq_aggdec.methods.interleaved import build_interleaved_generator
+from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.settings import read_settings
+from fairseq_aggdec.methods.table import method_of
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.interleaved.generator import InterleavedGenerator
 from tests.support import (
@@ -59,6 +63,14 @@ def lively(directions: int, words: int, seed: int = 1, **options: Any) -> Any:
     return model
 
 
+def built(cfg: DecodingConfig, task: Any, models: list[Any], args: Namespace) -> Any:
+    """The generator of ``--decoding interleaved`` with options that a task does not have."""
+    method, unused = method_of("interleaved"), mock.Mock()
+    request = Request(read_settings(cfg), task, models, args, unused, unused)
+    method.refuses(request)
+    return method.build(request)
+
+
 def search(
     models: list[Any],
     sample: dict[str, Any],
@@ -74,7 +86,7 @@ def search(
     )
     task = task or make_task()
     options = {"max_len_b": MAX_LEN} | options
-    generator = build_interleaved_generator(cfg, task, models, generation_options(**options))
+    generator = built(cfg, task, models, generation_options(**options))
     return task.inference_step(generator, models, sample)
 
 
@@ -300,9 +312,9 @@ def test_one_word_per_step_is_no_second_beam_search(arch: str) -> None:
 
     def kind(*generation: Any, **cfg: Any) -> type:
         args = generation_options(beam=3, **dict.fromkeys(generation, True))
-        return type(build_interleaved_generator(DecodingConfig(**cfg), task, [model], args))
+        return type(built(DecodingConfig(**cfg), task, [model], args))
 
-    generator = build_interleaved_generator(DecodingConfig(), task, [model], generation_options())
+    generator = built(DecodingConfig(), task, [model], generation_options())
     assert generator.counters is task.counters
     assert kind() is BeamGenerator
     assert kind("print_alignment") is AlignedBeamGenerator

@@ -11,9 +11,8 @@ import torch
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.methods.config import DecodingConfig
-from fairseq_aggdec.methods.interleaved import build_interleaved_generator
 from fairseq_aggdec.search.interleaved.generator import distinct
-from tests.equality.test_interleaved import lively, search
+from tests.equality.test_interleaved import built, lively, search
 from tests.support import (
     generation_options,
     make_batch,
@@ -135,7 +134,7 @@ def test_values_that_make_no_sense_are_refused() -> None:
         search([model], sample, min_len=9, max_len_b=4)
     task = make_task()
     cfg = DecodingConfig()
-    generator = build_interleaved_generator(cfg, task, [model], generation_options())
+    generator = built(cfg, task, [model], generation_options())
     with pytest.raises(ValueError, match="--prefix-size does not go with"):
         task.inference_step(generator, [model], sample, prefix_tokens=torch.tensor([[5]]))
 
@@ -159,6 +158,6 @@ def test_stock_search_refuses_slots() -> None:
 def test_cache_is_used() -> None:
     cfg = DecodingConfig()
     task, model = make_task(), lively(2, 1)
-    generator = build_interleaved_generator(cfg, task, [model], generation_options(beam=2))
+    generator = built(cfg, task, [model], generation_options(beam=2))
     task.inference_step(generator, [model], make_batch([[5]]))
     assert type(generator.verifier.members[0].decoder) is CachedDecoder

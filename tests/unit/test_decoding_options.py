@@ -13,10 +13,11 @@ from omegaconf import OmegaConf
 from fairseq_aggdec.methods import gad
 from fairseq_aggdec.methods.config import DecodingConfig, OldNames
 from fairseq_aggdec.methods.method import Request
+from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
-from fairseq_aggdec.methods.table import HELP, VERIFIED, method_of, unused
+from fairseq_aggdec.methods.table import method_of, unused
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -211,7 +212,7 @@ def test_every_option_is_given_here() -> None:
 @pytest.mark.parametrize(
     "source", ["auto", "source", "file", "interleaved", "lattice", "heads", "none"]
 )
-@pytest.mark.parametrize("decoding", HELP)
+@pytest.mark.parametrize("decoding", KINDS)
 def test_every_option_is_read_or_announced(
     decoding: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,5 +264,5 @@ def test_no_acceptance_is_the_exact_one() -> None:
 
 
 def test_the_verified_methods_are_those_that_read_the_option() -> None:
-    reading = [name for name in HELP if "shortlist" in method_of(name).reads(Settings(name))]
+    reading = [name for name in KINDS if "shortlist" in method_of(name).reads(Settings(name))]
     assert reading == list(VERIFIED)

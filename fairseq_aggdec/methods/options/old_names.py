@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.rule import LEAST, PARAMETERS, check_least
-from fairseq_aggdec.methods.options.variants import VARIANTS, as_number, as_switch, typed_value
+from fairseq_aggdec.methods.options.variants import VARIANTS, typed, variant_value
 
 if TYPE_CHECKING:
     from fairseq_aggdec.methods.options.settings import Settings
@@ -47,9 +48,6 @@ OLD_NAMES: tuple[OldName, ...] = (
         if key != "copy-tokens"
     ),
 )
-# Methods whose model drafts: --block-size was theirs. With --draft-from heads beam search reads block heads too.
-MODEL_DRAFTS = ("gad", "nar", "blockwise")
-COPIES_BESIDE = ("gad", "blockwise")
 
 
 def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
@@ -62,7 +60,7 @@ def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
         ValueError: a value that the option does not take, or that contradicts a new name.
     """
     said = "--" + old.name.replace("_", "-")
-    if old.default is False and not as_switch(value, f"{said} {value}"):
+    if old.default is False and not typed(False, value, f"{said} {value}"):
         return
     logger.debug("%s is now %s", said, old.now)
     if old.name in LEAST:
@@ -84,32 +82,31 @@ def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
 
 def _today(settings: Settings, old: OldName, value: Any, said: str) -> tuple[str | None, Any]:
     """The setting that an old name sets, with its value; None where nothing reads the option."""
+    kind, heads = kind_of(settings.decoding), settings.draft_from == "heads"
     match old.name:
         case "block_size":
-            reads = settings.decoding in MODEL_DRAFTS or settings.draft_from == "heads"
-            return ("draft_tokens" if reads else None), str(value)
+            return ("draft_tokens" if kind.model_drafts or heads else None), str(value)
         case "iad_draft_length":
-            beside = settings.decoding in COPIES_BESIDE
-            if settings.draft_from == "heads" or settings.decoding == "nar":
+            if heads or (kind.model_drafts and not kind.verified):
                 return None, value
-            return ("copy_tokens" if beside else "draft_tokens"), str(value)
+            return ("copy_tokens" if kind.model_drafts else "draft_tokens"), str(value)
         case "draft_nodes":
             return "draft_tree", str(value)
         case "draft_int8":
             return "int8", "all" if settings.int8 == "all" else "drafts"
         case "no_weight_packing":
             return "low_memory", True
-    return old.name, typed_value(old.name.replace("_", "-"), value, f"{said} {value}")
+    return old.name, variant_value(old.name.replace("_", "-"), value, f"{said} {value}")
 
 
 def _fold_rule(settings: Settings, name: str, value: Any, said: str, given: set[str]) -> None:
     """Takes a parameter of the acceptance rule over."""
     rule = settings.acceptance
-    typed = as_number(type(getattr(rule, name)), value, f"{said} {value}")
-    check_least(name, typed, f"{said} {value}: it")
-    if name in given and getattr(rule, name) != typed:
+    number = typed(getattr(rule, name), value, f"{said} {value}")
+    check_least(name, number, f"{said} {value}: it")
+    if name in given and getattr(rule, name) != number:
         raise ValueError(f"{said} {value} contradicts --acceptance {rule}: give --acceptance only")
-    settings.acceptance = replace(rule, **{name: typed})
+    settings.acceptance = replace(rule, **{name: number})
     if name == "min_block_size" or name in PARAMETERS[rule.kind]:
         settings.said.setdefault("acceptance", said)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 SYNTAX = "exact, top-beta:RANK:NATS, top-k:RANK or distance:N, and min:TOKENS alone or behind a comma (top-k:2,min:2)"
@@ -53,9 +53,6 @@ NOUNS = {
     "epsilon": "difference",
     "min_block_size": "number of tokens behind min",
 }
-TYPES: dict[str, type] = {
-    field.name: type(field.default) for field in fields(Rule) if field.name in LEAST
-}
 
 
 def read_rule(text: str) -> tuple[Rule, frozenset[str]]:
@@ -83,7 +80,7 @@ def read_rule(text: str) -> tuple[Rule, frozenset[str]]:
         values: dict[str, Any] = {} if kind == "min" else {"kind": kind}
         for name, number in zip(names, numbers, strict=False):
             try:
-                values[name] = TYPES[name](number)
+                values[name] = type(getattr(rule, name))(number)
             except ValueError:
                 raise wrong from None
             check_least(name, values[name], f"--acceptance {text}: the {NOUNS[name]}")

@@ -7,12 +7,7 @@ from typing import Any
 
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES, fold
 from fairseq_aggdec.methods.options.rule import Rule, read_rule
-from fairseq_aggdec.methods.options.variants import (
-    VARIANTS,
-    as_number,
-    as_switch,
-    read_variants,
-)
+from fairseq_aggdec.methods.options.variants import VARIANTS, read_variants, typed
 
 INT8 = ("none", "drafts", "all")
 
@@ -115,7 +110,11 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
         value = lookup(cfg, name)
         if name.replace("_", "-") in VARIANTS or value is None or name == "acceptance":
             continue
-        value = _int8(value) if name == "int8" else _typed(name, getattr(plain, name), value)
+        if name == "int8":
+            value = _int8(value)
+        else:
+            refuse_switch(name, value, f"{spelling(name)} {value}")
+            value = typed(getattr(plain, name), value, f"{spelling(name)} {value}")
         if value != getattr(plain, name):
             setattr(settings, name, value)
             settings.said[name] = spelling(name)
@@ -138,17 +137,6 @@ def refuse_switch(name: str, value: Any, said: str) -> None:
     """Raises ``ValueError`` for true or false where an option takes a text; ``said``: how it was given."""
     if isinstance(value, bool) and name != "int8" and isinstance(DEFAULTS.get(name, 0), str | None):
         raise ValueError(f"{said}: it takes a number or a word in quotes, not True or False")
-
-
-def _typed(name: str, default: Any, value: Any) -> Any:
-    """A value in the type of the default; a text where that is None."""
-    said = f"{spelling(name)} {value}"
-    refuse_switch(name, value, said)
-    if isinstance(default, bool):
-        return as_switch(value, said)
-    if isinstance(default, int | float):
-        return as_number(type(default), value, said)
-    return str(value)
 
 
 def _int8(value: Any) -> str | None:

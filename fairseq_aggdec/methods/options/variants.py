@@ -85,6 +85,7 @@ VARIANTS: dict[str, Variant] = {
     ),
 }
 
+SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 # Options that only one method reads, and drafts that a model of it writes.
 OF_LATTICE = {"lattice", *(key.replace("-", "_") for key in VARIANTS if key.startswith("lattice-"))}
 OF_INTERLEAVED = {"end_condition", "stop_rule", "length_penalty", "dedup"}
@@ -106,7 +107,7 @@ def read_variants(text: str) -> dict[str, Any]:
             raise ValueError(
                 f"--variant {item}: give key=value with a key of {', '.join(VARIANTS)}"
             )
-        found[key] = typed_value(key, value, f"--variant {item}")
+        found[key] = variant_value(key, value, f"--variant {item}")
     return found
 
 
@@ -115,47 +116,34 @@ def joined(values: Mapping[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in values.items())
 
 
-def typed_value(key: str, value: Any, said: str) -> Any:
-    """A value of a key in the key's type.
-
-    Args:
-        said: how the value was given, for the message.
+def variant_value(key: str, value: Any, said: str) -> Any:
+    """A value of a key in the key's type; ``said``: how it was given, for the message.
 
     Raises:
         ValueError: a value that the key does not take.
     """
     variant = VARIANTS[key]
-    if variant.choices:
-        if str(value) not in variant.choices:
-            raise ValueError(f"{said}: choose {' or '.join(variant.choices)}")
-        return str(value)
-    return as_number(type(variant.default), value, said)
+    if variant.choices and str(value) not in variant.choices:
+        raise ValueError(f"{said}: choose {' or '.join(variant.choices)}")
+    return typed(variant.default, value, said)
 
 
-def as_number(kind: type, value: Any, said: str) -> Any:
-    """A value as a whole number or a number, whatever type the caller has it in.
+def typed(default: Any, value: Any, said: str) -> Any:
+    """A value in the type of the default, whatever type the caller or a file has it in; a text where that is None.
 
     Raises:
-        ValueError: it is none; the message begins with ``said``.
+        ValueError: it has no such value; the message begins with ``said``.
     """
+    kind = type(default)
     try:
+        if kind is bool:
+            return SWITCHES[str(value).lower()]
+        if kind not in (int, float):
+            return str(value)
         found = kind(value)
         if kind is int and isinstance(value, float) and found != value:
             raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"{said}: give {'a whole number' if kind is int else 'a number'}"
-        ) from None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{said}: give {wanted}") from None
     return found
-
-
-def as_switch(value: Any, said: str) -> bool:
-    """Whether an option without a value is on: a truth value, or its text from a file.
-
-    Raises:
-        ValueError: another value.
-    """
-    switches = {"true": True, "1": True, "false": False, "0": False}
-    if str(value).lower() not in switches:
-        raise ValueError(f"{said}: give true or false")
-    return switches[str(value).lower()]

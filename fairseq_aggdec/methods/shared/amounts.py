@@ -18,10 +18,9 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.precision import precision_name
 from fairseq_aggdec.kernels.library import reads
-from fairseq_aggdec.methods.options.old_names import COPIES_BESIDE
+from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-from fairseq_aggdec.search.errors import refusal
 from fairseq_aggdec.windows.draft import Proposing
 
 logger = logging.getLogger(__name__)
@@ -47,25 +46,33 @@ def blockwise_size(
         )
     if gap := decoder_gap(decoder):
         raise ValueError(f"{option} needs the decoder of a stock Transformer, not {gap}")
-    trained = int(decoder.heads.block_size)
-    if cfg.draft_tokens == "auto":
-        return trained
-    size = _size(cfg, trained, "the model was trained with {} heads")
-    _check_least(cfg, size)
-    return size
+    return _size(cfg, int(decoder.heads.block_size), "the model was trained with {} heads", 0)
 
 
 def drafted_size(cfg: Settings, drafter: Any) -> Account:
     """How many tokens a non-autoregressive drafter drafts at once.
 
     Raises:
-        ValueError: ``--draft-tokens`` is no number, nor ``auto`` of ``--decoding gad``, or larger than the trained one.
+        ValueError: ``--draft-tokens`` is no number, nor ``auto``, or larger than the trained one.
     """
-    size = trained = int(drafter.decoder.block_size)
-    if cfg.draft_tokens != "auto" or cfg.decoding == "nar":
-        size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens")
-        _check_least(cfg, size + 1)
+    trained = int(drafter.decoder.block_size)
+    size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens", 1)
     return choosing(cfg, size, drafter)
+
+
+def _size(cfg: Settings, trained: int, reason: str, beside: int) -> int:
+    """Tokens of a block; ``beside``: those that an iteration yields beside a drafted block."""
+    given, size = cfg.draft_tokens, trained
+    if given is not None and given not in ("all", "auto"):
+        if not given.isdecimal() or not 1 <= int(given) <= trained:
+            said = cfg.told("draft_tokens")
+            raise ValueError(f"{said}: {reason.format(trained)}, choose 1 to {trained}")
+        size = int(given)
+    if cfg.acceptance.min_block_size > size + beside:
+        raise ValueError(
+            f"--acceptance {cfg.acceptance}: an iteration yields at most {size + beside} tokens"
+        )
+    return size
 
 
 def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
@@ -90,14 +97,10 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
         chosen = replace(cfg, draft_tree="auto", int8=int8)
     else:
         return cfg
-    _say_what_was_chosen(chosen)
+    options = {"--draft-tree": chosen.draft_tree, "--int8": chosen.int8}
+    words = " ".join(f"{name} {value}" for name, value in options.items() if value)
+    logger.info("nothing is said of how much is drafted, so: %s", words)
     return chosen
-
-
-def _say_what_was_chosen(cfg: Settings) -> None:
-    options = {"--draft-tree": cfg.draft_tree, "--int8": cfg.int8}
-    said = " ".join(f"{name} {value}" for name, value in options.items() if value)
-    logger.info("nothing is said of how much is drafted, so: %s", said)
 
 
 def on_gpu(model: Any) -> bool:
@@ -112,8 +115,7 @@ def choosing(cfg: Settings, most: int, model: Any) -> Account:
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
     all.
     """
-    alone = cfg.decoding == "iad" or not copies_first(cfg)
-    learned = most and alone and "auto" in (cfg.draft_tokens, cfg.draft_tree)
+    learned = most and not copies_first(cfg) and "auto" in (cfg.draft_tokens, cfg.draft_tree)
     rounds = precision_name(model) != "fp32"
     if rounds and learned:
         return CountedAccount(most)
@@ -126,61 +128,41 @@ def choosing(cfg: Settings, most: int, model: Any) -> Account:
     return BatchAccount(most)
 
 
-def _check_least(cfg: Settings, most: int) -> None:
-    """``--acceptance min:TOKENS`` cannot ask for more tokens than an iteration yields at most."""
-    if cfg.acceptance.min_block_size > most:
-        raise ValueError(
-            f"--acceptance {cfg.acceptance}: an iteration yields at most {most} tokens"
-        )
-
-
 def copies_first(cfg: Settings) -> bool:
-    """Whether a method whose model drafts is to copy a text where that goes further.
-
-    Raises:
-        ValueError: a text that a second model would have to write.
-    """
-    kind = cfg.draft_from
-    if kind in ("interleaved", "lattice") or (kind == "heads" and cfg.decoding == "gad"):
-        reason = "its drafts are the model's own; source and file go with it"
-        raise ValueError(refusal(f"--draft-from {kind}", cfg.decoding, reason))
-    return kind in ("source", "file") or bool(cfg.draft_file)
+    """Whether a method whose model drafts is to copy a text where that goes further."""
+    return cfg.draft_from in ("source", "file") or bool(cfg.draft_file)
 
 
 def proposing(cfg: Settings) -> Proposing:
     """How a model computes its drafts.
 
     Raises:
-        ValueError: a negative number, or a method whose drafts are its output.
+        ValueError: a negative number.
     """
     types, int8 = cfg.draft_vocabulary, cfg.int8 == "drafts"
     if types < 0:
         raise ValueError(f"{cfg.told('draft_vocabulary')}: it must be at least 0")
-    if (types or int8) and cfg.decoding == "nar":
-        option = cfg.spelt("draft_vocabulary") if types else "--int8 drafts"
-        raise ValueError(f"{option} needs a verifier, --decoding nar has none: use gad")
     if int8 and not int8_available():
         logger.warning("--int8 drafts has no effect without the compiled kernels")
         int8 = False
     return Proposing(types, int8 or cfg.int8_all)
 
 
-def drafted_nodes(cfg: Settings, gpu: bool = False) -> NodeBudget | None:
+def drafted_nodes(cfg: Settings, model: Any = None) -> NodeBudget | None:
     """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
 
     On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
 
+    Args:
+        model: that drafts; None: a text is copied.
+
     Raises:
-        ValueError: no positive number and not ``auto``, or a method whose drafts are its output.
+        ValueError: no positive number and not ``auto``.
     """
-    if cfg.draft_tree is None:
-        learned = cfg.draft_tokens == "auto" and cfg.decoding in ("gad", "blockwise") and not gpu
+    given, gpu = cfg.draft_tree, model is not None and on_gpu(model)
+    if given is None:
+        learned = cfg.draft_tokens == "auto" and model is not None and not gpu
         return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
-    given = cfg.draft_tree
-    if cfg.decoding == "nar":
-        raise ValueError(
-            f"{cfg.spelt('draft_tree')} needs a verifier, --decoding nar has none: use gad"
-        )
     if given == "auto":
         return None if gpu else NodeBudget(MOST_NODES, learned=True)
     if not given.isdecimal() or int(given) < 1:
@@ -194,7 +176,7 @@ def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
     Raises:
         ValueError: the length is no positive number, not ``all`` and not ``auto``.
     """
-    name = "copy_tokens" if cfg.decoding in COPIES_BESIDE else "draft_tokens"
+    name = "copy_tokens" if kind_of(cfg.decoding).model_drafts else "draft_tokens"
     given = getattr(cfg, name) or "auto"
     if given == "auto":
         return CopyAccount
@@ -202,14 +184,3 @@ def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
         raise ValueError(f"{cfg.told(name)}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
     return lambda: FixedCopyAccount(limit)
-
-
-def _size(cfg: Settings, trained: int, reason: str) -> int:
-    if cfg.draft_tokens in (None, "all"):
-        return trained
-    given = cfg.draft_tokens
-    if not given.isdecimal() or not 1 <= int(given) <= trained:
-        raise ValueError(
-            f"{cfg.told('draft_tokens')}: {reason.format(trained)}, choose 1 to {trained}"
-        )
-    return int(given)

@@ -1,0 +1,58 @@
+"""The methods of ``--decoding``. A new one is its file in ``methods/`` and a line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of a method before its file is imported.
+
+    Attributes:
+        help: one sentence for ``--help``.
+        searches: it takes a beam; the others find one hypothesis.
+        verified: it is one of the greedy loop, in which a verifier checks drafts.
+        model_drafts: a model drafts, in blocks of ``--draft-tokens``.
+        light: it needs nothing beside the packed models of ``--path``.
+    """
+
+    help: str
+    searches: bool = False
+    verified: bool = False
+    model_drafts: bool = False
+    light: bool = False
+
+
+# In the order of --help; the name is that of the file.
+KINDS = {
+    "beam": Kind(
+        "what stock fairseq gives with the same --beam, faster", searches=True, light=True
+    ),
+    "stock": Kind("fairseq's own generator", searches=True),
+    "greedy": Kind("one token at a time on the cached decoder", verified=True, light=True),
+    "iad": Kind(
+        "input-guided aggressive decoding, drafts from the source", verified=True, light=True
+    ),
+    "gad": Kind(
+        "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
+        verified=True,
+        model_drafts=True,
+    ),
+    "nar": Kind("the non-autoregressive drafter alone", model_drafts=True),
+    "blockwise": Kind(
+        "the model's own extra heads draft (--arch blockwise_transformer)",
+        verified=True,
+        model_drafts=True,
+    ),
+    "interleaved": Kind(
+        "beam search with several words per step (--arch interleaved_transformer)", searches=True
+    ),
+    "lattice": Kind("the best path through a lattice of candidates (--arch lattice_transformer)"),
+}
+VERIFIED = tuple(name for name, kind in KINDS.items() if kind.verified)
+
+
+def kind_of(name: str) -> Kind:
+    """A method's line; an empty one for a method that is not in the table, as a test may have."""
+    return KINDS.get(name, Kind(""))
