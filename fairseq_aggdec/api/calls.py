@@ -13,9 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
-from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy_first import CopyFirst
-from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -26,6 +24,16 @@ if TYPE_CHECKING:
 # Option of a call -> the attribute of fairseq's generator.
 ATTRIBUTES = {"beam": "beam_size", "max_len_b": "max_len_b", "min_len": "min_len"}
 LEAST = {"beam": 1, "nbest": 1, "max_len_b": 0, "min_len": 0, "max_tokens": 1}
+# Option -> whether a value is of its kind, and what that is.
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "drafts": (
+        lambda value: isinstance(value, Iterable) and not isinstance(value, str),
+        "a list with one text per sentence, not one string",
+    ),
+    "prefix": (lambda value: isinstance(value, Iterable), "a text, or one for each sentence"),
+    "attention": (lambda value: value in (True, False), "True or False"),
+    "on_token": (callable, "a function"),
+}
 # The number of a sentence, its new tokens, the text of its output so far.
 OnToken = Callable[[int, Sequence[str], str], None]
 
@@ -74,12 +82,15 @@ class Call:
                 near = difflib.get_close_matches(name, [*known, "batch_size", "progress"], 2)
                 hint = f"did you mean {', '.join(near)}?" if near else f"there are {known}"
                 raise TypeError(f"a call has no option {name!r}: {hint}")
-            least = LEAST.get(name)
-            if least is None or value is None:
-                continue
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name}={value!r}: it must be a whole number of at least {least}")
-        _check_kinds(options)
+            if name in LEAST and value is not None:
+                least = LEAST[name]
+                if type(value) is not int or value < least:
+                    said = f"it must be a whole number of at least {least}"
+                    raise ValueError(f"{name}={value!r}: {said}")
+            elif name in CHECKS and value is not None:
+                fits, wanted = CHECKS[name]
+                if not fits(value):
+                    raise TypeError(f"{name}={value!r:.40}: it must be {wanted}")
         return cls(**options)
 
     def rows(self, sentences: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -116,8 +127,7 @@ class Own:
     """What a translator was loaded with; its generator's attributes may be those of another thread's call.
 
     Attributes:
-        decoding: the method. beam: its beam size. max_len_a, max_len_b: its longest output. min_len: its shortest.
-            types: of the target dictionary. copies: it verifies texts that are proposed.
+        types: of the target dictionary. copies: it verifies texts that are proposed. The others: as in :class:`Call`.
     """
 
     decoding: str
@@ -129,27 +139,9 @@ class Own:
     copies: bool
 
     @classmethod
-    def of(cls, decoding: str, generator: Any) -> Own:
-        lengths = generator.max_len_a, generator.max_len_b, generator.min_len
-        return cls(
-            decoding, generator.beam_size, *lengths, generator.vocab_size, _copies(generator)
-        )
-
-
-def _check_kinds(options: dict[str, Any]) -> None:
-    """Raises ``TypeError`` for an option that is neither left out nor of its kind."""
-    if isinstance(options.get("drafts"), str):
-        raise TypeError("drafts: give a list with one text per sentence, not one string")
-    given = {name: value for name, value in options.items() if value is not None}
-    kinds: list[tuple[str, Callable[[Any], bool], str]] = [
-        ("drafts", lambda value: isinstance(value, Iterable), "a list with one text per sentence"),
-        ("prefix", lambda value: isinstance(value, Iterable), "a text, or one for each sentence"),
-        ("attention", lambda value: value in (True, False), "True or False"),
-        ("on_token", callable, "a function"),
-    ]
-    for name, fits, wanted in kinds:
-        if name in given and not fits(given[name]):
-            raise TypeError(f"{name}={given[name]!r:.40}: it must be {wanted}")
+    def of(cls, decoding: str, made: Any) -> Own:
+        lengths = made.max_len_a, made.max_len_b, made.min_len
+        return cls(decoding, made.beam_size, *lengths, made.vocab_size, _copies(made))
 
 
 def check_call(call: Call, own: Own) -> None:
@@ -183,11 +175,12 @@ def _copies(generator: Any) -> bool:
 
 @contextmanager
 def answering(
-    generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
+    generator: Any, decoding: str, call: Call, given: GivenTexts | None, watcher: Watcher | None
 ) -> Iterator[None]:
     """Has a generator do what a call asks for, and afterwards what it did before.
 
     Args:
+        decoding: the method.
         given: what proposes the drafts of this batch; None where it has none.
         watcher: is told what becomes certain; None where nobody asks.
     """
@@ -202,7 +195,10 @@ def answering(
         if watcher is not None:
             changes["watch"] = watcher.searches
     elif (given is not None or watcher is not None) and _copies(generator):
-        drafter = generator.drafter if given is None else _beside(given, generator.drafter)
+        drafter = generator.drafter
+        if given is not None:  # and where that fails what a model's drafter proposes
+            drafter = drafter.other if isinstance(drafter, CopyFirst) else drafter
+            drafter = CopyFirst(given, drafter) if kind_of(decoding).model_drafts else given
         changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
     before = {name: getattr(generator, name) for name in changes}
     _set(generator, changes)
@@ -219,11 +215,3 @@ def _set(generator: Any, values: dict[str, Any]) -> None:
         setattr(generator, name, value)
     if "beam_size" in values and isinstance(generator, SequenceGenerator):
         generator.model.set_decoder_beam_size(generator.beam_size)
-
-
-def _beside(given: GivenTexts, drafter: Any) -> Any:
-    """Proposes the given texts, and where they fail what a model's drafter proposes."""
-    if isinstance(drafter, CopyFirst):
-        drafter = drafter.other
-    model_drafts = isinstance(drafter, NarDrafter | BlockwiseHeadsDrafter)
-    return CopyFirst(given, drafter) if model_drafts else given

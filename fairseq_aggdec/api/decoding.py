@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.counters import Counters
 
 NOTHING = torch.empty(0, dtype=torch.long)
+NO_OPTIONS = Call()
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,10 @@ class Decoder:
         Changes are noticed without it, but for a few numbers that are written past PyTorch, through ``.data[...]`` or a
         view of NumPy: these may be seen some hundreds of batches later.
         """
-        for generator in (self.generator, self._other):
-            refresh = getattr(generator, "refresh", None)  # stock fairseq keeps nothing
-            if refresh is not None:
-                with self.alone():
-                    refresh()
+        with self.alone():
+            for generator in (self.generator, self._other):
+                if hasattr(generator, "refresh"):  # stock fairseq keeps nothing
+                    generator.refresh()
 
     def _versions(self) -> list[tuple[int, int]]:
         """Of every weight which it is and how often it was written."""
@@ -124,8 +123,7 @@ class Decoder:
         tokens: Sequence[Tensor],
         numbers: Sequence[int],
         batch_size: int | None,
-        max_tokens: int | None = None,
-        call: Call | None = None,
+        call: Call = NO_OPTIONS,
         beside: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> list[list[Hypothesis]]:
         """Hypotheses of sentences as :meth:`tokens` makes them, none longer than the model can read.
@@ -133,44 +131,26 @@ class Decoder:
         Args:
             tokens: (S,) int64 each.
             numbers: of the sentences among all: which line of a draft_file belongs to them.
-            batch_size: sentences decoded together at most. max_tokens: their tokens with padding. None: any number.
+            batch_size: sentences decoded together at most; None: any number.
             call: options of this call.
             beside: the prefix (P,) and the draft (T,) of each sentence, int64, empty where it has none; nothing: none
                 has any.
         """
-        call = call or Call()
         self.check(call)
         beside = beside or [(NOTHING, NOTHING)] * len(tokens)
-        if self.speech.all is None:
-            return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
-        with self.alone(), self.speech.of(call):  # in one turn: others have other languages
-            return self._decode_all(tokens, numbers, batch_size, max_tokens, call, beside)
-
-    def _decode_all(
-        self,
-        tokens: Sequence[Tensor],
-        numbers: Sequence[int],
-        batch_size: int | None,
-        max_tokens: int | None,
-        call: Call,
-        beside: Sequence[tuple[Tensor, Tensor]],
-    ) -> list[list[Hypothesis]]:
-        """As :meth:`decode_tokens`, in the languages that the task has now."""
         found: dict[int, list[Hypothesis]] = {}
-        generator = self._generator_for(call)
-        # In stock fairseq the minimum length does not hold for a sentence while another of its batch has a prefix.
-        for _, group in itertools.groupby(
-            sorted(range(len(tokens)), key=lambda i: len(beside[i][0])),
-            key=lambda i: len(beside[i][0]),
-        ):
-            chosen = list(group)
-            for sample, places in self._samples(
-                [tokens[i] for i in chosen], batch_size, max_tokens
-            ):
-                batch = [chosen[place] for place in places]
-                sample["id"] = torch.tensor([numbers[i] for i in batch]).to(self.device)
-                ranked = self._decode(generator, sample, call, [beside[i] for i in batch])
-                found |= dict(zip(batch, ranked, strict=True))
+        # Where calls have languages, in one turn: others have other languages.
+        with self.alone() if self.speech.all else nullcontext(), self.speech.of(call):
+            generator = self._generator_for(call)
+            # In stock the minimum length does not hold for a sentence while another of its batch has a prefix.
+            for size in sorted({len(prefix) for prefix, _ in beside}):
+                chosen = [i for i, (prefix, _) in enumerate(beside) if len(prefix) == size]
+                rows = [tokens[i] for i in chosen]
+                for sample, places in self._samples(rows, batch_size, call.max_tokens):
+                    batch = [chosen[place] for place in places]
+                    sample["id"] = torch.tensor([numbers[i] for i in batch]).to(self.device)
+                    ranked = self._decode(generator, sample, call, [beside[i] for i in batch])
+                    found |= dict(zip(batch, ranked, strict=True))
         return [found[i] for i in range(len(tokens))]
 
     def _decode(
@@ -187,13 +167,9 @@ class Decoder:
         with self.alone():
             watcher = self._watcher(call, sample["id"].tolist())
             given = self._texts(generator, [draft.tolist() for _, draft in beside])
-            with answering(generator, call, given, watcher):
-                found = self.task.inference_step(
-                    generator,
-                    self.speech.models(call),
-                    sample,
-                    prefix_tokens=self.speech.prefix(prefix),
-                )
+            with answering(generator, self.decoding, call, given, watcher):
+                models, forced = self.speech.models(call), self.speech.prefix(prefix)
+                found = self.task.inference_step(generator, models, sample, prefix_tokens=forced)
             found = [ranked[:most] for ranked in found]
             if call.attention:
                 add_attention(self.task, self.speech, call, sample, found)
@@ -208,7 +184,7 @@ class Decoder:
         tokens: Sequence[Tensor],
         targets: Sequence[Tensor],
         batch_size: int | None,
-        call: Call | None = None,
+        call: Call,
     ) -> list[Hypothesis]:
         """The given outputs with their log-probabilities; arguments as for :meth:`decode_tokens`.
 
@@ -217,8 +193,6 @@ class Decoder:
             call: its languages, and whether every target gets its attention.
         """
         found: dict[int, Hypothesis] = {}
-        call = call or Call()
-        self.speech.check(call)
         with self.alone(), self.speech.of(call):
             models = self.speech.models(call)
             for sample, places in self._samples(tokens, batch_size, None):
@@ -256,8 +230,7 @@ class Decoder:
         with self.alone():
             if self._other is None:
                 options = copy.deepcopy(self.generation)
-                options.beam = call.beam
-                options.nbest = 1
+                options.beam, options.nbest = call.beam, 1
                 self._other = self.task.build_generator(self.models, options)
         return self._other
 
@@ -304,12 +277,11 @@ class Decoder:
         """What proposes the drafts of a batch; it learns, for each generator, what drafts are worth."""
         if not any(drafts):
             return None
-        given = self._given.get(id(generator))
-        if given is None:
+        if id(generator) not in self._given:
             given = GivenTexts(self.task.settings, self.task.target_dictionary)
             self._given[id(generator)] = given
-        given.texts_given = drafts
-        return given
+        self._given[id(generator)].texts_given = drafts
+        return self._given[id(generator)]
 
     def tokens(self, sentence: str, language: str | None = None) -> Tensor:
         """Text -> (S,) int64 source tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
@@ -367,8 +339,8 @@ class Decoder:
 
     def _symbols(self, tokens: Sequence[int]) -> tuple[str, ...]:
         target = self.task.target_dictionary
-        eos = target.eos()
-        return tuple([target[token] for token in tokens if token not in (eos, *self.speech.tags)])
+        hidden = {target.eos(), *self.speech.tags}
+        return tuple([target[token] for token in tokens if token not in hidden])
 
     def _text(self, tokens: Sequence[int]) -> str:
         """Target tokens -> text."""

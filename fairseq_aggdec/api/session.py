@@ -29,15 +29,16 @@ Hypothesis = dict[str, Any]
 REFUSED = {
     "score_reference": "nothing is decoded with it",
     "constraints": "the sentences of a data set have none",
-    "replace_unk": "it is for the text that fairseq-generate prints",
-    "print_step": "it is for the text that fairseq-generate prints",
-    "results_path": "it is for the text that fairseq-generate prints",
     "scoring": "quality is measured by sacreBLEU",
-    "num_shards": "the whole set is decoded",
-    "shard_id": "the whole set is decoded",
-    "distributed_world_size": "the whole set is decoded",
-    "distributed_rank": "the whole set is decoded",
     "pipeline_model_parallel": "models are not divided",
+    **dict.fromkeys(
+        ("replace_unk", "print_step", "results_path"),
+        "it is for the text that fairseq-generate prints",
+    ),
+    **dict.fromkeys(
+        ("num_shards", "shard_id", "distributed_world_size", "distributed_rank"),
+        "the whole set is decoded",
+    ),
 }
 # Those that some tools read -> why the others do not.
 READ_BY_SOME = {
@@ -105,23 +106,6 @@ def refuse_decoding_beside(systems: Iterable[str], decoding: str) -> None:
         )
 
 
-def parse_overrides(text: str) -> dict[str, Any]:
-    """``--model-overrides`` as a dictionary.
-
-    Raises:
-        SystemExit: it is none.
-    """
-    try:
-        overrides = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        overrides = None
-    if not isinstance(overrides, dict):
-        raise SystemExit(
-            f"error: --model-overrides {text}: give a Python dictionary, such as {{'max_source_positions': 512}}"
-        )
-    return overrides
-
-
 class Session:
     """Loaded task, models and data set.
 
@@ -176,10 +160,10 @@ class Session:
             utils.set_torch_seed(self.cfg.common.seed)
 
     def _load_models(self) -> None:
-        parts, overrides = (
-            self.cfg.checkpoint,
-            parse_overrides(self.cfg.common_eval.model_overrides),
-        )
+        parts = self.cfg.checkpoint
+        overrides = ast.literal_eval(
+            self.cfg.common_eval.model_overrides
+        )  # the task has checked it
         self.models, self.saved = checkpoint_utils.load_model_ensemble(
             utils.split_paths(self.cfg.common_eval.path),
             arg_overrides=overrides,

@@ -193,9 +193,7 @@ class Translator(Decoder):
                     (self._output(prefix, target), self._output(draft, target))
                     for _, prefix, draft in chunk
                 ]
-                for ranked in self.decode_tokens(
-                    tokens, numbers, batch_size, call.max_tokens, call, beside
-                ):
+                for ranked in self.decode_tokens(tokens, numbers, batch_size, call, beside):
                     yield ranked
                     bar.update()
                 first += len(chunk)

@@ -24,6 +24,7 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
+from fairseq_aggdec.api.calls import Call
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bulk import compressed, text
@@ -174,7 +175,7 @@ class LineTranslator:
             [rows[i] for i in fitting],
             [first + i for i in fitting],
             self.batch_size,
-            self.max_tokens,
+            Call(max_tokens=self.max_tokens),
         )
         ranked = dict(zip(fitting, found, strict=True))
         written = (self._line(line, first + i, ranked.get(i, [])) for i, line in enumerate(lines))

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from fairseq_aggdec.api.calls import Call
-from fairseq_aggdec.api.decoding import NOTHING
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bench.recording import RecordingDrafter
 from fairseq_aggdec.report import beam_trace, colours, trace
@@ -77,9 +75,7 @@ def traced(translator: Translator, sentence: str) -> dict[str, Any]:
 
 
 def _decode(translator: Translator, source: torch.Tensor) -> Any:
-    ((best, *_),) = translator.decode_tokens(
-        [source], [0], 1, call=Call(), beside=[(NOTHING, NOTHING)]
-    )
+    ((best, *_),) = translator.decode_tokens([source], [0], 1)
     return best
 
 

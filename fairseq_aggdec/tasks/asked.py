@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import enum
 from argparse import Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.methods.config import DecodingConfig
 
@@ -34,13 +33,10 @@ def asked_options(
     Raises:
         ValueError: a value that an option does not have.
     """
-    of_call = {**(given or {}), **_found(args, _known(args, NAMES))}
-    names = [name for name in _known(settings, NAMES) if name not in hidden]
-    if not of_call and len(names) == len(NAMES):
-        return settings
-    of_task = _found(settings, names)
     found = {option.name: option.default for option in OPTIONS} | {"bf16": False}
-    found |= _found(settings, _known(settings, OF_THE_TASK)) | of_task | of_call
+    found |= _found(settings, OF_THE_TASK)
+    found |= _found(settings, [name for name in NAMES if name not in hidden])
+    found |= {**(given or {}), **_found(args, NAMES)}
     for option in OPTIONS:
         kind: Any = option.type
         if isinstance(kind, enum.EnumMeta):
@@ -51,19 +47,16 @@ def asked_options(
     return Namespace(**found)
 
 
-def _known(holder: Any, names: Collection[str]) -> list[str]:
-    """Those of the names that something holds; a configuration takes long to say that it does not hold one."""
-    if isinstance(holder, DictConfig):
-        keys = holder.keys()
-        return [name for name in names if name in keys]
-    return [name for name in names if hasattr(holder, name)]
-
-
-def _found(holder: Any, names: Collection[str]) -> dict[str, Any]:
-    found = {}
+def _found(holder: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the names that something holds, with their values."""
+    if not isinstance(holder, DictConfig):
+        return {name: getattr(holder, name) for name in names if hasattr(holder, name)}
+    found, nodes = {}, holder._content  # to ask the configuration itself takes long
+    assert isinstance(nodes, dict)
     for name in names:
-        try:
-            found[name] = getattr(holder, name)
-        except OmegaConfBaseException:  # it stands in a section that is not there
-            found[name] = False
+        if name in nodes:
+            value = nodes[name]._value()
+            if isinstance(value, str) and "${" in value:  # it stands in another section
+                value = holder[name] if holder._get_parent() is not None else False
+            found[name] = value
     return found

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -43,7 +43,7 @@ from fairseq_aggdec.search.errors import (
 from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.asked import asked_options
 from fairseq_aggdec.tasks.hooks import Hooks
-from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators, again, same_fields, values_of
+from fairseq_aggdec.tasks.kept import KeptGenerator, KeptGenerators
 
 logger = logging.getLogger(__name__)
 
@@ -113,36 +113,21 @@ class DecodingTask(Hooks):
         refuse_no_beam(args)
         names = list(inspect.signature(super().build_generator).parameters)[2:]
         given = {**dict(zip(names, more, strict=False)), **named}
-        if extra := given.get("extra_gen_cls_kwargs"):
-            given["extra_gen_cls_kwargs"] = dict(extra)
-        stock = cache(partial(self._build_stock, models, args, given))
-        build = partial(self._build, models, args, given, stock)
-        options = [values_of(one) for one in (self.settings, args, self.given)]
-        if any(value is not None for value in given.values()) or None in options:
-            return build()
-        record = self.kept.find(options, models)
-        if record is not None and same_fields(record.stock, stock()):
-            self.asked = record.asked
-            return again(record, stock(), build, args)
-        generator = build()
-        told = self.asked
-        at_once = kind_of(str(told.decoding)).light and told.draft_from not in FROM_FILES
-        if at_once and isinstance(generator, CachedGenerator) and not self.learning:
-            self.kept.add(KeptGenerator(options, told, stock(), generator))
-        return generator
+        return self._build(models, args, given)
 
     def _build(
         self,
         models: Sequence[torch.nn.Module],
         args: Namespace,
         given: Mapping[str, Any],
-        stock: Callable[[], Any],
+        alone: bool = False,
     ) -> Any:
-        """A generator that shares at most its verifier with those before."""
+        """A generator that goes on with what one before has learned; ``alone``: that shares at most its verifier."""
         for model in models:
             model.eval()  # as all generators do, and as they are looked at here
         self.asked = asked_options(self.settings, args, self.hidden, self.given)
         self._set_precision(models)
+        stock = cache(partial(self._build_stock, models, args, given))
         extra = dict(given.get("extra_gen_cls_kwargs") or {})
         if (function := given.get("prefix_allowed_tokens_fn")) is not None:
             extra["prefix_allowed_tokens_fn"] = function
@@ -150,13 +135,19 @@ class DecodingTask(Hooks):
         request = Request(settings, self, models, args, stock, lambda: None, extra)
         request.make = partial(_in_place_of, request)
         own = self.verifier
-        known = request.known = own is not None and own.fits(models, precision(request.cfg))
-        if not known:
+        request.known = own is not None and own.fits(models, precision(settings))
+        if not request.known:
             self._warn_of_broken(models)
         self._log_summary_at_exit()
+        light = kind_of(settings.decoding).light
         training = self.learning or getattr(self.settings, "eval_bleu", False)
-        ready = known and kind_of(request.cfg.decoding).light
-        return build_generator(request, prepare=not training and not ready)
+        prepare = not training and not (request.known and light)
+        generator = build_generator(request, prepare)
+        plain = light and settings.draft_from not in FROM_FILES and not any(given.values())
+        if plain and not alone and isinstance(generator, CachedGenerator) and not self.learning:
+            new = KeptGenerator(request.cfg, stock(), generator)
+            self.kept.go_on(new, partial(self._build, models, args, given, alone=True))
+        return generator
 
     def _build_stock(
         self, models: Sequence[torch.nn.Module], args: Namespace, given: Mapping[str, Any]
@@ -165,6 +156,8 @@ class DecodingTask(Hooks):
         build: Any = super().build_generator
         taken = inspect.signature(build).parameters
         own = {name: value for name, value in given.items() if value is not None or name in taken}
+        if own.get("extra_gen_cls_kwargs"):
+            own["extra_gen_cls_kwargs"] = dict(own["extra_gen_cls_kwargs"])  # fairseq adds to it
         return build(models, args, **own)
 
     def build_drafter(self, request: Request) -> Drafter:

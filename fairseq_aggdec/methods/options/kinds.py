@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
+class MethodKind:
     """What is known of a method before its file is imported.
 
     Attributes:
@@ -26,33 +26,35 @@ class Kind:
 
 # In the order of --help; the name is that of the file.
 KINDS = {
-    "beam": Kind(
+    "beam": MethodKind(
         "what stock fairseq gives with the same --beam, faster", searches=True, light=True
     ),
-    "stock": Kind("fairseq's own generator", searches=True),
-    "greedy": Kind("one token at a time on the cached decoder", verified=True, light=True),
-    "iad": Kind(
+    "stock": MethodKind("fairseq's own generator", searches=True),
+    "greedy": MethodKind("one token at a time on the cached decoder", verified=True, light=True),
+    "iad": MethodKind(
         "input-guided aggressive decoding, drafts from the source", verified=True, light=True
     ),
-    "gad": Kind(
+    "gad": MethodKind(
         "generalized aggressive decoding, drafts of a non-autoregressive model (--drafter-path)",
         verified=True,
         model_drafts=True,
     ),
-    "nar": Kind("the non-autoregressive drafter alone", model_drafts=True),
-    "blockwise": Kind(
+    "nar": MethodKind("the non-autoregressive drafter alone", model_drafts=True),
+    "blockwise": MethodKind(
         "the model's own extra heads draft (--arch blockwise_transformer)",
         verified=True,
         model_drafts=True,
     ),
-    "interleaved": Kind(
+    "interleaved": MethodKind(
         "beam search with several words per step (--arch interleaved_transformer)", searches=True
     ),
-    "lattice": Kind("the best path through a lattice of candidates (--arch lattice_transformer)"),
+    "lattice": MethodKind(
+        "the best path through a lattice of candidates (--arch lattice_transformer)"
+    ),
 }
 VERIFIED = tuple(name for name, kind in KINDS.items() if kind.verified)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> MethodKind:
     """A method's line; an empty one for a method that is not in the table, as a test may have."""
-    return KINDS.get(name, Kind(""))
+    return KINDS.get(name, MethodKind(""))

@@ -76,6 +76,7 @@ class Settings:
 
 
 INNER = {"every", "eval_bleu", "said"}
+APART = {"acceptance", *(key.replace("-", "_") for key in VARIANTS)}  # texts say them
 DEFAULTS = vars(Settings())
 
 
@@ -108,7 +109,7 @@ def read_settings(cfg: Any, every: bool = False) -> Settings:
     settings = replace(plain, every=every, eval_bleu=bool(lookup(cfg, "eval_bleu")), said={})
     for name in (one.name for one in fields(Settings) if one.name not in INNER):
         value = lookup(cfg, name)
-        if name.replace("_", "-") in VARIANTS or value is None or name == "acceptance":
+        if name in APART or value is None or value == getattr(plain, name):
             continue
         if name == "int8":
             value = _int8(value)
