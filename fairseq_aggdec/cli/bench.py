@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 
-import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import (
     Session,
     generation_parser,
@@ -290,7 +289,3 @@ def run(arguments: Sequence[str], former: str = "") -> None:
 def main(given: Sequence[str] | None = None, former: str = "") -> None:
     with results.refusals():
         run(list(sys.argv[1:] if given is None else given), former)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.convert.checkpoint import Converted, convert
 from fairseq_aggdec.models.swish_transformer import NAME as SWISH
 
@@ -30,18 +31,12 @@ SHORT = {"_name": "", "source_lang": "-s", "target_lang": "-t"}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggdec convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="with config.json, weights and tokenizer"
-    )
-    parser.add_argument("output", type=Path, metavar="OUT", help="a new folder")
-    parser.add_argument("--source-lang", metavar="CODE", help="as the model names it")
-    parser.add_argument("--target-lang", metavar="CODE", help="as the model names it")
+    parser = tool_parser("convert", __doc__)
+    add = parser.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="with config.json, weights and tokenizer")
+    add("output", type=Path, metavar="OUT", help="a new folder")
+    add("--source-lang", metavar="CODE", help="as the model names it")
+    add("--target-lang", metavar="CODE", help="as the model names it")
     return parser
 
 
@@ -55,19 +50,15 @@ def words(kind: str, options: Mapping[str, Any]) -> Iterable[str]:
 
 def commands(made: Converted) -> dict[str, str]:
     """What decodes a text, line by line, by the name of what decodes."""
-    shared = [
-        str(made.output),
-        "--path",
-        str(made.output / "model.pt"),
-        *words("", made.generation),
-    ]
+    model = str(made.output / "model.pt")
+    shared = [str(made.output), "--path", model, *words("", made.generation)]
     before = ""
     if made.suffix is None:
         shared += words("bpe", made.pieces)
     else:
         shared += ["--post-process", "sentencepiece"]
-        model = made.pieces["sentencepiece_model"]
-        before = shlex.join(["python", "-c", TO_PIECES, model, *made.suffix.split()]) + " | "
+        pieces = made.pieces["sentencepiece_model"]
+        before = shlex.join(["python", "-c", TO_PIECES, pieces, *made.suffix.split()]) + " | "
     task = [*words("task", made.task)]
     own = task[2:] if made.task["_name"] == "translation" else task
     plain = before + shlex.join(["fairseq-interactive", *shared, *task])
@@ -93,7 +84,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(note)
     for name, command in commands(made).items():
         print(f"{name}:\n  {command}")
-
-
-if __name__ == "__main__":
-    main()

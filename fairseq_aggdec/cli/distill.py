@@ -21,7 +21,6 @@ from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
-import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
@@ -316,7 +315,3 @@ def main() -> None:
         place = error.filename or args.output
         reason = error.strerror or error
         sys.exit(f"error: {place}: {reason}; once that is mended, the same command goes on")
-
-
-if __name__ == "__main__":
-    main()

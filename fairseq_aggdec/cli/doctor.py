@@ -18,6 +18,7 @@ from fairseq.utils import split_paths
 from torch import nn
 
 from fairseq_aggdec.checkpoints import load_model
+from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -43,12 +44,7 @@ SHARED = 0.6  # share of common types from which on outputs may copy inputs
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggdec doctor",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = tool_parser("doctor", __doc__)
     parser.add_argument("data", nargs="?", type=Path, help="data folder (default: that of --path)")
     parser.add_argument("--path", metavar="FILE", help="checkpoint, or several joined by :")
     return parser
@@ -84,29 +80,23 @@ def of_machine() -> Lines:
     found = f"likely slower than fp32: {reason}" if reason else "this processor multiplies it"
     yield "bf16", found
     yield "kernels", of_kernels()
-    yield (
-        "int8",
-        "--int8 pays" if int8_available() else "--int8 works, slowly: there are no kernels",
+    slowly = "--int8 works, slowly: there are no kernels"
+    yield "int8", "--int8 pays" if int8_available() else slowly
+    packed = {"fp32": packing_available(torch.float32), "bf16": packing_available(torch.bfloat16)}
+    answers = (
+        f"{name} {'yes' if can else 'no, this PyTorch cannot'}" for name, can in packed.items()
     )
-    yield "packing", "; ".join(packing())
+    yield "packing", "; ".join(answers)
     pages = huge_pages.page_size()
     yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
     yield "GPU", str(here["gpu"] or "none")
     if torch.cuda.is_available():
         reason = against(torch.device("cuda", torch.cuda.current_device()), decides_alike)
-        yield (
-            "GPU kernels",
-            f"none: {reason}" if reason else "fused: an iteration has fewer launches",
-        )
+        fused = "fused: an iteration has fewer launches"
+        yield "GPU kernels", f"none: {reason}" if reason else fused
     versions = here["versions"]
     assert isinstance(versions, dict)
     yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())
-
-
-def packing() -> Iterator[str]:
-    """Which layers are laid out anew on CPU."""
-    for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
-        yield f"{name} {'yes' if packing_available(dtype) else 'no, this PyTorch cannot'}"
 
 
 def of_kernels() -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 # `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
 logging.getLogger().addHandler(logging.NullHandler())
 
+from fairseq_aggdec.cli import tool_parser  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
 from fairseq_aggdec.lattice.alignment.word_alignment import (  # noqa: E402
     add_options,
@@ -34,27 +35,17 @@ from fairseq_aggdec.records.results import check_place  # noqa: E402
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path, help="folder made by fairseq-preprocess")
-    parser.add_argument("--split", default="train", help="set to count (default: train)")
-    parser.add_argument("-s", "--source-lang", help="otherwise from the file names")
-    parser.add_argument("-t", "--target-lang")
-    parser.add_argument("--output", type=Path, help="folder of tables")
-    parser.add_argument("--links", type=Path, help="word alignments, instead of making them")
-    parser.add_argument(
-        "--top", type=int, default=TOP, help=f"tokens per word and offset (default: {TOP})"
-    )
-    parser.add_argument(
-        "--max-offset", type=int, help="offsets beyond are taken together (default: none are)"
-    )
-    parser.add_argument(
-        "--held-out",
-        type=int,
-        default=HELD_OUT,
-        help=f"pairs for the choice of weights, at most (default: {HELD_OUT})",
-    )
+    add = (parser := tool_parser("lattice-tables", __doc__)).add_argument
+    add("data", type=Path, help="folder made by fairseq-preprocess")
+    add("--split", default="train", help="set to count (default: train)")
+    add("-s", "--source-lang", help="otherwise from the file names")
+    add("-t", "--target-lang")
+    add("--output", type=Path, help="folder of tables")
+    add("--links", type=Path, help="word alignments, instead of making them")
+    add("--top", type=int, default=TOP, help=f"tokens per word and offset (default: {TOP})")
+    add("--max-offset", type=int, help="offsets beyond are taken together (default: none are)")
+    held_out = f"pairs for the choice of weights, at most (default: {HELD_OUT})"
+    add("--held-out", type=int, default=HELD_OUT, help=held_out)
     add_options(parser)
     args = parser.parse_args(arguments)
     for option, lowest in (("top", 1), ("max_offset", 0), ("held_out", 0)):
@@ -116,7 +107,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(args, machine.command("lattice_tables", given))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.exit(f"error: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,12 +15,13 @@ import ast
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec
+from fairseq_aggdec.cli import tool_parser
 
 # Arguments of from_pretrained that the command line has under these names.
 OWN = {name: f"--{name}" for name in ("beam", "decoding", "device")} | {
@@ -37,18 +38,14 @@ NEEDED = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggdec serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+    add = (parser := tool_parser("serve", __doc__)).add_argument
+    count, wait = number(1), number(0, kind=float)
     add("model", metavar="MODEL", help="checkpoint; several, joined by ':', are an ensemble")
     add("data", metavar="DATA", help="folder with the dictionaries, as fairseq-preprocess wrote it")
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
-    add("--port", type=port, default=8000, help="0: any that is free (default: %(default)s)")
+    add("--port", type=number(0, 65535), default=8000, help="0: any that is free (default: 8000)")
     add("--decoding", default="beam", help="the method, as --decoding of aggdec-generate")
-    add("--beam", type=positive, default=5, help="beam size (default: %(default)s)")
+    add("--beam", type=count, default=5, help="beam size (default: 5)")
     add("--device", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
     add(
         "--option",
@@ -57,56 +54,41 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="another argument of fairseq_aggdec.from_pretrained, such as spm=spm.model; any number of times",
     )
-    add("--max-batch", type=positive, default=32, help="sentences decoded together (default: 32)")
-    add(
-        "--max-wait-ms",
-        type=milliseconds,
-        default=5.0,
-        help="milliseconds that a sentence waits for others while nothing is decoded (default: 5)",
-    )
-    add("--max-queue", type=positive, default=1024, help="sentences that may wait (default: 1024)")
-    add(
-        "--max-bytes",
-        type=positive,
-        default=1 << 20,
-        help="of a request (default: %(default)s)",
-    )
+    add("--max-batch", type=count, default=32, help="sentences decoded together (default: 32)")
+    waiting = "milliseconds that a sentence waits for others while nothing is decoded (default: 5)"
+    add("--max-wait-ms", type=wait, default=5.0, help=waiting)
+    add("--max-queue", type=count, default=1024, help="sentences that may wait (default: 1024)")
+    add("--max-bytes", type=count, default=1 << 20, help="of a request (default: %(default)s)")
     add("--timeout", type=seconds, default=60.0, help="seconds until an answer (default: 60)")
     add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
     return parser
 
 
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: it must be a whole number of at least 1")
-    return int(text)
+def number(least: float, most: float = math.inf, kind: type = int) -> Callable[[str], Any]:
+    """The type of an option that takes a number in these bounds."""
+    noun = "a whole number" if kind is int else "a number"
+    bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
 
+    def read(text: str) -> Any:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most or found == math.inf:
+            raise argparse.ArgumentTypeError(f"{text}: it must be {noun} {bounds}")
+        return found
 
-def port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text}: it must be a whole number from 0 to 65535")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    """-1 for what is no finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return -1.0
-    return number if math.isfinite(number) else -1.0
+    return read
 
 
 def seconds(text: str) -> float:
-    if (number := _finite(text)) <= 0:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: it must be a number of seconds above 0")
-    return number
-
-
-def milliseconds(text: str) -> float:
-    if (number := _finite(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text}: it must be a number of at least 0")
-    return number
+    return found
 
 
 def options(given: Sequence[str]) -> dict[str, Any]:
@@ -165,7 +147,3 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     logging.getLogger().setLevel(logging.WARNING)  # fairseq logs every dictionary
     run(Service(translator, settings), args.host, args.port)
-
-
-if __name__ == "__main__":
-    main()

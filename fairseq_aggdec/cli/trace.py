@@ -15,14 +15,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import (
     Session,
     generation_parser,
@@ -35,69 +33,52 @@ from fairseq_aggdec.report import beam_trace, choosing, redraw, report, speed, t
 from fairseq_aggdec.report.report import Page
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
+SHOWS = "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
 METHODS = {
     "iad": (
         "Input-guided aggressive decoding",
-        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
-        "Input-guided aggressive decoding guesses that the output goes on as the input does, and the verifier checks "
-        "the guess in one call.",
+        f"{SHOWS}Input-guided aggressive decoding guesses that the output goes on as the input does, and the verifier "
+        "checks the guess in one call.",
     ),
     "gad": (
         "Generalized aggressive decoding",
-        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
-        "In every iteration the drafter (D) proposes a block of tokens in one call, and the verifier (V) checks all of "
-        "them in one call.",
+        f"{SHOWS}In every iteration the drafter (D) proposes a block of tokens in one call, and the verifier (V) "
+        "checks all of them in one call.",
     ),
     "blockwise": (
         "Blockwise parallel decoding",
-        "This page shows which words each call of the decoder accepted from a draft, and where it wrote its own. "
-        "In blockwise parallel decoding one call checks the block that the heads proposed in the call before, and "
-        "proposes the next one.",
+        f"{SHOWS}In blockwise parallel decoding one call checks the block that the heads proposed in the call before, "
+        "and proposes the next one.",
     ),
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
-    group = parser.add_argument_group("trace")
-    group.add_argument(
-        "--sentences", type=int, nargs="+", metavar="N", help="their numbers in the set, from 0"
-    )
-    group.add_argument(
-        "--limit",
-        type=int,
-        default=100,
-        help="sentences to decode and choose from, of all lengths (default: %(default)s)",
-    )
-    group.add_argument("--count", type=int, default=3, help="sentences to choose (default: 3)")
-    group.add_argument(
-        "--report",
-        type=Path,
-        metavar="FILE",
-        help="the page (default: report.html, or report-2.html, ... where there is one already)",
-    )
-    group.add_argument(
-        "--overwrite", action="store_true", help="replace the page that --report names"
-    )
-    group.add_argument(
-        "--no-speed", action="store_true", help="do not time the method against stock fairseq"
-    )
+    add = parser.add_argument_group("trace").add_argument
+    numbers = "their numbers in the set, from 0"
+    add("--sentences", type=int, nargs="+", metavar="N", help=numbers)
+    most = "sentences to decode and choose from, of all lengths (default: 100)"
+    add("--limit", type=int, default=100, help=most)
+    add("--count", type=int, default=3, help="sentences to choose (default: 3)")
+    place = "the page (default: report.html, or report-2.html, ... where there is one already)"
+    add("--report", type=Path, metavar="FILE", help=place)
+    add("--overwrite", action="store_true", help="replace the page that --report names")
+    untimed = "do not time the method against stock fairseq"
+    add("--no-speed", action="store_true", help=untimed)
     return parser
 
 
-def wanted(session: Session) -> list[dict[str, Any]]:
-    """The sentences that were asked for, or some of all lengths, each a batch."""
+def wanted(session: Session) -> dict[int, dict[str, Any]]:
+    """The sentences that were asked for in their order, or some of all lengths, each a batch, by number."""
     args = session.args
-    if args.sentences is None:
-        return session.batches(1, args.limit)
-    size = len(session.dataset)
-    for number in args.sentences:
-        if not 0 <= number < size:
-            raise SystemExit(
-                f"error: --sentences {number}: the set has sentences 0 to {size - 1} only"
-            )
-    by_number = {sample["id"].item(): sample for sample in session.batches(1)}
-    return [by_number[number] for number in dict.fromkeys(args.sentences)]
+    batches = session.batches(1, None if args.sentences else args.limit)
+    by_number = {sample["id"].item(): sample for sample in batches}
+    for number in args.sentences or ():
+        if number not in by_number:
+            last = len(session.dataset) - 1
+            raise SystemExit(f"error: --sentences {number}: the set has sentences 0 to {last} only")
+    return {number: by_number[number] for number in args.sentences or by_number}
 
 
 def histogram(records: Sequence[Record]) -> list[list[str]]:
@@ -131,24 +112,9 @@ BEAM = (
 )
 
 
-@dataclass
-class TracedOutput:
-    """Where a page goes, and the command that makes it."""
-
-    path: Path
-    command: str
-
-
-def show_beam(session: Session, output: TracedOutput) -> None:
-    """The trees of some sentences, in the terminal and as a page."""
-    args = session.args
-    by_number = {
-        sample["id"].item(): sample
-        for sample in session.batches(1, None if args.sentences else args.limit)
-    }
-    unknown = [number for number in args.sentences or () if number not in by_number]
-    if unknown:
-        raise SystemExit(f"error: --sentences {unknown[0]}: there is no such sentence in the set")
+def show_beam(session: Session) -> Page:
+    """The trees of some sentences, in the terminal and for a page."""
+    args, by_number = session.args, wanted(session)
     # Of all lengths; where one of them is not readable, the next of the rest.
     order = sorted(by_number)
     step = max(1, len(order) // args.count)
@@ -174,14 +140,34 @@ def show_beam(session: Session, output: TracedOutput) -> None:
     )
     page.columns = ("sentence", "steps", "calls", "nodes evaluated", "nodes used")
     page.table = "The trees in numbers"
-    timed = args.sentences or list(by_number)
-    finish(session, "beam", [by_number[number] for number in timed], page, output)
+    finish(session, "beam", list(by_number.values()), page)
+    return page
 
 
-def finish(
-    session: Session, method: str, batches: list[dict[str, Any]], page: Page, output: TracedOutput
-) -> None:
-    """Adds the speed on some sentences and what was measured on what, and writes the page."""
+def show_drafts(session: Session, method: str) -> Page:
+    """The iterations of some sentences, in the terminal and for a page."""
+    args, batches = session.args, list(wanted(session).values())
+    records = systems.record(method, session, batches)
+    words = session.task.source_dictionary, session.task.target_dictionary
+    if args.sentences:
+        chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))
+    else:
+        worth = choosing.worth_showing(*words, choosing.references_of(session, records))
+        chosen = choosing.choose(records, args.count, worth)
+    told = trace.trace_beside if method == "gad" else trace.trace
+    more = {"apart": True} if method == "blockwise" else {}
+    traces = [told(record, *words, **more) for record in chosen]
+    trace.show(Console(), traces)
+    name, introduction = METHODS[method]
+    page = Page(f"{name}, step by step", introduction, traces=traces)
+    page.table, page.columns = "Tokens gained in each call", COLUMNS
+    page.rows = histogram(records)
+    finish(session, method, batches, page)
+    return page
+
+
+def finish(session: Session, method: str, batches: list[dict[str, Any]], page: Page) -> None:
+    """Adds the speed on some sentences, and what was measured on what."""
     args = session.args
     if not args.no_speed:
         beam = session.cfg.generation.beam if method == "beam" else 1
@@ -193,54 +179,22 @@ def finish(
         f"{redraw.count(len(batches), 'sentences')}, one at a time (batch size 1); "
         f"{redraw.count(threads, 'threads')}; {session.precision}."
     )
-    page.command = output.command
-    report.write(output.path, page)
-    print(f"\nThe same as a page: {output.path}")
 
 
-def put_into_words(method: str, session: Session, record: Record) -> trace.Trace:
-    dictionaries = session.task.source_dictionary, session.task.target_dictionary
-    if method == "gad":
-        return trace.trace_beside(record, *dictionaries)
-    return trace.trace(record, *dictionaries, apart=method == "blockwise")
-
-
+@results.refusals()
 def main(given: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if given is None else given
-    with results.refusals():
-        show(arguments)
-
-
-def show(arguments: Sequence[str]) -> None:
     session = Session(build_parser(), arguments, reads=["beam"])
     args, method = session.args, str(session.task.cfg.decoding)
     refuse_beam_of_greedy(args, method)
     results.check_counts(args, "limit", "count")
-    output = TracedOutput(place(args), machine.command("trace", arguments))
-    if method == "beam":
-        logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
-        return show_beam(session, output)
-    if method not in METHODS:
+    path = place(args)
+    if method not in (*METHODS, "beam"):
         raise SystemExit(
             f"error: --decoding {method} drafts nothing that could be shown: use {', '.join((*METHODS, 'beam'))}"
         )
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
-    batches = wanted(session)
-    records = systems.record(method, session, batches)
-    if args.sentences:
-        chosen = sorted(records, key=lambda record: args.sentences.index(record.sentence))
-    else:
-        words = session.task.source_dictionary, session.task.target_dictionary
-        worth = choosing.worth_showing(*words, choosing.references_of(session, records))
-        chosen = choosing.choose(records, args.count, worth)
-    traces = [put_into_words(method, session, record) for record in chosen]
-    trace.show(Console(), traces)
-    name, introduction = METHODS[method]
-    shown = Page(f"{name}, step by step", introduction, traces=traces)
-    shown.table, shown.columns = "Tokens gained in each call", COLUMNS
-    shown.rows = histogram(records)
-    finish(session, method, batches, shown, output)
-
-
-if __name__ == "__main__":
-    main()
+    page = show_beam(session) if method == "beam" else show_drafts(session, method)
+    page.command = machine.command("trace", arguments)
+    report.write(path, page)
+    print(f"\nThe same as a page: {path}")

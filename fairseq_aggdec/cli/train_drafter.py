@@ -17,16 +17,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import fairseq_aggdec  # noqa: F401  (registers the task)
+from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.distill.drafter_training import KINDS, DrafterTraining, run_module
 from fairseq_aggdec.records.results import check_counts, refusals
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
+    add = (parser := tool_parser("train-drafter", __doc__)).add_argument
     add("data", type=Path, metavar="DATA", help="folder of fairseq-preprocess")
     add("--path", type=Path, required=True, metavar="MODEL", help="the model to draft for")
     add("--output", type=Path, metavar="FOLDER", help="default: DATA-drafter")
@@ -69,23 +66,19 @@ def check(args: argparse.Namespace) -> None:
         )
 
 
+@refusals()
 def main(given: Sequence[str] | None = None) -> None:
-    with refusals():
-        args = build_parser().parse_args(given)
-        check(args)
-        logging.basicConfig(
-            format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level="INFO", stream=sys.stderr
-        )
-        training = DrafterTraining(args, run_module)
-        if not args.no_estimate and not (training.output / args.kind).exists():
-            print(f"It takes {training.estimate()}.", flush=True)
-        made = training.make()
+    args = build_parser().parse_args(given)
+    check(args)
+    logging.basicConfig(
+        format="%(asctime)s | %(message)s", datefmt="%H:%M:%S", level="INFO", stream=sys.stderr
+    )
+    training = DrafterTraining(args, run_module)
+    if not args.no_estimate and not (training.output / args.kind).exists():
+        print(f"It takes {training.estimate()}.", flush=True)
+    made = training.make()
     if args.kind == "drafter":
         flags = f"--path {args.path} --decoding gad --drafter-path {made}"
     else:
         flags = f"--path {made} --decoding blockwise"
     print(f"Decode with\n\n    aggdec-generate {args.data} {flags}")
-
-
-if __name__ == "__main__":
-    main()

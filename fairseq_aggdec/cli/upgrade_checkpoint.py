@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy
 import torch
 
+from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import (
     CheckpointError,
     checked_model,
@@ -38,6 +39,7 @@ NEW_ENTRIES: dict[str, Any] = {
     "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
 }
 DROPPED = object()
+DATA = (torch.Tensor, numpy.ndarray, torch.Size, torch.dtype)
 
 
 class StandIn:
@@ -59,16 +61,8 @@ class StandIn:
 
     def choice(self) -> str | None:
         """The text that one of fairseq's enumerations was made of; None for everything else."""
-        texts = [one for one in self.arguments if isinstance(one, str)]
-        return (
-            texts[0]
-            if self.name.startswith("fairseq.") and len(self.arguments) == 1 == len(texts)
-            else None
-        )
-
-
-def stand_in(name: str) -> type[StandIn]:
-    return type("StandIn", (StandIn,), {"name": name})
+        of_one_text = len(self.arguments) == 1 and isinstance(self.arguments[0], str)
+        return self.arguments[0] if self.name.startswith("fairseq.") and of_one_text else None
 
 
 def read(path: str) -> Any:
@@ -99,7 +93,7 @@ def read(path: str) -> Any:
         full = {name if "." in name else f"builtins.{name}" for name in names}
         if full <= known.keys():
             raise CheckpointError(f"{path} cannot be read without {', '.join(sorted(full))}.")
-        known |= {name: stand_in(name) for name in full - known.keys()}
+        known |= {name: type("StandIn", (StandIn,), {"name": name}) for name in full - known.keys()}
 
 
 def plain(value: Any, name: str, dropped: list[str]) -> Any:
@@ -117,9 +111,7 @@ def plain(value: Any, name: str, dropped: list[str]) -> Any:
         return value.value
     if isinstance(value, numpy.generic):
         return value.item()
-    if _is_plain(value) or isinstance(
-        value, torch.Tensor | numpy.ndarray | torch.Size | torch.dtype
-    ):
+    if type(value) in PLAIN or isinstance(value, DATA):
         return value
     if name.count(".") > DEEPEST:
         raise CheckpointError(f"{name.split('.')[0]} contains itself, so there is no copy of it.")
@@ -137,15 +129,11 @@ def plain(value: Any, name: str, dropped: list[str]) -> Any:
     return DROPPED
 
 
-def _is_plain(value: Any) -> bool:
-    return type(value) in PLAIN
-
-
 def plain_items(items: Mapping[Any, Any], name: str, dropped: list[str]) -> dict[Any, Any]:
     """The items of a container as data; those whose key or value is none are left out."""
     found = {}
     for key, one in items.items():
-        if not _is_plain(key):
+        if type(key) not in PLAIN:
             dropped.append(
                 f"{name or 'the file'}: an item whose key is of type {type(key).__name__}"
             )
@@ -178,16 +166,10 @@ def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aggdec upgrade-checkpoint",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="FILE", help="the checkpoint; it stays as it is"
-    )
-    parser.add_argument("output", type=Path, metavar="OUT", help="the copy, a new file")
+    parser = tool_parser("upgrade-checkpoint", __doc__)
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="FILE", help="the checkpoint; it stays as it is")
+    add("output", type=Path, metavar="OUT", help="the copy, a new file")
     return parser
 
 
@@ -207,7 +189,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         partial.unlink(missing_ok=True)
     for change in changes or ["nothing had to change"]:
         print(change)
-
-
-if __name__ == "__main__":
-    main()

@@ -41,7 +41,8 @@ def asked_options(
         kind: Any = option.type
         if isinstance(kind, enum.EnumMeta):
             choices = list(map(str, kind))
-            if str(found[option.name]) not in choices:
+            found[option.name] = str(found[option.name])
+            if found[option.name] not in choices:
                 name = "--" + option.name.replace("_", "-")
                 raise ValueError(f"{name} {found[option.name]}: there are {', '.join(choices)}")
     return Namespace(**found)

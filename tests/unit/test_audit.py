@@ -7,6 +7,7 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -157,7 +158,8 @@ def test_the_real_thing(session: Session, tmp_path: Path) -> None:
 def test_stock_in_other_batches_does_not_go_with_limits_that_depend_on_them() -> None:
     """Stock counts the longest source of a batch: differences would be its own."""
     counts = {"limit": None, "batch_sizes": [1], "stock_batch_size": 2, "beams": None, "beam": 1}
-    args = Namespace(**counts, output=None, max_len_a=1.2)
+    others = {"drafts": [], "draft_lengths": [10], "reference": None, "strict": 0}
+    args = Namespace(**counts, **others, output=None, max_len_a=1.2)
     with pytest.raises(SystemExit, match="--stock-batch-size does not go with --max-len-a"):
         audit.check(args, "iad")
 
@@ -169,7 +171,8 @@ def test_the_record_of_an_audit_is_json(session: Session, tmp_path: Path) -> Non
         raise AssertionError(f"{constant} is not JSON")
 
     given = Namespace(output=tmp_path / "found", reference=None, strict=0)
-    findings = audit.Findings(Namespace(**(vars(session) | {"args": given})))  # type: ignore[arg-type]
+    given_session: Any = Namespace(**(vars(session) | {"args": given}))
+    findings = audit.Findings(given_session, audit.Oracle("stock", "stock fairseq", "fp32"))
     findings.add(
         "a", equality.Audit(1, 0, [equality.Difference(0, 1, "", "", math.inf, equality.BUG)])
     )
