@@ -42,11 +42,7 @@ LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
 class DictionaryMismatch(CheckpointError):
-    """A checkpoint was trained with another dictionary.
-
-    Attributes:
-        reason: the sentence without its subject.
-    """
+    """A checkpoint was trained with another dictionary; ``reason`` is the sentence without its subject."""
 
     def __init__(self, subject: str, reason: str):
         super().__init__(f"{subject} {reason}")
@@ -104,12 +100,7 @@ def check_overrides(text: str) -> None:
 def check_models(
     paths: str | None, kind: str, name: str | None = None, chosen: bool = False
 ) -> None:
-    """Raises :class:`CheckpointError` for the first checkpoint that cannot be decoded with the task.
-
-    Args:
-        paths: ``--path``, several joined by ``:``; a missing file is left to fairseq, which names it well.
-        kind, name, chosen: of the task, as for :func:`check_task`.
-    """
+    """Raises :class:`CheckpointError` for the first file of ``--path`` that cannot be decoded with the task."""
     from fairseq.utils import split_paths
 
     for path in split_paths(paths) if paths else ():
@@ -202,10 +193,7 @@ def _function(owner: type, name: str) -> Any:
 def check_built(cfg: Any, path: str) -> None:
     """Raises :class:`CheckpointError` if the options of a model belong to another task than translation.
 
-    Args:
-        path: of the checkpoint.
-        cfg: of the model in it. Models of older kinds keep all options of their training there; fairseq's
-            hub replaces the task's name.
+    Models of older kinds keep all options of their training there; fairseq's hub replaces the task's name.
     """
     tokens = [name for name in LANGUAGE_TOKENS if getattr(cfg, name, None)]
     if tokens:
@@ -216,13 +204,10 @@ def check_built(cfg: Any, path: str) -> None:
 
 
 def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) -> None:
-    """Has a model raise :class:`DictionaryMismatch`, once, if the parameters it is given are of other dictionaries.
+    """Has a model that is fresh from being built raise :class:`DictionaryMismatch`, once, if its parameters do not fit.
 
     Args:
-        model: fresh from being built, without the parameters of the checkpoint.
-        task: has the dictionaries of source and target.
-        data: the data folder, for the message.
-        path: of the checkpoint, likewise.
+        task: has the dictionaries. data: their folder, and path: of the checkpoint, for the message.
     """
 
     def check(_: nn.Module, given: Mapping[str, Any], *rest: Any) -> None:
@@ -241,11 +226,7 @@ def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) 
 
 
 def load_model(path: str, state: Mapping[str, Any], task: Any, option: str = "") -> Any:
-    """The model in the state of a checkpoint that has been checked.
-
-    Args:
-        path: of the checkpoint.
-        option: that named it, for messages.
+    """The model in the state of a checkpoint that has been checked; ``option`` named the file.
 
     Raises:
         CheckpointError: the model has other dictionaries than the task, or an architecture that is not registered.

@@ -167,11 +167,7 @@ def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
 
 
 def checked_model(path: str) -> Mapping[Any, Any] | None:
-    """As :func:`check_checkpoint`, of a file that fairseq can load a model from.
-
-    Raises:
-        CheckpointError: also where the model is missing, or an entry without which fairseq loads nothing.
-    """
+    """As :func:`check_checkpoint`, of a file that has a model and the entries without which fairseq loads nothing."""
     state = check_checkpoint(path)
     if state is None:
         return None
@@ -211,10 +207,7 @@ def unreadable(path: str, error: BaseException) -> CheckpointError:
 
 
 def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state of the fairseq checkpoint `path` on the CPU, after :func:`checked_model`.
-
-    Raises ``FileNotFoundError`` or :class:`CheckpointError`, each naming the file.
-    """
+    """The state of a checkpoint on the CPU, after :func:`checked_model`; errors name the file."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -239,11 +232,7 @@ def load_checkpoint(path: str, arg_overrides: dict[str, Any] | None = None) -> d
 
 
 def read_stored(path: str) -> tuple[Any, list[str]]:
-    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read.
-
-    Raises:
-        Exception: nearly any, for a file that is damaged or of another kind.
-    """
+    """What a file holds and the names that weights-only loading refuses; with such names, nothing is read."""
     if not zipfile.is_zipfile(path):  # written by PyTorch < 1.6, or a bare pickle
         return _read_old_format(path)
     names = torch.serialization.get_unsafe_globals_in_checkpoint(path)

@@ -82,8 +82,7 @@ def check_options(state: Mapping[str, Any], path: str) -> None:
     """Raises :class:`CheckpointError` for the first option in a checkpoint that could be more than data.
 
     Args:
-        state: of the checkpoint, as it was loaded in weights-only mode; fairseq has not touched it.
-        path: of the file, for the message.
+        state: as it was loaded in weights-only mode; fairseq has not touched it.
     """
     for name, value in options_of(state):
         reason = _fault(name.rsplit(".", 1)[-1], value)
@@ -118,10 +117,7 @@ def check_names(state: Mapping[str, Any], path: str) -> None:
 
 
 def options_of(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every option of a checkpoint, with its name in full: ``model.encoder_layers``, 6.
-
-    Containers that are not understood come as they are.
-    """
+    """Every option of a checkpoint, with its name in full: ``model.encoder_layers``, 6."""
     for root in ("args", "cfg"):
         for name, value in _leaves(state.get(root), ()):
             yield ".".join(name or (root,)), value

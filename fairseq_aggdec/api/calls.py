@@ -70,12 +70,7 @@ class Call:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Call:
-        """The call that keyword arguments ask for.
-
-        Raises:
-            TypeError: an option that there is not, with the nearest names, or a value of another kind.
-            ValueError: a number that is too small or no whole number.
-        """
+        """The call that keyword arguments ask for; errors name the option that is wrong."""
         for name, value in options.items():
             if name not in cls.__dataclass_fields__:
                 known = list(cls.__dataclass_fields__)
@@ -94,11 +89,7 @@ class Call:
         return cls(**options)
 
     def rows(self, sentences: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-        """Each sentence with its prefix and its draft, ``""`` where it has none; reads no further than asked for.
-
-        Raises:
-            ValueError: there are fewer or more prefixes or drafts than sentences.
-        """
+        """Each sentence with its prefix and its draft, ```` where it has none; reads no further than asked for."""
         beside = {"prefix": self.prefix, "drafts": self.drafts}
         texts = [
             repeat(given or "") if given is None or isinstance(given, str) else iter(given)
@@ -180,9 +171,7 @@ def answering(
     """Has a generator do what a call asks for, and afterwards what it did before.
 
     Args:
-        decoding: the method.
-        given: what proposes the drafts of this batch; None where it has none.
-        watcher: is told what becomes certain; None where nobody asks.
+        given: what proposes the drafts of this batch. watcher: is told what becomes certain; None: nobody.
     """
     changes: dict[str, Any] = {
         attribute: getattr(call, name)

@@ -186,12 +186,7 @@ class Decoder:
         batch_size: int | None,
         call: Call,
     ) -> list[Hypothesis]:
-        """The given outputs with their log-probabilities; arguments as for :meth:`decode_tokens`.
-
-        Args:
-            targets: (T,) int64 with ``</s>``, one for each sentence.
-            call: its languages, and whether every target gets its attention.
-        """
+        """The given outputs, (T,) int64 with ``</s>`` for each sentence, with their log-probabilities."""
         found: dict[int, Hypothesis] = {}
         with self.alone(), self.speech.of(call):
             models = self.speech.models(call)
@@ -241,11 +236,7 @@ class Decoder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """This thread's turn with the generator.
-
-        Raises:
-            RuntimeError: in a process that was forked from one in which PyTorch has several threads.
-        """
+        """This thread's turn with the generator; RuntimeError after a fork where PyTorch has several threads."""
         if self.process != os.getpid():
             if torch.get_num_threads() > 1 and self.device.type == "cpu":
                 raise RuntimeError(

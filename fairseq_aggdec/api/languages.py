@@ -32,9 +32,7 @@ def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) ->
     """The task of a checkpoint, where it is one of many languages; else the plugin's translation task.
 
     Args:
-        cfg: fairseq's configuration of the translation task.
-        state: of the checkpoint.
-        trained: the options of the task in it.
+        cfg: fairseq's configuration of the translation task. trained: the options of the task in the checkpoint.
     """
     name = option(state, "task._name", "task")
     if name not in (MANY, APART):
@@ -54,11 +52,7 @@ def make_task(cfg: Any, state: Mapping[str, Any], trained: Mapping[str, Any]) ->
 
 
 def _direction(pairs: Sequence[str], source: str, target: str) -> str:
-    """The name of a direction that a model was trained with.
-
-    Raises:
-        ValueError: it was not.
-    """
+    """The name of a direction that a model was trained with; else ``ValueError``."""
     if f"{source}-{target}" not in pairs:
         raise ValueError(
             f"source_lang={source!r}, target_lang={target!r}: this model translates {', '.join(pairs)}"

@@ -179,14 +179,7 @@ def make_config(
     saved: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> DictConfig:
-    """fairseq's configuration, as its command line would make it of these options.
-
-    Args:
-        saved: the configuration in the checkpoint.
-
-    Raises:
-        ValueError: a value of the wrong kind, or languages that nobody tells.
-    """
+    """fairseq's configuration, as its command line would make it; ``saved``: that in the checkpoint."""
     cfg = OmegaConf.structured(FairseqConfig)
     with open_dict(cfg):
         cfg.task = OmegaConf.structured(TranslationAggdecConfig)
@@ -260,11 +253,7 @@ def _precision(dtype: str | torch.dtype | None) -> torch.dtype:
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    """The device that a caller names, None: a GPU where there is one.
-
-    Raises:
-        ValueError: there is no such device.
-    """
+    """The device that a caller names, None: a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -60,12 +60,7 @@ def add_attention(
     sample: Mapping[str, Any],
     found: Sequence[Sequence[Any]],
 ) -> None:
-    """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass.
-
-    Args:
-        speech: the languages of the task. call: that found these hypotheses.
-        found: of each row of the sample its hypotheses, the same or a smaller number for each.
-    """
+    """Gives the hypotheses of a batch their attention (T, S): what stock's search saw, here from one pass."""
     for rank in range(max(map(len, found), default=0)):
         rows = [row for row, ranked in enumerate(found) if rank < len(ranked)]
         inputs = {

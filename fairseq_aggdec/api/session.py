@@ -61,12 +61,7 @@ def generation_parser(description: str | None) -> argparse.ArgumentParser:
 def refuse_ignored(
     parser: argparse.ArgumentParser, args: Namespace, refused: Mapping[str, str]
 ) -> None:
-    """Ends with a sentence about the first option that would be ignored.
-
-    Args:
-        args: what ``parser`` made of the command line.
-        refused: name of an option -> why it is not honoured.
-    """
+    """Ends with a sentence about the first option that would be ignored; ``refused``: name -> why it is."""
     for name, reason in refused.items():
         value = getattr(args, name)
         harmless = GREEDY_OR_DEFAULT if name == "beam" else (parser.get_default(name),)
@@ -198,9 +193,6 @@ class Session:
         """Indices of the data set, shortest first, that the models can read.
 
         Taken once: sets other than "test" are shuffled anew at each call.
-
-        Raises:
-            Exception: fairseq's, about a sentence that is too long, without ``--skip-invalid-size-inputs-valid-test``.
         """
         indices: Any = self.task.filter_indices_by_size(
             self.dataset.ordered_indices(),

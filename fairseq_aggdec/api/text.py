@@ -72,14 +72,7 @@ def make_codec(
         saved: the configuration in the checkpoint.
         folders: where the checkpoint's files are looked for when they are not where it says.
         languages: of source and target, which the Moses tokeniser asks for.
-        spm: a sentencepiece model.
-        bpe: codes of subword-nmt.
-        tokenizer: name of a tokeniser of fairseq, such as ``moses`` or ``space``.
-
-    Raises:
-        ValueError: two kinds of subwords, or an unknown tokeniser.
-        FileNotFoundError: there is no such file.
-        ImportError: fairseq's encoder needs a package that is not installed; it names it.
+        spm: a sentencepiece model. bpe: codes of subword-nmt. tokenizer: name of one of fairseq's.
     """
     if spm and bpe:
         raise ValueError("spm and bpe are two ways to cut words into pieces: give one of them")

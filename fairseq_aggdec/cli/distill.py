@@ -148,11 +148,7 @@ def refuse_small_batches(dataset: Any, longest: int, max_tokens: int | None) -> 
 def make_header(
     session: Session, subset: str, batches: list[list[int]], beam: int
 ) -> dict[str, Any]:
-    """What the outputs depend on: two processes with equal headers write equal outputs.
-
-    Args:
-        beam: of the generator; most methods are greedy, whatever --beam says.
-    """
+    """What the outputs depend on: two processes with equal headers write equal outputs; ``beam`` is the generator's."""
     cfg = session.cfg
     teachers = [Path(path) for path in utils.split_paths(cfg.common_eval.path)]
     sentences = len(session.task.dataset(subset))
@@ -283,11 +279,7 @@ def run(args: argparse.Namespace, cfg: DictConfig) -> None:
 def merge_anew(
     args: argparse.Namespace, cfg: DictConfig, subsets: list[str], claims: Claims
 ) -> None:
-    """Makes the data folder, whether or not it is there.
-
-    Raises:
-        DistillationError: another process makes it.
-    """
+    """Makes the data folder, whether or not it is there; :class:`DistillationError` if another process makes it."""
     with claims.take(MERGE) as mine:
         if not mine:
             reason = f"another process makes {args.output} just now: wait for it"

@@ -119,11 +119,7 @@ def processor_flags() -> set[str]:
 
 
 def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
-    """What a checkpoint is, which forms its parts take, what it refuses and which method suits it.
-
-    Raises:
-        FileNotFoundError, CheckpointError: dictionaries that are missing or do not fit.
-    """
+    """What a checkpoint is, which forms its parts take, what it refuses and which method suits it."""
     trained = (state.get("cfg") or {}).get("task") or {}
     trained = trained if hasattr(trained, "get") else vars(trained)
     yield "trained as", f"task {trained.get('_name')}"

@@ -23,12 +23,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
-    """Runs a command; its exit status, 2 where it refused.
-
-    Args:
-        name: of the command, for the message.
-        command: takes the arguments, without ``--debug``.
-        arguments: those of the command line.
+    """Runs a command with its arguments but ``--debug``; its exit status, 2 where it refused.
 
     Raises:
         Whatever is no refusal, and with ``--debug`` everything: the interpreter shows the traceback.

@@ -43,12 +43,7 @@ DATA = (torch.Tensor, numpy.ndarray, torch.Size, torch.dtype)
 
 
 class StandIn:
-    """In place of an object whose class is not data. Making one, or filling it in, calls nothing that a file names.
-
-    Attributes:
-        name: of the class in the file.
-        arguments: that it was made with.
-    """
+    """In place of an object whose class is not data. Making one, or filling it in, calls nothing that a file names."""
 
     name: ClassVar[str]
     arguments: tuple[Any, ...] = ()
@@ -66,11 +61,7 @@ class StandIn:
 
 
 def read(path: str) -> Any:
-    """What a checkpoint holds, with stand-ins for objects that are not data.
-
-    Raises:
-        CheckpointError: no checkpoint, or one that names functions of the operating system.
-    """
+    """What a checkpoint holds, with stand-ins for objects that are not data."""
     known: dict[str, type[StandIn]] = {}
     while True:
         pairs: list[Any] = [(one, name) for name, one in known.items()]
@@ -97,13 +88,7 @@ def read(path: str) -> Any:
 
 
 def plain(value: Any, name: str, dropped: list[str]) -> Any:
-    """A value as data, or :data:`DROPPED`, which `dropped` then names.
-
-    Args:
-        value: part of a checkpoint.
-        name: where it is in there, in full.
-        dropped: receives a line for each object that was left out.
-    """
+    """A value as data, or :data:`DROPPED`, for which `dropped` receives a line; ``name``: where it is, in full."""
     value = unwrapped(value)
     if isinstance(value, StandIn) and (choice := value.choice()) is not None:
         return choice
@@ -145,11 +130,7 @@ def plain_items(items: Mapping[Any, Any], name: str, dropped: list[str]) -> dict
 
 
 def upgraded(path: str) -> tuple[dict[str, Any], list[str]]:
-    """The state of a checkpoint as data, with the entries that fairseq looks for, and what was left out or added.
-
-    Raises:
-        CheckpointError: there is no model in it or no word of what the model is, or its options hold code.
-    """
+    """The state of a checkpoint as data, with the entries that fairseq looks for, and what was left out or added."""
     state, said = read(path), list[str]()
     if not isinstance(state, Mapping) or not isinstance(state.get("model"), Mapping):
         raise CheckpointError(f"{path} was not written by fairseq: it holds no model.")

@@ -52,11 +52,7 @@ def becomes(request: Request) -> str | None:
 
 
 def build(request: Request) -> Any:
-    """The search over trees of prefixes.
-
-    Raises:
-        ValueError: an option or a model that does not fit, in one sentence.
-    """
+    """The search over trees of prefixes."""
     cfg = request.cfg
     if cfg.strict:
         raise ValueError(refusal("--strict", "beam", "give --beam 1"))

@@ -21,14 +21,7 @@ from fairseq_aggdec.search.errors import refusal
 
 
 def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
-    """The drafter of ``--drafter-path``, on the device and in the precision of the verifier.
-
-    Args:
-        cfg: decoding options, which say how much is drafted.
-
-    Raises:
-        FileNotFoundError, CheckpointError, ValueError: no drafter, or one that does not fit, in one sentence.
-    """
+    """The drafter of ``--drafter-path``, on the device and in the precision of the verifier; ``cfg`` says how much."""
     if not cfg.drafter_path:
         raise ValueError(
             f"--decoding {cfg.decoding} needs a drafter (--arch nar_drafter): name its checkpoint with --drafter-path"

@@ -23,11 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def loop_generator(request: Request, kind: Any = DraftAndVerifyGenerator) -> Any:
-    """The generator of a method of the loop; ``kind`` is its class.
-
-    Raises:
-        ValueError: an option or a model that the loop cannot honour, in one sentence.
-    """
+    """The generator of a method of the loop; ``kind`` is its class."""
     cfg, rule = request.cfg, request.cfg.acceptance
     set_greedy_beam(request.args, cfg.decoding)
     announce(cfg, request.args)

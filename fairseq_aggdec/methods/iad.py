@@ -41,11 +41,7 @@ def reads(settings: Settings) -> set[str]:
 
 
 def copy_drafter(request: Request) -> CopyDrafter | None:
-    """Copies the text that ``--draft-from`` names; None where the sources are no text and nobody asked for copies.
-
-    Raises:
-        FileNotFoundError, CheckpointError, ValueError: an option is missing or does not fit, in one sentence.
-    """
+    """Copies the text that ``--draft-from`` names; None where the sources are no text and nobody asked for copies."""
     cfg, task = request.cfg, request.task
     kind, match, target = cfg.draft_from, cfg.iad_match, task.target_dictionary
     if cfg.draft_file and kind != "file":

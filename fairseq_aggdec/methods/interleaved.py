@@ -31,11 +31,7 @@ def refuses(request: Request) -> None:
 
 
 def build(request: Request) -> InterleavedGenerator | BeamGenerator:
-    """The generator; where Algorithm 1 is stock beam search, the one of ``--decoding beam``.
-
-    Raises:
-        ValueError: an option or a model that the search cannot honour, in one sentence.
-    """
+    """The generator; where Algorithm 1 is stock beam search, the one of ``--decoding beam``."""
     cfg, stock = request.cfg, _is_stock_search(request)
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.told('dedup')}: it must be at least 0")

@@ -36,11 +36,7 @@ def refuses(request: Request) -> None:
 
 
 def build(request: Request) -> LatticeGenerator:
-    """The generator, of models of ``--arch lattice_transformer``.
-
-    Raises:
-        ValueError: an option or a model that does not fit, in one sentence.
-    """
+    """The generator, of models of ``--arch lattice_transformer``."""
     cfg, task = request.cfg, request.task
     check_sizes(cfg)
     for model in request.models:

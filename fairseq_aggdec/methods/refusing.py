@@ -37,11 +37,7 @@ GREEDY = dict.fromkeys(
 
 
 def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> None:
-    """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour.
-
-    Args:
-        args, extra: as for :func:`~fairseq_aggdec.search.errors.asked_for`.
-    """
+    """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour."""
     refuse(decoding, GREEDY, args, extra)
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
@@ -89,9 +85,7 @@ def beam_gap(
     """What keeps beam search over trees from giving what stock gives, None when nothing does.
 
     Args:
-        args, extra: as for :func:`~fairseq_aggdec.search.errors.asked_for`.
-        models: those of ``--path``.
-        known: their modules were looked at; they are again before every batch.
+        known: the modules of the models were looked at; they are again before every batch.
     """
     for name in asked_for((*OTHER_SEARCHES, "tokens_to_suppress"), args, extra):
         return spelling(name)
@@ -152,14 +146,7 @@ def refuse_own_generator(task: Any, decoding: str) -> None:
 
 
 def acceptance_rule(rule: Rule, first_number: int | None) -> Acceptance:
-    """The function of ``--acceptance``.
-
-    Args:
-        first_number: index of the first symbol that is a number, None in a task without numbers.
-
-    Raises:
-        ValueError: ``distance`` without numbers.
-    """
+    """The function of ``--acceptance``; ``first_number``: the first symbol that is a number, None in a task without."""
     if rule.kind == "distance" and first_number is None:
         raise ValueError(
             "--acceptance distance needs a task whose symbols are numbers, such as super_resolution"

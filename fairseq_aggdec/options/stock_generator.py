@@ -126,11 +126,7 @@ def blocks_as_stock(generator: Any) -> bool:
 
 
 def generator_gap(generator: Any, aligned: bool = False) -> str | None:
-    """What makes a task's generator another than stock beam search, None where nothing does.
-
-    Args:
-        aligned: ``--print-alignment`` is given.
-    """
+    """What makes a task's generator another than stock beam search; ``aligned``: ``--print-alignment`` is given."""
     if type(generator) not in GENERATORS:
         return f"a generator of type {type(generator).__name__}"
     if gap := search_gap(generator):

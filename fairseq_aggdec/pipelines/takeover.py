@@ -47,11 +47,7 @@ def ask() -> None:
 
 
 class TakenOver(DecodingTask):
-    """Mixed in before somebody's task.
-
-    Attributes:
-        taken_over: that task.
-    """
+    """Mixed in before somebody's task, which is ``taken_over``."""
 
     taken_over: ClassVar[type[FairseqTask]]
 
@@ -117,12 +113,7 @@ def adopt(thing: Any = None, **options: Any) -> Any:
 
 
 def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
-    """Whether a task has attributes of the names of ours, so that it has to stay what it is; that is logged.
-
-    Args:
-        name: that it is registered by.
-        more: names of attributes of the object.
-    """
+    """Whether a task, or one object of it (``more``), has attributes of the names of ours and has to stay as it is."""
     ours = names_of(TakenOver) - names_of(FairseqTask)
     if own := sorted(ours & {*names_of(task), *more}):
         logger.info("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
@@ -144,12 +135,7 @@ def _adopt_task(task: Any, options: dict[str, Any]) -> None:
 
 
 class Alone(DecodingTask):
-    """Stands for the task of a generator that is there already, and tells what that one knows.
-
-    Args:
-        generator: of fairseq.
-        options: of the plugin.
-    """
+    """Stands for the task of a generator that is there already, and tells what that one knows."""
 
     kind = "generator"
 

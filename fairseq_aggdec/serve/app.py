@@ -59,11 +59,7 @@ class ServiceSettings:
 
 
 class Service:
-    """One translator for any number of clients.
-
-    Attributes:
-        app: the ASGI application. batcher: made when the application starts.
-    """
+    """One translator for any number of clients; ``app`` is the ASGI application."""
 
     batcher: Batcher
 
@@ -341,11 +337,7 @@ def flag(body: dict[str, Any], name: str) -> bool:
 
 
 def texts(body: dict[str, Any], name: str, sentences: Sequence[str] | None = None) -> Sequence[str]:
-    """A string or a list of strings of a body.
-
-    Args:
-        sentences: what the list belongs to; then one string is for all of them, and nothing is ``""``.
-    """
+    """A string or a list of strings of a body; for ``sentences`` one string is for all, and nothing is ``""``."""
     value = body.get(name)
     if sentences is not None and (value is None or isinstance(value, str)):
         value = [value or ""] * len(sentences)

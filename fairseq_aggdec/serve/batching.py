@@ -83,11 +83,7 @@ class Batcher:
         return sum(not job.answer.done() for job in self.waiting)
 
     def submit(self, jobs: Sequence[WaitingJob]) -> None:
-        """Puts jobs into the queue, all or none.
-
-        Raises:
-            Refused: 413 if they are more than the queue can hold, 429 if it holds too many now.
-        """
+        """Puts jobs into the queue, all or none: Refused (413, 429) if they are more than it can hold ever, or now."""
         self.refuse_too_many(len(jobs))
         if len(self) + len(jobs) > self.max_queue:
             raise Refused(429, "too many sentences are waiting: try again later")

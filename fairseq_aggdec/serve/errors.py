@@ -12,11 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """An answer of ``{"error": message}``.
-
-    Args:
-        status: of HTTP. message: one sentence for the client.
-    """
+    """An answer of ``{"error": message}``, with a status of HTTP."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)

@@ -47,13 +47,7 @@ class Metrics:
 
 
 class Guard:
-    """Counts requests and refuses bodies that are too large.
-
-    Args:
-        app: what answers. metrics: is added to.
-        paths: whose requests are counted by name; others are ``other``.
-        max_bytes: of a body.
-    """
+    """Counts requests, by name those for ``paths``, and refuses bodies that are too large."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], max_bytes: int):
         self.app, self.metrics, self.paths, self.max_bytes = app, metrics, paths, max_bytes
@@ -87,11 +81,7 @@ class Guard:
 
 
 def check_key(keys: Sequence[str], request: Request, given: object = None) -> None:
-    """Raises ``Refused`` (403) for a request without one of the service's keys, if it has any.
-
-    Args:
-        given: the ``api_key`` of the body; a header ``Authorization: Bearer KEY`` does as well.
-    """
+    """Raises ``Refused`` (403) without one of the service's keys: ``given``, or a header with ``Bearer KEY``."""
     scheme, _, header = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         offered = header.strip().encode("latin-1")  # the bytes that were sent

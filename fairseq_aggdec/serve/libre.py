@@ -72,14 +72,10 @@ class Asked:
 def read(
     body: dict[str, Any], pair: tuple[str, str], several: Sequence[str] | None = None
 ) -> Asked:
-    """The request of a body.
+    """The request of a body; ``Refused`` (400) in LibreTranslate's words where it has some.
 
     Args:
-        pair: the translator's own languages of source and target.
-        several: those that a call may ask for; None: its own only.
-
-    Raises:
-        Refused: 400, in LibreTranslate's words where it has some.
+        pair: the translator's own languages. several: those that a call may ask for; None: its own only.
     """
     for name in ("q", "source", "target"):
         if not body.get(name):

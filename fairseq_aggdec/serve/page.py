@@ -15,11 +15,7 @@ from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
 
 def whole(translator: Translator, keys: bool) -> str:
-    """The page as HTML; it loads nothing else.
-
-    Args:
-        keys: the service asks for a key.
-    """
+    """The page as HTML, which loads nothing else; ``keys``: the service asks for a key."""
     source, target = translator.languages
     title = "Translate"
     return (

@@ -95,11 +95,7 @@ def config(service: Service) -> uvicorn.Config:
 
 
 def run(service: Service, host: str, port: int) -> None:
-    """Listens until SIGTERM or Ctrl-C; then takes no more requests, answers those it has, and returns.
-
-    Raises:
-        SystemExit: the port is taken.
-    """
+    """Listens until SIGTERM or Ctrl-C; then takes no more requests, answers those it has, and returns."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)

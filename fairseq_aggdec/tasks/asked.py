@@ -24,14 +24,10 @@ def asked_options(
     """The plugin's options, with those of :data:`OF_THE_TASK`: from the call, else from the task, else the defaults.
 
     Args:
-        settings: of the task, a configuration or a namespace; any option may be missing, as in one that fairseq's hub
-            has made of a checkpoint.
+        settings: of the task, a configuration or a namespace; any option may be missing, as in one of fairseq's hub.
         args: fairseq's generation options; the hub adds what it is called with.
         hidden: names that mean something else in the task.
         given: by ``adopt()``; these count more than the task's, and less than the call's.
-
-    Raises:
-        ValueError: a value that an option does not have.
     """
     found = {option.name: option.default for option in OPTIONS} | {"bf16": False}
     found |= _found(settings, OF_THE_TASK)

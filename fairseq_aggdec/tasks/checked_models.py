@@ -46,11 +46,7 @@ class CheckedModels(FairseqTask):
         return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too.
-
-        Raises:
-            CheckpointError: options of a checkpoint that hold code, or that belong to another task.
-        """
+        """fairseq's, for models of the plugin from a configuration of fairseq-hydra-train too."""
         path = path_of(self.model_paths, self.models_built)
         if from_checkpoint:
             check_options({"cfg": {"model": cfg}}, path)

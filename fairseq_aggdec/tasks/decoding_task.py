@@ -188,12 +188,7 @@ class DecodingTask(Hooks):
     def inference_step(
         self, generator: Any, models: Any, sample: Any, *more: Any, **options: Any
     ) -> Any:
-        """fairseq's, but scores that are not finite numbers end it, whatever decodes.
-
-        Raises:
-            NonFiniteError: names the sentence and the model.
-            ValueError: a search under constraints, of sentences that have none.
-        """
+        """fairseq's, but scores that are not finite numbers end it, whatever decodes: NonFiniteError names it."""
         constraints = options.get("constraints", more[1] if len(more) > 1 else None)
         refuse_missing_constraints(generator, constraints)
         try:
@@ -215,15 +210,7 @@ class DecodingTask(Hooks):
 
 
 def _in_place_of(request: Request, kind: Any, options: Mapping[str, Any]) -> Any:
-    """One of the plugin's generators with the options of the one that the task has built.
-
-    Args:
-        kind: its class.
-        options: of its own.
-
-    Raises:
-        ValueError: what the task has built is more than stock beam search.
-    """
+    """A generator of class ``kind``, with ``options`` of its own and those of the one that the task has built."""
     stock = request.stock()
     if gap := generator_gap(stock, bool(request.option("print_alignment"))):
         raise ValueError(refusal(gap, str(request.cfg.decoding), "use --decoding stock"))

@@ -55,9 +55,6 @@ def fold(settings: Settings, old: OldName, value: Any, given: set[str]) -> None:
 
     Args:
         given: the new options, and parameters of ``--acceptance``, that were given themselves.
-
-    Raises:
-        ValueError: a value that the option does not take, or that contradicts a new name.
     """
     said = "--" + old.name.replace("_", "-")
     if old.default is False and not typed(False, value, f"{said} {value}"):

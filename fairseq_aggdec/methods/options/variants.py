@@ -117,11 +117,7 @@ def joined(values: Mapping[str, Any]) -> str:
 
 
 def variant_value(key: str, value: Any, said: str) -> Any:
-    """A value of a key in the key's type; ``said``: how it was given, for the message.
-
-    Raises:
-        ValueError: a value that the key does not take.
-    """
+    """A value of a key in the key's type; ``said``: how it was given, for the message of a ``ValueError``."""
     variant = VARIANTS[key]
     if variant.choices and str(value) not in variant.choices:
         raise ValueError(f"{said}: choose {' or '.join(variant.choices)}")
@@ -129,11 +125,7 @@ def variant_value(key: str, value: Any, said: str) -> Any:
 
 
 def typed(default: Any, value: Any, said: str) -> Any:
-    """A value in the type of the default, whatever type the caller or a file has it in; a text where that is None.
-
-    Raises:
-        ValueError: it has no such value; the message begins with ``said``.
-    """
+    """A value, of whatever type, in the type of the default; a text where that is None. ``said`` as above."""
     kind = type(default)
     try:
         if kind is bool:

@@ -32,11 +32,7 @@ RELAXED_NODES = 8
 def blockwise_size(
     cfg: Settings, models: Sequence[Any], option: str = "--decoding blockwise"
 ) -> int:
-    """The block size of what ``option`` asks for, checked against the model.
-
-    Raises:
-        ValueError: no model with block heads, several models, or a block that is larger than the trained one.
-    """
+    """The block size of what ``option`` asks for, checked against the model."""
     if len(models) > 1:
         raise ValueError(f"{option} drafts with the heads of one model, --path names several")
     decoder = models[0].decoder
@@ -50,11 +46,7 @@ def blockwise_size(
 
 
 def drafted_size(cfg: Settings, drafter: Any) -> Account:
-    """How many tokens a non-autoregressive drafter drafts at once.
-
-    Raises:
-        ValueError: ``--draft-tokens`` is no number, nor ``auto``, or larger than the trained one.
-    """
+    """How many tokens a non-autoregressive drafter drafts at once."""
     trained = int(drafter.decoder.block_size)
     size = _size(cfg, trained, "the drafter was trained with blocks of {} tokens", 1)
     return choosing(cfg, size, drafter)
@@ -134,11 +126,7 @@ def copies_first(cfg: Settings) -> bool:
 
 
 def proposing(cfg: Settings) -> Proposing:
-    """How a model computes its drafts.
-
-    Raises:
-        ValueError: a negative number.
-    """
+    """How a model computes its drafts."""
     types, int8 = cfg.draft_vocabulary, cfg.int8 == "drafts"
     if types < 0:
         raise ValueError(f"{cfg.told('draft_vocabulary')}: it must be at least 0")
@@ -155,9 +143,6 @@ def drafted_nodes(cfg: Settings, model: Any = None) -> NodeBudget | None:
 
     Args:
         model: that drafts; None: a text is copied.
-
-    Raises:
-        ValueError: no positive number and not ``auto``.
     """
     given, gpu = cfg.draft_tree, model is not None and on_gpu(model)
     if given is None:
@@ -171,11 +156,7 @@ def drafted_nodes(cfg: Settings, model: Any = None) -> NodeBudget | None:
 
 
 def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
-    """Makes what says how long copied drafts are.
-
-    Raises:
-        ValueError: the length is no positive number, not ``all`` and not ``auto``.
-    """
+    """Makes what says how long copied drafts are."""
     name = "copy_tokens" if kind_of(cfg.decoding).model_drafts else "draft_tokens"
     given = getattr(cfg, name) or "auto"
     if given == "auto":

@@ -14,11 +14,7 @@ logger = logging.getLogger(__name__)
 def open_candidates(
     cfg: Settings, task: Any, wanted_by: str = "--decoding lattice"
 ) -> CandidateModel:
-    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` is the option that needs them, for messages.
-
-    Raises:
-        FileNotFoundError, ValueError: none are there, or they were made with other dictionaries.
-    """
+    """The tables of ``--lattice``, or those beside the data; ``wanted_by`` needs them, for messages."""
     folder = tables_folder(getattr(task, "settings", task.cfg), wanted_by, cfg.lattice)
     return CandidateModel.open(folder, task.source_dictionary, task.target_dictionary)
 
@@ -26,16 +22,7 @@ def open_candidates(
 def tables_folder(
     cfg: Any, wanted_by: str = "--decoding lattice", lattice: str | None = None
 ) -> Path:
-    """Where :func:`open_candidates` finds the tables.
-
-    Args:
-        cfg: of the task: the data and the languages.
-        wanted_by: the option that needs the tables, for messages.
-        lattice: the folder that ``--lattice`` names, if not ``cfg`` says it.
-
-    Raises:
-        FileNotFoundError: none are beside the data, and ``--lattice`` does not say where else.
-    """
+    """Where :func:`open_candidates` finds them: the folder ``lattice``, or what the task's ``cfg`` says."""
     folder = lattice or getattr(cfg, "lattice", None)
     if not folder:
         folder = Path(cfg.data.split(":")[0], f"lattice.{cfg.source_lang}-{cfg.target_lang}")
@@ -48,16 +35,7 @@ def tables_folder(
 
 
 def build_shortlist(cfg: Settings, task: Any, args: Any) -> Shortlist:
-    """The shortlist of ``--shortlist``; says once that it is not lossless.
-
-    Args:
-        cfg: decoding options.
-        task: has dictionaries.
-        args: fairseq's generation options (any of them may be missing).
-
-    Raises:
-        ValueError, FileNotFoundError: an option or tables that do not fit, in one sentence.
-    """
+    """The shortlist of ``--shortlist``; says once that it is not lossless."""
     count = cfg.shortlist
     if count < 1:
         raise ValueError(f"--shortlist {count}: it must be at least 0")

@@ -13,12 +13,7 @@ from fairseq_aggdec.stored_options import option as option_of
 
 
 def load_drafter(path: str, task: FairseqTask, option: str = "--drafter-path") -> NarDrafterModel:
-    """The drafter in a checkpoint, in evaluation mode on the CPU.
-
-    Args:
-        path: of a checkpoint trained with ``--arch nar_drafter``.
-        task: has the data's dictionaries and language pair.
-        option: that named the file, for messages.
+    """The drafter in a checkpoint, in evaluation mode on the CPU; ``option`` named the file, for messages.
 
     Raises:
         FileNotFoundError, CheckpointError: no file, no drafter, or one of other data.
@@ -44,13 +39,7 @@ def load_verifier(path: str, task: FairseqTask, option: str) -> Any:
 
 
 def load_writer(path: str, task: FairseqTask, option: str = "--drafter-path") -> Any:
-    """A model that writes whole drafts (interleaved, lattice), in evaluation mode on the CPU.
-
-    What kind it must be is for the generator to say that decodes with it.
-
-    Raises:
-        FileNotFoundError, CheckpointError: no file, or a model of other data.
-    """
+    """A model that writes whole drafts. What kind it must be is for the generator to say that decodes with it."""
     _check_kind(path, task, option)
     return _build(load_checkpoint(path), path, task, option)
 

@@ -33,9 +33,7 @@ class WriterDrafter(CopyDrafter):
     """Drafts what another generator's best hypotheses say; nothing more once its scores were not finite numbers.
 
     Args:
-        generator: with fairseq's contract.
         model: the generator's; a source that is too long for it has no draft.
-        eos, match: as :class:`CopyDrafter` takes them.
     """
 
     def __init__(self, generator: Any, model: Any, eos: int, match: str):
@@ -79,9 +77,6 @@ class FileDrafter(CopyDrafter):
     """Drafts the lines of a file, by the sentences' numbers in their set.
 
     Args:
-        path: of the file.
-        dictionary: of the target.
-        match: as :class:`CopyDrafter` takes it.
         sizes: sentences of the sets that are loaded, one of which the file is for; empty: not known.
 
     Raises:
