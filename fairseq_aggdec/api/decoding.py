@@ -274,25 +274,20 @@ class Decoder:
         self._given[id(generator)].texts_given = drafts
         return self._given[id(generator)]
 
-    def tokens(self, sentence: str, language: str | None = None) -> Tensor:
-        """Text -> (S,) int64 source tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
-        line, words = self.codec.encode(sentence.strip()), self.speech.words("source", language)
-        tokens: Tensor = words.encode_line(line, add_if_not_exist=False)
+    def tokens(self, text: str, language: str | None = None, side: str = "source") -> Tensor:
+        """Text -> (S,) int64 tokens with ``</s>``; ``language``: of the call, None: the translator's own."""
+        words = self.speech.words(side, language)
+        tokens: Tensor = words.encode_line(self.codec.encode(text.strip()), add_if_not_exist=False)
         return tokens.long()
 
     def _output(self, text: str, language: str | None = None) -> Tensor:
-        """Text -> (T,) int64 target tokens without ``</s>``; ``language`` as of :meth:`tokens`."""
-        text = text.strip()
-        if not text:
-            return NOTHING
-        line, words = self.codec.encode(text), self.speech.words("target", language)
-        tokens: Tensor = words.encode_line(line, add_if_not_exist=False, append_eos=False)
-        return tokens.long()
+        """Text -> (T,) int64 target tokens without ``</s>``."""
+        return self.tokens(text, language, "target")[:-1] if text.strip() else NOTHING
 
-    def encode(self, sentence: str, number: int, language: str | None = None) -> Tensor:
-        """As :meth:`tokens`; the number is for the message about one that cannot be decoded."""
-        refuse_other_than_text(sentence, number)
-        tokens = self.tokens(sentence, language)
+    def encode(self, text: str, number: int, language: str | None = None) -> Tensor:
+        """As :meth:`tokens`; the number is for the message about a sentence that cannot be decoded."""
+        refuse_other_than_text(text, number)
+        tokens = self.tokens(text, language)
         if len(tokens) > self.longest:
             raise ValueError(
                 f"sentence {number} has {len(tokens)} tokens with </s>, the model reads at most "
@@ -301,11 +296,9 @@ class Decoder:
         return tokens
 
     def encode_target(self, text: str, number: int, language: str | None = None) -> Tensor:
-        """Text -> (T,) int64 target tokens with ``</s>``; errors as of :meth:`encode`."""
+        """As :meth:`encode`, of a given output."""
         refuse_other_than_text(text, number, "target")
-        tokens = torch.cat(
-            [self._output(text, language), torch.tensor([self.task.target_dictionary.eos()])]
-        )
+        tokens = self.tokens(text, language, "target")
         if len(tokens) > self.longest_target:
             raise ValueError(
                 f"target {number} has {len(tokens)} tokens with </s>, the model writes at most "

@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,16 @@ from fairseq_aggdec.api.text import Codec, make_codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.compat import load_checkpoint
-from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import refuse_switch
+from fairseq_aggdec.tasks.asked import NAMES
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Arguments of their own, not options.
-DECODING = {field.name for field in fields(DecodingConfig)} - {
-    "_name",
-    "bf16",
-    "decoding",
-    "drafter_path",
-}
+DECODING = set(NAMES) - {"bf16", "decoding", "drafter_path"}
 OLD = {old.name for old in OLD_NAMES}  # they work, and no message advises them
 # Those of fairseq's generation options that mean something without its command line.
 GENERATION = {
@@ -115,9 +109,8 @@ def from_pretrained(
     ...
     TypeError: there is no option 'max_lenb': did you mean max_len_b, max_len_a, min_len?
     """
-    made_by = functools.partial(
-        from_pretrained, path, data, decoding, drafter_path, beam, device, dtype, **options
-    )
+    given = path, data, decoding, drafter_path, beam, device, dtype
+    made_by = functools.partial(from_pretrained, *given, **options)
     refuse_unknown(options)
     paths = _paths(path)
     states = [load_checkpoint(one) for one in paths]
@@ -212,12 +205,11 @@ def _trained(saved: Mapping[str, Any]) -> Mapping[str, Any]:
 def _languages(
     data: str, trained: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[str, str]:
+    names, first = ("source_lang", "target_lang"), first_pair(trained)
     source, target = (
-        options.get(name) or trained.get(name) for name in ("source_lang", "target_lang")
+        options.get(name) or trained.get(name) or pair
+        for name, pair in zip(names, first, strict=True)
     )
-    if source is None or target is None:
-        first = first_pair(trained)
-        source, target = source or first[0], target or first[1]
     if source is None or target is None:
         source, target = data_utils.infer_language_pair(split_paths(data)[0])
     if source is None or target is None:

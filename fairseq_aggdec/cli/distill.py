@@ -21,7 +21,7 @@ from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import REFUSED, Session, generation_parser, refuse_ignored
 from fairseq_aggdec.bulk.relevant import (
     MAX_TOKENS,
     digest,
@@ -40,43 +40,38 @@ from fairseq_aggdec.search.errors import NonFiniteError
 logger = logging.getLogger("fairseq_aggdec.distill")
 
 SHARDS, MERGE = output_folder.SHARDS, "merge"
+ALSO_REFUSED = {
+    "nbest": "the best output alone is written",
+    "lm_path": "the teacher alone writes",
+    "model_overrides": "the teacher is what its checkpoint says",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
     # Collating is nothing beside decoding, and a process that is killed leaves no loader behind.
     parser.set_defaults(gen_subset="train", num_workers=0)
-    group = parser.add_argument_group("distillation")
-    group.add_argument(
-        "--output", type=Path, required=True, help="data folder to make; progress is kept in it"
-    )
-    group.add_argument(
+    add = parser.add_argument_group("distillation").add_argument
+    made = "data folder to make; progress is kept in it"
+    add("--output", type=Path, required=True, help=made)
+    add(
         "--subsets",
         nargs="+",
         metavar="SUBSET",
         help="sets to distill (default: --gen-subset, which is train); valid and test keep their references",
     )
-    group.add_argument(
-        "--merge",
-        action="store_true",
-        help="decode nothing: all shards are there, make the data folder",
-    )
-    group.add_argument(
+    merging = "decode nothing: all shards are there, make the data folder"
+    add("--merge", action="store_true", help=merging)
+    add(
         "--max-length-ratio",
         type=float,
         metavar="R",
         help="when merging, drop pairs with a side more than R times as long as the other (default: none)",
     )
-    group.add_argument(
-        "--keep-cut",
-        action="store_true",
-        help="when merging, keep outputs that were cut at the maximum length (default: dropped)",
-    )
-    group.add_argument(
-        "--bleu-tokenize",
-        default="13a",
-        help="sacrebleu's tokenizer for the BLEU of the teacher against the references",
-    )
+    cut = "when merging, keep outputs that were cut at the maximum length (default: dropped)"
+    add("--keep-cut", action="store_true", help=cut)
+    bleu = "sacrebleu's tokenizer for the BLEU of the teacher against the references"
+    add("--bleu-tokenize", default="13a", help=bleu)
     workers.add_options(parser)
     return parser
 
@@ -84,25 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
 # -- decoding
 
 
-def refuse_pointless(cfg: DictConfig) -> None:
-    """Options of fairseq-generate that have no meaning here are refused, not ignored."""
-    generation, parallel = cfg.generation, cfg.distributed_training
-    refused = {
-        "--nbest": generation.nbest != 1,
-        "--lm-path": generation.lm_path is not None,
-        "--score-reference": generation.score_reference,
-        "--constraints": generation.constraints is not None,
-        "--replace-unk": generation.replace_unk is not None,
-        "--results-path": cfg.common_eval.results_path is not None,
-        "--model-overrides": cfg.common_eval.model_overrides != "{}",
-        "--num-shards": cfg.dataset.num_shards != 1,
-        "--distributed-rank": parallel.distributed_rank != 0,
-        "--distributed-world-size": parallel.distributed_world_size
-        != max(1, torch.cuda.device_count()),
-    }
-    for option, given in refused.items():
-        if given:
-            raise DistillationError(f"{option} does not go with distillation")
+def check_teacher(cfg: DictConfig) -> None:
     refuse_clocked_drafts(cfg)
     if not cfg.common_eval.path:
         raise DistillationError("--path: name the teacher's checkpoint")
@@ -239,7 +216,7 @@ UNFINISHED = 3  # exit status of --merge while shards are still to be decoded
 @ending.insisted()
 def run(args: argparse.Namespace, cfg: DictConfig) -> None:
     subsets = args.subsets or [args.gen_subset]
-    refuse_pointless(cfg)
+    check_teacher(cfg)
     output_folder.check(args.output, data_folder(cfg).path)
     for subset in subsets:
         data_folder(cfg).prefix(subset)
@@ -295,7 +272,8 @@ def merge_anew(
 
 
 def main() -> None:
-    args = options.parse_args_and_arch(build_parser())
+    args = options.parse_args_and_arch(parser := build_parser())
+    refuse_ignored(parser, args, REFUSED | ALSO_REFUSED)
     try:
         run(args, convert_namespace_to_omegaconf(args))
     except UnfinishedError as error:

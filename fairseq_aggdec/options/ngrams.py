@@ -56,13 +56,7 @@ class Ngrams:
 
     def possible(self, draft: Sequence[int]) -> int:
         """How many tokens of a draft come before the first that would repeat an n-gram."""
-        context, own = self.size - 1, set[tuple[int, ...]]()
-        line = [*self.tail, *draft]
-        known = len(self.tail)
-        for place in range(max(0, context - known), len(draft)):
-            end = known + place
-            ngram = tuple(line[end - context : end + 1])
-            if ngram in own or ngram[-1] in self.followers.get(ngram[:-1], NONE):
-                return place
-            own.add(ngram)
-        return len(draft)
+        places = (
+            place for place, token in self.repeats(draft) if [token] == draft[place : place + 1]
+        )
+        return next(places, len(draft))

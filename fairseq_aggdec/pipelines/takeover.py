@@ -7,13 +7,16 @@ being asked (:func:`is_asked`) an entry gives the task that stood there before, 
 from __future__ import annotations
 
 import argparse
+import dis
 import functools
+import inspect
 import logging
 import os
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, make_dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, ClassVar
 
 from fairseq.dataclass import FairseqDataclass
@@ -23,7 +26,6 @@ from fairseq.utils import import_user_module
 from hydra.core.config_store import ConfigStore
 
 from fairseq_aggdec.methods.config import DecodingConfig, add_decoding_options
-from fairseq_aggdec.pipelines.attributes import names_of
 from fairseq_aggdec.tasks.asked import NAMES
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 from fairseq_aggdec.tasks.translation_aggdec import Places
@@ -118,6 +120,35 @@ def _has_own_names(task: Any, name: str, more: Iterable[str] = ()) -> bool:
     if own := sorted(ours & {*names_of(task), *more}):
         logger.info("--task %s is left to stock fairseq: it has a %s of its own", name, own[0])
     return bool(own)
+
+
+@functools.cache
+def names_of(cls: type) -> frozenset[str]:
+    """Names of the attributes of a class, and of those that its methods set on their object."""
+    found = {name for base in cls.__mro__ for name in _names_in(base)}
+    return frozenset(name for name in found if not name.startswith("__"))
+
+
+def _names_in(cls: type) -> Iterator[str]:
+    yield from vars(cls)
+    yield from vars(cls).get("__annotations__", {})
+    for value in vars(cls).values():
+        parts = [value.fget, value.fset] if isinstance(value, property) else [value]
+        for method in filter(callable, parts):
+            code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
+            if code is not None and code.co_argcount:
+                yield from _set_in(code)
+
+
+def _set_in(code: CodeType) -> Iterator[str]:
+    """Names of attributes that a method sets on its first argument."""
+    loaded = None
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_ATTR" and loaded == code.co_varnames[0]:
+            yield step.argval
+        # Later versions of Python load two variables at once.
+        pair = step.opname.startswith("LOAD_FAST") and isinstance(step.argval, tuple)
+        loaded = step.argval[-1] if pair else step.argval
 
 
 def _adopt_task(task: Any, options: dict[str, Any]) -> None:
