@@ -41,14 +41,6 @@ DECIDING = (
 LANGUAGE_TOKENS = ("encoder_langtok", "decoder_langtok", "langs")
 
 
-class DictionaryMismatch(CheckpointError):
-    """A checkpoint was trained with another dictionary; ``reason`` is the sentence without its subject."""
-
-    def __init__(self, subject: str, reason: str):
-        super().__init__(f"{subject} {reason}")
-        self.reason = reason
-
-
 def check_files(cfg: Any, kind: str, chosen: bool = False) -> None:
     """Checks what a task's configuration says about checkpoints: ``--path``, ``--lm-path``, ``--model-overrides``.
 
@@ -171,14 +163,12 @@ def _difference(own: str) -> str | None:
     found = getattr(found, "taken_over", None) or found
     if issubclass(found, TranslationTask):
         plain = TranslationTask, TASK_REGISTRY[AGGDEC]
-        changed = [
-            name
-            for name in DECIDING
-            if _function(found, name) not in [_function(one, name) for one in plain]
-        ]
-        if not changed:
+        for name in DECIDING:
+            if _function(found, name) not in [_function(one, name) for one in plain]:
+                difference = f"it has its own {name}"
+                break
+        else:
             return None
-        difference = f"it has its own {changed[0]}"
     else:
         difference = "it prepares its sentences otherwise"
     stock = found.__module__.startswith(("fairseq.", "fairseq_aggdec."))
@@ -204,7 +194,7 @@ def check_built(cfg: Any, path: str) -> None:
 
 
 def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) -> None:
-    """Has a model that is fresh from being built raise :class:`DictionaryMismatch`, once, if its parameters do not fit.
+    """Has a model that is fresh from being built raise :class:`CheckpointError`, once, if its parameters do not fit.
 
     Args:
         task: has the dictionaries. data: their folder, and path: of the checkpoint, for the message.
@@ -215,11 +205,10 @@ def check_when_loaded(model: nn.Module, task: Any, data: str | None, path: str) 
         own = model.state_dict()
         for side, (name, language) in EMBEDDINGS.items():
             if name in given and name in own and len(given[name]) != len(own[name]):
-                raise DictionaryMismatch(
-                    path,
-                    f"was trained with a {side} dictionary of {len(given[name])} types, but the one in {data} has "
-                    f"{len(getattr(task, f'{side}_dictionary'))}: name the data folder it was trained on, and check "
-                    f"{language}.",
+                types = len(getattr(task, f"{side}_dictionary"))
+                raise CheckpointError(
+                    f"{path} was trained with a {side} dictionary of {len(given[name])} types, but the one in {data} "
+                    f"has {types}: name the data folder it was trained on, and check {language}."
                 )
 
     handle = model.register_load_state_dict_pre_hook(check)
@@ -233,12 +222,11 @@ def load_model(path: str, state: Mapping[str, Any], task: Any, option: str = "")
     """
     from fairseq import checkpoint_utils
 
-    subject = f"{option} {path}".strip()
-    check_names(state, subject)
+    check_names(state, f"{option} {path}".strip())
     try:
         (model,), _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
-    except DictionaryMismatch as error:
-        raise CheckpointError(f"{subject} {error.reason}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{option} {error}".strip()) from None
     return model
 
 

@@ -142,36 +142,30 @@ class Session:
         if not self.cfg.common_eval.path:
             raise SystemExit("error: --path: name the checkpoint of a model")
         self.cuda = torch.cuda.is_available() and not self.cfg.common.cpu
-        self._seed()
+        if self.cfg.common.seed is not None and not self.cfg.generation.no_seed_provided:
+            np.random.seed(self.cfg.common.seed)
+            utils.set_torch_seed(self.cfg.common.seed)
         self.task = tasks.setup_task(self.cfg.task)
         self.task.every = every
         self._load_models()
         if data:
             self._load_data()
 
-    def _seed(self) -> None:
-        if self.cfg.common.seed is not None and not self.cfg.generation.no_seed_provided:
-            np.random.seed(self.cfg.common.seed)
-            utils.set_torch_seed(self.cfg.common.seed)
-
     def _load_models(self) -> None:
-        parts = self.cfg.checkpoint
-        overrides = ast.literal_eval(
-            self.cfg.common_eval.model_overrides
-        )  # the task has checked it
+        parts, common = self.cfg.checkpoint, self.cfg.common_eval
+        overrides = ast.literal_eval(common.model_overrides)  # the task has checked it
         self.models, self.saved = checkpoint_utils.load_model_ensemble(
-            utils.split_paths(self.cfg.common_eval.path),
+            utils.split_paths(common.path),
             arg_overrides=overrides,
             task=self.task,
             suffix=parts.checkpoint_suffix,
             strict=parts.checkpoint_shard_count == 1,
             num_shards=parts.checkpoint_shard_count,
         )
-        if self.cfg.generation.lm_path is not None:
+        if (path := self.cfg.generation.lm_path) is not None:
+            overrides = overrides | {"data": self.cfg.task.data}
             (self.language_model,), _ = checkpoint_utils.load_model_ensemble(
-                [self.cfg.generation.lm_path],
-                arg_overrides=overrides | {"data": self.cfg.task.data},
-                task=None,
+                [path], arg_overrides=overrides, task=None
             )
             self._prepare(self.language_model)
         for model in self.models:

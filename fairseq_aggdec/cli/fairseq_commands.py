@@ -9,6 +9,7 @@ import argparse
 import io
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import fairseq_aggdec
@@ -39,18 +40,15 @@ def interactive() -> int:
     return _run("aggdec-interactive", interactive.cli_main)
 
 
-def train() -> int:
-    """``aggdec-train``: trains a model, a drafter, heads or a scorer."""
-    from fairseq_cli import train
+def _command(name: str) -> Callable[[], int]:
+    def run() -> int:
+        return _run(f"aggdec-{name}", import_module(f"fairseq_cli.{name}").cli_main)
 
-    return _run("aggdec-train", train.cli_main)
+    return run
 
 
-def validate() -> int:
-    """``aggdec-validate``: scores a checkpoint on a validation set."""
-    from fairseq_cli import validate
-
-    return _run("aggdec-validate", validate.cli_main)
+train = _command("train")  # a model, a drafter, heads or a scorer
+validate = _command("validate")  # a checkpoint on a validation set
 
 
 def _run(name: str, command: Callable[[], Any]) -> int:

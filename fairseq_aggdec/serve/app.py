@@ -76,9 +76,7 @@ class Service:
             "/generate": ("POST", self.generate),
             "/trace": ("POST", self.trace),
         }
-        guard = Middleware(
-            Guard, metrics=self.metrics, paths=list(routes), max_bytes=self.settings.max_bytes
-        )
+        guard = Middleware(Guard, self.metrics, list(routes), self.settings.max_bytes)
         self.app = Starlette(
             routes=[Route(path, ask, methods=[how]) for path, (how, ask) in routes.items()],
             middleware=[guard],
@@ -89,14 +87,9 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Decodes as long as the application runs."""
-        own = self.settings
-        self.batcher = Batcher(
-            self.translator,
-            own.max_batch,
-            own.max_wait_ms / 1000,
-            own.max_queue,
-            self.metrics.decoded,
-        )
+        own, wait = self.settings, self.settings.max_wait_ms / 1000
+        told = self.metrics.decoded
+        self.batcher = Batcher(self.translator, own.max_batch, wait, own.max_queue, told)
         running = asyncio.create_task(self.batcher.run())
         yield
         running.cancel()
@@ -139,13 +132,11 @@ class Service:
         streams = flag(body, "stream") or "text/event-stream" in request.headers.get("accept", "")
         beside = {name: texts(body, name, sentences) for name in ("prefix", "drafts")}
         given = {name: body[name] for name in OPTIONS if body.get(name) is not None}
-        options = self.checked(
-            given | ({"drafts": beside["drafts"]} if any(beside["drafts"]) else {})
-        )
-        options.pop("drafts", None)
+        drafts = {"drafts": beside["drafts"]} if any(beside["drafts"]) else {}
+        self.checked(given | drafts)
         jobs = [
             # Of one prefix each: a batch has one.
-            WaitingJob(sentence, options | ({"prefix": prefix} if prefix else {}), draft)
+            WaitingJob(sentence, given | ({"prefix": prefix} if prefix else {}), draft)
             for sentence, prefix, draft in zip(sentences, *beside.values(), strict=True)
         ]
         if streams:
@@ -259,7 +250,7 @@ class Service:
                     yield _event(*event)
                 yield _event("done", hypotheses(await ending))
             except Refused as error:
-                yield _event("error", {"error": error.message})
+                yield _event("error", {"error": error.detail})
             except ClientGone:
                 pass
             finally:
@@ -357,11 +348,9 @@ def _event(name: str, told: Any) -> str:
 
 def hypotheses(found: Sequence[Sequence[Hypothesis]]) -> dict[str, Any]:
     """N-best lists as JSON."""
+
+    def as_json(one: Hypothesis) -> dict[str, Any]:
+        seen = {} if one.attention is None else {"attention": one.attention.tolist()}
+        return {name: value for name, value in vars(one).items() if name != "attention"} | seen
+
     return {"hypotheses": [[as_json(one) for one in ranked] for ranked in found]}
-
-
-def as_json(one: Hypothesis) -> dict[str, Any]:
-    shown = {name: value for name, value in vars(one).items() if name != "attention"}
-    if one.attention is not None:
-        shown["attention"] = one.attention.tolist()
-    return shown

@@ -17,20 +17,16 @@ from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 def whole(translator: Translator, keys: bool) -> str:
     """The page as HTML, which loads nothing else; ``keys``: the service asks for a key."""
     source, target = translator.languages
-    title = "Translate"
-    return (
-        templates()
-        .get_template("serve.html")
-        .render(
-            light=colours.variables(dark=False),
-            dark=colours.variables(dark=True),
-            title=title,
-            decoding=translator.own.decoding,
-            beam=translator.own.beam,
-            source=source,
-            target=target,
-            keys=keys,
-        )
+    page = templates().get_template("serve.html")
+    return page.render(
+        light=colours.variables(dark=False),
+        dark=colours.variables(dark=True),
+        title="Translate",
+        decoding=translator.own.decoding,
+        beam=translator.own.beam,
+        source=source,
+        target=target,
+        keys=keys,
     )
 
 

@@ -70,12 +70,11 @@ def _check_languages(state: Mapping[str, Any], path: str, task: FairseqTask, opt
 def _check_dictionaries(
     parameters: Mapping[str, Any], path: str, task: FairseqTask, option: str
 ) -> None:
-    for side, part, dictionary in (
-        ("source", "encoder", task.source_dictionary),
-        ("target", "decoder", task.target_dictionary),
-    ):
+    dictionaries = {"encoder": task.source_dictionary, "decoder": task.target_dictionary}
+    for part, dictionary in dictionaries.items():
         table = parameters.get(f"{part}.embed_tokens.weight")
         if table is not None and len(table) != len(dictionary):
+            side = "source" if part == "encoder" else "target"
             raise CheckpointError(
                 f"{option} {path} was trained with a {side} dictionary of {len(table)} types, the data's has "
                 f"{len(dictionary)}."
