@@ -180,18 +180,14 @@ def _fault(name: str, value: Any) -> str | None:
     text = value if isinstance(value, str) else None
     if text is not None and RESOLVER.search(text):
         return f"asks for more than the file ({shown(text)})"
-    if not is_evaluated(name):
+    # Alone, or of a side: encoder_xformers_att_config.
+    if name not in EVALUATED and not any(name.endswith(f"_{one}") for one in EVALUATED):
         return None
     if type(value) not in PLAIN:
         return f"is a {type(value).__name__}, which fairseq would run as code"
     if text is not None and ("${" in text or runs_code(text)):
         return f"is no plain value but code, which fairseq would run ({shown(text)})"
     return None
-
-
-def is_evaluated(name: str) -> bool:
-    """Whether fairseq may evaluate an option of that name, alone or of a side: ``encoder_xformers_att_config``."""
-    return name in EVALUATED or any(name.endswith(f"_{one}") for one in EVALUATED)
 
 
 def shown(value: Any) -> str:
@@ -263,7 +259,10 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "exec":
         return
     code = arguments[0]
-    if not isinstance(code, CodeType) or code.co_filename != "<string>" or _is_value(code):
+    if not isinstance(code, CodeType) or code.co_filename != "<string>":
+        return
+    # Without names, and functions of its own, all that it can do is give a value.
+    if not code.co_names and not any(isinstance(one, CodeType) for one in code.co_consts):
         return
     caller = sys._getframe(1)
     if EVALUATING.match(str(caller.f_globals.get("__name__", ""))):
@@ -271,8 +270,3 @@ def _refuse_code(event: str, arguments: tuple[Any, ...]) -> None:
             f"fairseq was about to run code that it took for an option's value ({', '.join(code.co_names) or 'code'}): "
             "refused, an option of a checkpoint or of the command line must be a plain value."
         )
-
-
-def _is_value(code: CodeType) -> bool:
-    """Whether code uses no names and no function of its own: all that it can do is give a value."""
-    return not code.co_names and not any(isinstance(one, CodeType) for one in code.co_consts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from tqdm import tqdm
@@ -38,7 +38,7 @@ class Translator(Decoder):
                 "this Translator cannot be pickled, as its models were not loaded by from_pretrained or have been "
                 "changed since: load it in the other process"
             )
-        return _made, (self.made_by,)
+        return self.made_by, ()
 
     def summary(self) -> str:
         """Sentences, tokens, iterations, acceptance and seconds so far, in one line; all 0 with ``stock``."""
@@ -197,11 +197,6 @@ class Translator(Decoder):
                     yield ranked
                     bar.update()
                 first += len(chunk)
-
-
-def _made(by: Callable[[], Decoder]) -> Decoder:
-    """What pickle calls to load a translator again."""
-    return by()
 
 
 def _check_texts(sentences: object) -> None:

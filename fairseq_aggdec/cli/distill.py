@@ -193,7 +193,11 @@ def decoded(
             zip(sample["id"].tolist(), session.decode(generator, sample), strict=True)
         )  # longest source first, unlike the batch
         longest = longest_output(generator, sample)
-        yield [as_output(number, found[number]["tokens"], longest) for number in batch]
+        outputs = []
+        for number in batch:
+            written = found[number]["tokens"][:-1].int().cpu().numpy()  # without </s>
+            outputs.append(Output(number, longest is not None and len(written) >= longest, written))
+        yield outputs
 
 
 def longest_output(generator: Any, sample: dict[str, Any]) -> int | None:
@@ -202,12 +206,6 @@ def longest_output(generator: Any, sample: dict[str, Any]) -> int | None:
         return None
     width = sample["net_input"]["src_tokens"].size(1)
     return min(int(generator.max_len_a * width + generator.max_len_b), generator.max_len - 1)
-
-
-def as_output(number: int, tokens: torch.Tensor, longest: int | None) -> Output:
-    """From a hypothesis's tokens (T,), the last of which is ``</s>``."""
-    written = tokens[:-1].int().cpu().numpy()
-    return Output(number, longest is not None and len(written) >= longest, written)
 
 
 UNFINISHED = 3  # exit status of --merge while shards are still to be decoded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_aggdec.methods.iad import TEXT_READS, copy_drafter
 from fairseq_aggdec.methods.method import Method, Request
@@ -13,9 +13,6 @@ from fairseq_aggdec.methods.shared.amounts import blockwise_size, proposing
 from fairseq_aggdec.options.stock_generator import generator_gap
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refusal
-
-if TYPE_CHECKING:
-    from fairseq_aggdec.drafters.head_tables import HeadTables
 
 logger = logging.getLogger(__name__)
 
@@ -60,21 +57,17 @@ def build(request: Request) -> Any:
     kind = cfg.draft_from
     extra = request.computing() | {"ahead": kind != "none"}
     if kind == "heads":
-        extra["foreteller"] = _head_tables(request)
+        size = blockwise_size(cfg, request.models, "--draft-from heads")
+        if size < 2:
+            raise ValueError("--draft-from heads needs a model with at least two block heads")
+        from fairseq_aggdec.drafters.head_tables import HeadTables
+
+        target = request.task.target_dictionary
+        extra["foreteller"] = HeadTables(size, target.pad(), target.unk(), proposing(cfg))
     elif kind != "none" and (drafter := copy_drafter(request)) is not None:
         extra["texts"] = drafter.texts_of
     aligned = request.option("print_alignment")
     return request.make(AlignedBeamGenerator if aligned else BeamGenerator, extra)
-
-
-def _head_tables(request: Request) -> HeadTables:
-    size = blockwise_size(request.cfg, request.models, "--draft-from heads")
-    if size < 2:
-        raise ValueError("--draft-from heads needs a model with at least two block heads")
-    from fairseq_aggdec.drafters.head_tables import HeadTables
-
-    target = request.task.target_dictionary
-    return HeadTables(size, target.pad(), target.unk(), proposing(request.cfg))
 
 
 METHOD = Method("beam", reads, build, becomes=becomes)

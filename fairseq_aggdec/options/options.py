@@ -109,7 +109,11 @@ class Options:
         end = int(self.max_len_a * source.size(1) + self.max_len_b)
         ends = [min(end, self.max_len - 1 if longest is None else longest)] * source.size(0)
         if self.match_source_len:
-            ends = self._source_lengths(net_input).tolist()
+            # Where the caller does not give the lengths, </s> does not count in stock.
+            lengths = net_input.get("src_lengths")
+            if lengths is None:
+                lengths = (source.ne(self.eos) & source.ne(self.pad)).sum(1)
+            ends = lengths.tolist()
             if longest is not None:
                 ends = [min(length, longest) for length in ends]
             _check_positions(models, max(ends))
@@ -125,13 +129,6 @@ class Options:
             )
         capacity = min(most + 1, source.size(1) + SPARE_POSITIONS)
         return Limits(ends, self.min_len, self.match_source_len, capacity)
-
-    def _source_lengths(self, net_input: Mapping[str, Tensor]) -> Tensor:
-        """(B,) as stock has them: where the caller does not give them, ``</s>`` does not count."""
-        if "src_lengths" in net_input:
-            return net_input["src_lengths"]
-        source = net_input["src_tokens"]
-        return (source.ne(self.eos) & source.ne(self.pad)).sum(1)
 
     def score(self, total: Any, length: float) -> Any:
         """What hypotheses are ranked by: the sum of their log-probabilities, divided unless ``--unnormalized``."""

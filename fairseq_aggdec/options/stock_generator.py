@@ -37,12 +37,16 @@ _READ: tuple[type[nn.Module], ...] = (
 )
 
 
-def _methods(cls: type[nn.Module]) -> dict[str, Any]:
-    return {name: method for name, method in vars(cls).items() if callable(method)}
-
-
 # Of each class its attributes, how many there are now, and the methods among them: asked before every batch.
-_METHODS = [(cls, vars(cls), len(vars(cls)), list(_methods(cls).items())) for cls in _READ]
+_METHODS = [
+    (
+        cls,
+        vars(cls),
+        len(vars(cls)),
+        [(name, one) for name, one in vars(cls).items() if callable(one)],
+    )
+    for cls in _READ
+]
 _NAMES = {cls: {name for name in dir(cls) if callable(getattr(cls, name))} for cls in _READ}
 _BEFORE = next(
     (

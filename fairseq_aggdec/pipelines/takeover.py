@@ -106,7 +106,10 @@ def adopt(thing: Any = None, **options: Any) -> Any:
     elif isinstance(getattr(thing, "task", None), FairseqTask):
         _adopt_task(thing.task, options)
     elif hasattr(thing, "generate"):
-        return Alone(thing, options).in_its_place()
+        alone = Alone(thing, options)
+        return alone.build_generator(
+            alone.models, argparse.Namespace(beam=getattr(thing, "beam_size", 1))
+        )
     else:
         raise TypeError(
             f"a {type(thing).__name__} decodes nothing: give a model of the hub, a task or a generator"
@@ -188,10 +191,6 @@ class Alone(DecodingTask):
 
     def _build_stock(self, models: Any, args: Any, given: Any) -> Any:
         return self.stock
-
-    def in_its_place(self) -> Any:
-        args = argparse.Namespace(beam=getattr(self.stock, "beam_size", 1))
-        return self.build_generator(self.models, args)
 
 
 class WithArgs(FairseqTask):

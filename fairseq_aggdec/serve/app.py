@@ -107,7 +107,8 @@ class Service:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def languages(self, request: Request) -> Response:
-        return JSONResponse(libre.languages(self.translator.speech.targets))
+        targets = self.translator.speech.targets.items()
+        return JSONResponse([{"code": code, "name": code, "targets": to} for code, to in targets])
 
     async def translate(self, request: Request) -> Response:
         """LibreTranslate's interface."""

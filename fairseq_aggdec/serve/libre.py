@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_aggdec.serve.errors import Refused
-
-
-def languages(targets: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """What ``/languages`` says, of what each language can be translated into."""
-    return [{"code": code, "name": code, "targets": found} for code, found in targets.items()]
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def test_scores_of_given_pairs(beam: Translator) -> None:
         ({"prefix": [7] * 6}, ValueError, "sentence 0: prefix has a int for it"),
         ({"drafts": ["a"]}, ValueError, "sentence 1: drafts has nothing for it"),
         ({"drafts": ["a"] * 9}, ValueError, "drafts has more texts than the 6 sentences"),
-        ({"drafts": "a"}, TypeError, "drafts: give a list with one text per sentence"),
+        ({"drafts": "a"}, TypeError, "drafts='a': it must be a list with one text per sentence"),
         ({"source_lang": "de"}, ValueError, "source_lang='de': this model has"),
     ],
     ids=str,
