@@ -22,11 +22,10 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import fairseq_aggdec  # noqa: F401  (registers the task)
 from fairseq_aggdec.api.session import (
     GREEDY_OR_DEFAULT,
     Session,
@@ -41,31 +40,18 @@ from fairseq_aggdec.records import machine, results
 
 def build_parser() -> argparse.ArgumentParser:
     parser = generation_parser(__doc__)
-    group = parser.add_argument_group("audit")
-    group.add_argument("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
-    group.add_argument(
-        "--stock-batch-size",
-        type=int,
-        metavar="B",
-        help="stock decodes once, in such batches (default: in those of the method)",
-    )
-    group.add_argument(
-        "--reference", metavar="FILE", help="checkpoint of the reference (default: that of --path)"
-    )
-    group.add_argument(
-        "--beams",
-        type=int,
-        nargs="+",
-        metavar="B",
-        help="of --decoding beam (default: that of --beam)",
-    )
-    group.add_argument("--limit", type=int, help="sentences to decode (default: all)")
-    group.add_argument(
-        "--tie-margin", type=float, help="nats below which a difference is a tie (fp32: 1e-4)"
-    )
-    group.add_argument(
-        "--output", type=Path, help="result files to write: OUTPUT.json and OUTPUT.md"
-    )
+    add = parser.add_argument_group("audit").add_argument
+    add("--batch-sizes", type=int, nargs="+", default=[32], metavar="B")
+    own = "stock decodes once, in such batches (default: in those of the method)"
+    add("--stock-batch-size", type=int, metavar="B", help=own)
+    whose = "checkpoint of the reference (default: that of --path)"
+    add("--reference", metavar="FILE", help=whose)
+    beams = "of --decoding beam (default: that of --beam)"
+    add("--beams", type=int, nargs="+", metavar="B", help=beams)
+    add("--limit", type=int, help="sentences to decode (default: all)")
+    margin = "nats below which a difference is a tie (fp32: 1e-4)"
+    add("--tie-margin", type=float, help=margin)
+    add("--output", type=Path, help="result files to write: OUTPUT.json and OUTPUT.md")
     return parser
 
 
@@ -91,15 +77,38 @@ def show_differences(result: equality.Audit) -> None:
         print(f"  {result.score_errors} sentences with scores that differ: {equality.BUG}")
 
 
+@dataclass(frozen=True)
+class Oracle:
+    """Whose output is the reference: ``margin`` nats below which a difference is a tie, ``tolerance`` for scores."""
+
+    decoding: str
+    words: str
+    precision: str
+    margin: float = 0.0
+    tolerance: float = 0.0
+
+
+def oracle_of(session: Session, ours: str = "greedy") -> Oracle:
+    """The reference of an audit; ``ours`` stands for stock with ``--int8``, which stock has not."""
+    precision, margin = session.precision, session.args.tie_margin
+    if read_settings(session.cfg.task).int8_all:
+        return Oracle(ours, "our own search in 8 bits", "int8")
+    if session.args.strict:
+        return Oracle("greedy", "our own greedy decoding", precision)
+    margin = equality.TIE_MARGIN[precision] if margin is None else margin
+    tolerance = equality.SCORE_TOLERANCE[precision]
+    return Oracle("stock", "stock fairseq", precision, margin, tolerance)
+
+
 class Findings:
     """The comparisons of an audit; with ``--output`` each is written to OUTPUT.partial.json when it is there.
 
     After a kill the same command goes on with what is missing, if program, machine, models and data are the same.
     """
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, oracle: Oracle):
         self.output: Path | None = session.args.output
-        self.reference = reference_of(session)
+        self.reference = oracle.words
         self.record: dict[str, Any] = {
             "command": machine.command("audit", sys.argv[1:]),
             "machine": machine.describe(),
@@ -171,7 +180,6 @@ def fingerprints(session: Session) -> dict[str, str]:
     return found
 
 
-INT8 = "int8"
 SHOWN = 20  # differences listed per comparison; the JSON has all
 HEADER = (
     "| method | sentences | equal | ties | BUGs | missing | largest score difference (nats) |\n"
@@ -180,122 +188,74 @@ HEADER = (
 
 
 def check(args: argparse.Namespace, decoding: str) -> None:
+    """Refuses options that do not go together."""
     results.check_counts(args, "limit", "batch_sizes", "stock_batch_size", "beams", "beam")
     refuse_beam_of_greedy(args, decoding)
-    if args.beams and args.beam not in (*args.beams, *GREEDY_OR_DEFAULT):
-        raise SystemExit(f"error: --beam {args.beam} does not go with --beams: name it there")
     results.check_place("--output", args.output, ".json", ".md")
-    if args.stock_batch_size and args.max_len_a > 0:
-        raise SystemExit(
-            "error: --stock-batch-size does not go with --max-len-a: stock's limit depends on its batch then"
-        )
-    if decoding == "beam" and args.reference:
-        raise SystemExit("error: --reference does not go with --decoding beam")
-    if args.strict:
-        check_strict(args, decoding)
+    other_beam = args.beams and args.beam not in (*args.beams, *GREEDY_OR_DEFAULT)
+    by_padding = args.stock_batch_size and args.max_len_a > 0
+    strict = "does not go with --strict, which is about the same model in the same batches"
+    unverified = args.strict and decoding not in VERIFIED
+    refused = {
+        f"--beam {args.beam} does not go with --beams: name it there": other_beam,
+        "--stock-batch-size does not go with --max-len-a: stock's limit depends on its batch then": by_padding,
+        "--reference does not go with --decoding beam": decoding == "beam" and args.reference,
+        f"--strict: --decoding must be one of {', '.join(VERIFIED)}": unverified,
+        f"--reference {strict}": args.strict and args.reference,
+        f"--stock-batch-size {strict}": args.strict and args.stock_batch_size,
+    }
+    for sentence, given in refused.items():
+        if given:
+            raise SystemExit(f"error: {sentence}")
 
 
-def check_strict(args: argparse.Namespace, decoding: str) -> None:
-    if decoding not in VERIFIED:
-        raise SystemExit(f"error: --strict: --decoding must be one of {', '.join(VERIFIED)}")
-    for option in ("reference", "stock_batch_size"):
-        if getattr(args, option):
-            name = "--" + option.replace("_", "-")
-            raise SystemExit(
-                f"error: {name} does not go with --strict, which is about the same model in the same batches"
-            )
-
-
+@results.refusals()
 def main() -> int:
-    with results.refusals():
-        return audit()
-
-
-def audit() -> int:
     session = Session(build_parser(), reads=["beam", "batch_size"])
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
     if decoding == "beam":
         return audit_beams(session)
-    reference = session
+    reference, limit = session, args.limit
     if args.reference:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
         given = [*sys.argv[1:], "--path", args.reference]
         reference = Session(build_parser(), given, reads=["beam", "batch_size"])
-    oracle, size, precision = oracle_of(session)
-    tie_margin, tolerance = bounds(args, precision)
-    findings, references = Findings(session), {}
+    oracle = oracle_of(session)
+    findings, references = Findings(session, oracle), dict[int, Any]()
     for batch_size in args.batch_sizes:
-        stock_size = size or batch_size
-        name = f"{decoding}, batch {batch_size}, {precision}"
+        size = args.stock_batch_size or batch_size
+        name = f"{decoding}, batch {batch_size}, {oracle.precision}"
         if name in findings:
             continue
-        if stock_size not in references:
-            references[stock_size] = equality.decode_all(reference, oracle, stock_size, args.limit)
-        found = equality.decode_all(session, decoding, batch_size, args.limit)
-        result = equality.audit(
-            reference,
-            session.sentences(args.limit),
-            references[stock_size],
-            found,
-            tie_margin,
-            tolerance,
-        )
-        findings.add(name, result)
+        if size not in references:
+            references[size] = equality.decode_all(reference, oracle.decoding, size, limit)
+        found = equality.decode_all(session, decoding, batch_size, limit)
+        outputs, bounds = (references[size], found), (oracle.margin, oracle.tolerance)
+        sentences = session.sentences(limit)
+        findings.add(name, equality.audit(reference, sentences, *outputs, *bounds))
     return findings.conclude()
-
-
-def oracle_of(session: Session, ours: str = "greedy") -> tuple[str, int | None, str]:
-    """Whose output is the reference: its ``--decoding``, its batch size (None: the method's), name of the precision.
-
-    Args:
-        ours: what stands for stock with ``--int8``, which stock has not.
-    """
-    size = session.args.stock_batch_size
-    if read_settings(session.cfg.task).int8_all:
-        return ours, size, INT8
-    return "greedy" if session.args.strict else "stock", size, session.precision
-
-
-def reference_of(session: Session) -> str:
-    """The same in words."""
-    if read_settings(session.cfg.task).int8_all:
-        return "our own search in 8 bits"
-    return "our own greedy decoding" if session.args.strict else "stock fairseq"
-
-
-def bounds(args: argparse.Namespace, precision: str) -> tuple[float, float]:
-    """Nats below which a difference is a tie, and by which a score may differ."""
-    if precision == INT8 or args.strict:
-        return 0.0, 0.0
-    given = args.tie_margin
-    margin = equality.TIE_MARGIN[precision] if given is None else given
-    return margin, equality.SCORE_TOLERANCE[precision]
 
 
 def audit_beams(session: Session) -> int:
     """The n-best lists of ``--decoding beam`` against stock's."""
-    args = session.args
-    oracle, stock_size, precision = oracle_of(session, "beam")
-    tie_margin, tolerance = bounds(args, precision)
-    findings = Findings(session)
+    args, limit, size_of_stock = session.args, session.args.limit, session.args.stock_batch_size
+    oracle = oracle_of(session, "beam")
+    findings, bounds = Findings(session, oracle), (oracle.margin, oracle.tolerance)
     for beam in args.beams or [args.beam]:
-        wanted = {size: f"beam {beam}, batch {size}, {precision}" for size in args.batch_sizes}
-        missing = [size for size, name in wanted.items() if name not in findings]
+        names = {
+            size: f"beam {beam}, batch {size}, {oracle.precision}" for size in args.batch_sizes
+        }
         expected = None
-        if stock_size and missing:
-            expected = nbest_equality.decode_all(session, stock_size, beam, args.limit, oracle)
-        for size in missing:
-            if oracle != "stock" and not stock_size:
-                expected = nbest_equality.decode_all(session, size, beam, args.limit, oracle)
-            result = nbest_equality.audit(
-                session, size, beam, args.limit, tie_margin, tolerance, expected
-            )
-            findings.add(wanted[size], result)
+        for size in [size for size, name in names.items() if name not in findings]:
+            anew = expected is None if size_of_stock else oracle.decoding != "stock"
+            if anew:
+                stock_size = size_of_stock or size
+                expected = nbest_equality.decode_all(
+                    session, stock_size, beam, limit, oracle.decoding
+                )
+            result = nbest_equality.audit(session, size, beam, limit, *bounds, expected)
+            findings.add(names[size], result)
     return findings.conclude()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
