@@ -9,13 +9,15 @@ file. Files in which there is nothing to draw are named and passed over.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec  # noqa: F401  (registers what the names of systems need)
+from fairseq_aggdec.bench import table
 from fairseq_aggdec.records import results
 from fairseq_aggdec.report import redraw
+from scripts.recipes import paper_plots
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,6 +46,38 @@ def read(path: Path) -> dict[str, Any]:
     return record
 
 
+def write_tables(output: Path, record: redraw.Record) -> Path | None:
+    """Writes ``OUTPUT.md`` of a benchmark or a comparison; None for other results."""
+    rows: Any = record.get("results")
+    if not redraw.is_timed(rows):
+        return None
+    measure = str(record.get("quality", "BLEU"))
+    shown = table.markdown([table.Line(**modern(row)) for row in rows], measure)
+    if record.get("sacrebleu"):
+        shown += f"\nsacreBLEU signature: `{record['sacrebleu']}`"
+    path = results.named(output, ".md")
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    results.write_text(path, results.page(record, shown) + remarks(old))
+    return path
+
+
+def remarks(page: str) -> str:
+    """What somebody wrote below the tables of a result."""
+    lines = page.splitlines()
+    made = [n for n, line in enumerate(lines) if line.startswith(("|", "sacreBLEU signature"))]
+    return "".join(f"{line}\n" for line in lines[made[-1] + 1 :]) if made else ""
+
+
+def modern(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as it is today: until version 0.1 all systems were compared with beam 1, and some had ``bleu``."""
+    new = dict(row)
+    if "bleu" in new:
+        new["quality"] = new.pop("bleu")
+    if "differ_from_beam1" in new:
+        new["differ"] = new.pop("differ_from_beam1")
+    return new
+
+
 def main(given: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(given)
     with results.refusals():
@@ -57,13 +91,13 @@ def draw(path: Path, record: dict[str, Any], tables: bool) -> list[Path]:
     """What was written for one result file."""
     output = path.with_name(path.name.removesuffix(".json"))
     try:
-        drawn = redraw.draw(output, record)
-        table = redraw.tables(output, record) if tables else None
+        drawn = paper_plots.draw(output, record)
+        page = write_tables(output, record) if tables else None
     except (KeyError, TypeError, IndexError) as error:
         raise SystemExit(
             f"error: {path} lacks what its plots show: {type(error).__name__} {error}"
         ) from error
-    return drawn if table is None else [*drawn, table]
+    return drawn if page is None else [*drawn, page]
 
 
 if __name__ == "__main__":

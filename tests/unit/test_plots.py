@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_aggdec.report import plots, svg
-from fairseq_aggdec.report.colours import BEHIND, COLOURS, CONTRAST, SERIES, contrast
+from fairseq_aggdec.report.colours import COLOURS, SERIES
 from fairseq_aggdec.report.svg import Label
+from scripts.recipes import paper_plots
 from scripts.recipes.lattice import drawing
 from tests.unit.test_lattice_drawing import make_record
 
@@ -28,11 +29,13 @@ DRAWN: dict[str, Draw] = {
     "batch": lambda path: plots.latency_against_batch(SYSTEMS, LABEL, path),
     "distribution": lambda path: plots.speedup_distribution([1, 2, 2, 3], "stock", LABEL, path),
     "edits": lambda path: plots.speedup_against_edits([0, 0.5], [3, 1], "stock", LABEL, path),
-    "accepted": lambda path: plots.speedup_against_accepted(
+    "accepted": lambda path: paper_plots.speedup_against_accepted(
         {"exact": [(1.5, 1)], "top-2": [(2, 1.2)]}, LABEL, path
     ),
-    "lines": lambda path: plots.lines({"one": CURVES, "two": CURVES}, "N", "%", LABEL, path, True),
-    "time": lambda path: plots.time_by_length(
+    "lines": lambda path: paper_plots.lines(
+        {"one": CURVES, "two": CURVES}, "N", "%", LABEL, path, True
+    ),
+    "time": lambda path: paper_plots.time_by_length(
         [3, 8], [20, 10], {"encoder": [1, 2], "search": [3, 4]}, LABEL, path
     ),
 }
@@ -76,6 +79,23 @@ def test_every_colour_has_a_twin_for_dark_pages(name: str, tmp_path: Path) -> No
         assert f'#plot [style*="{what}: {colour}"]{{{what}:' in rules, (what, colour)
 
 
+CONTRAST = 4.5
+BEHIND = ("paper", "panel")  # roles on which others are written
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours ``#rrggbb``, from 1 (the same) to 21 (black on white)."""
+    brighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (brighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of sRGB."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def test_contrast_is_that_of_the_guidelines() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#888888", "#ffffff") == pytest.approx(3.54, abs=0.01)
@@ -104,7 +124,7 @@ def test_the_baseline_and_the_fastest_of_many_systems_are_shown(tmp_path: Path) 
 
 def test_no_plot_has_more_than_six_lines(tmp_path: Path) -> None:
     many = {f"line {n}": [(1.0, n, ""), (2.0, n, "")] for n in range(9)}
-    plots.lines({"": many}, "x", "y", LABEL, tmp_path / "plot.svg")
+    paper_plots.lines({"": many}, "x", "y", LABEL, tmp_path / "plot.svg")
     written = texts(tmp_path / "plot.svg")
     assert [text for text in written if text.startswith("line ")] == [f"line {n}" for n in range(6)]
     assert "the first 6 of 9 lines" in " ".join(written)
@@ -134,9 +154,9 @@ def test_there_is_no_plot_of_one_point(tmp_path: Path) -> None:
     assert plots.latency_against_batch(one, LABEL, path) is None
     assert plots.speedup_distribution([2.0], "stock", LABEL, path) is None
     assert plots.speedup_against_edits([0.5, 0.5], [1, 2], "stock", LABEL, path) is None
-    assert plots.speedup_against_accepted({"exact": [(1, 1)]}, LABEL, path) is None
-    assert plots.lines({"": {"a": [(1, 2, "")]}}, "x", "y", LABEL, path) is None
-    assert plots.time_by_length([3], [20], {"encoder": [1]}, LABEL, path) is None
+    assert paper_plots.speedup_against_accepted({"exact": [(1, 1)]}, LABEL, path) is None
+    assert paper_plots.lines({"": {"a": [(1, 2, "")]}}, "x", "y", LABEL, path) is None
+    assert paper_plots.time_by_length([3], [20], {"encoder": [1]}, LABEL, path) is None
     assert not path.exists()
 
 

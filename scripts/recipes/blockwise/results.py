@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
-from fairseq_aggdec.report import redraw
+from scripts.recipes import paper_plots
 
 TITLE = "Blockwise parallel decoding: quality, accepted block size and speed"
 STOCK, EXACT = "stock --beam 1", "exact"
@@ -127,7 +127,7 @@ class Results:
         tables = self.write()
         if self.speeds:
             record = json.loads(files.named(self.output, ".json").read_text(encoding="utf-8"))
-            redraw.draw(self.output, record)
+            paper_plots.draw(self.output, record)
         return tables
 
 

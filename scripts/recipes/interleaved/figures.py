@@ -30,10 +30,10 @@ from fairseq_aggdec.methods.options.variants import joined, read_variants
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.quality import bleu, texts
 from fairseq_aggdec.records.results import write_table
-from fairseq_aggdec.report import redraw
-from fairseq_aggdec.report.redraw import ENGINE, STOCK
 from fairseq_aggdec.search.interleaved.generator import common_geometry
+from scripts.recipes import paper_plots
 from scripts.recipes.interleaved.otem import scored
+from scripts.recipes.paper_plots import ENGINE, STOCK
 
 BASELINES = (ENGINE, STOCK)
 TITLE = "Interleaved decoding by batch, beam, source length and words per step"
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str]) -> None:
     extra = {"sacrebleu": signature, "threads": args.threads, "repeats": repeats}
     text += f"\nsacreBLEU signature: `{signature}`"
     record = write_table(args.output, TITLE, command, text, results, extra)
-    redraw.draw(args.output, record)
+    paper_plots.draw(args.output, record)
     print(text)
 
 

@@ -41,7 +41,7 @@ from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records import results as files
-from fairseq_aggdec.report import redraw
+from scripts.recipes import paper_plots
 
 TITLE = "Sequence-to-lattice: time by part, and ranks before the search"
 # Name in the figure -> what the counters call it.
@@ -253,7 +253,7 @@ def write(
         ("md", "\n".join(text)),
     ):
         files.write_text(files.named(output, f".{suffix}"), content + "\n")
-    redraw.draw(output, record)
+    paper_plots.draw(output, record)
     return tables
 
 

@@ -41,7 +41,7 @@ from fairseq_aggdec.methods.shared.loading import load_drafter  # noqa: E402
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel  # noqa: E402
 from fairseq_aggdec.records import machine  # noqa: E402
 from fairseq_aggdec.records import results as files  # noqa: E402
-from fairseq_aggdec.report import redraw  # noqa: E402
+from scripts.recipes import paper_plots  # noqa: E402
 
 Curves = dict[str, dict[int, float]]
 
@@ -202,7 +202,7 @@ def write(
         f"Machine: {machine.sentence(described)}",
     ]
     files.write_text(files.named(args.output, ".md"), "\n".join(lines) + "\n")
-    redraw.draw(args.output, record)
+    paper_plots.draw(args.output, record)
 
 
 def run(args: argparse.Namespace, command: str) -> None:
