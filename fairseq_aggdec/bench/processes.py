@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -51,7 +51,7 @@ class Apart(System):
         self.process = context.Process(
             target=serve, args=(theirs, entry, list(arguments), threads), daemon=True
         )
-        with environment({**ASLEEP, "OMP_NUM_THREADS": str(threads)}):
+        with mock.patch.dict(os.environ, ASLEEP | {"OMP_NUM_THREADS": str(threads)}):
             self.process.start()
         theirs.close()
         found = self.answer()
@@ -87,21 +87,6 @@ class Apart(System):
     def close(self) -> None:
         self.place.close()  # its recv() ends with EOFError
         self.process.join()
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import fairseq_aggdec
 from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill.distilled_folder import DataFolder
-from fairseq_aggdec.distill.spliced_sources import parts
+from fairseq_aggdec.distill.spliced_sources import parts, write_spliced
 from fairseq_aggdec.records.results import write_text
 
 logger = logging.getLogger(__name__)
@@ -46,20 +46,27 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
+def distilled_by(flags: Sequence[str]) -> Namespace:
+    """Languages and limits of length among the options of distillation."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for names in (
+        ("-s", "--source-lang"),
+        ("-t", "--target-lang"),
+        ("--max-len-a",),
+        ("--max-len-b",),
+    ):
+        parser.add_argument(*names)
+    return parser.parse_known_args(flags)[0]
+
+
 def languages(data: Path, flags: Sequence[str]) -> tuple[str, str]:
     """Source and target language: what the options of distillation say, else the names of the files.
 
     Raises:
         SystemExit: neither says.
     """
-    found: dict[str, str] = {}
-    for word, value in zip(flags, [*flags[1:], ""], strict=True):
-        name, _, text = word.partition("=")
-        if name in ("-s", "--source-lang", "-t", "--target-lang"):
-            found["source" if name in ("-s", "--source-lang") else "target"] = text or value
-    inferred = data_utils.infer_language_pair(str(data))
-    source = found.get("source", inferred[0])
-    target = found.get("target", inferred[1])
+    given, inferred = distilled_by(flags), data_utils.infer_language_pair(str(data))
+    source, target = given.source_lang or inferred[0], given.target_lang or inferred[1]
     if not source or not target:
         raise SystemExit(
             f"error: {data} does not tell the languages: --distill-flags='-s SOURCE -t TARGET'"
@@ -174,10 +181,7 @@ class DrafterTraining:
 
     def splice(self, folder: Path) -> None:
         shutil.rmtree(folder / "data", ignore_errors=True)
-        source, target = self.languages
-        arguments = [str(self.args.data), "--output", str(folder / "data")]
-        arguments += ["--source-lang", source, "--target-lang", target]
-        self.run("fairseq_aggdec.distill.spliced_sources", arguments, None)
+        write_spliced(DataFolder(self.args.data, *self.languages), "train", folder / "data")
 
     def distillation_flags(self, subsets: Sequence[str]) -> list[str]:
         """Options of aggdec distill. Outputs that were cut are kept: the verifier will write such ones again."""
@@ -274,13 +278,9 @@ class DrafterTraining:
 
     def limits(self) -> list[str]:
         """Lengths and languages among the options of distillation."""
-        known, words = ("--max-len-a", "--max-len-b"), self.args.distill_flags
-        found = [f"--source-lang={self.languages[0]}", f"--target-lang={self.languages[1]}"]
-        for word, value in zip(words, [*words[1:], ""], strict=True):
-            name, _, text = word.partition("=")
-            if name in known:
-                found.append(f"{name}={text or value}")
-        return found
+        given = distilled_by(self.args.distill_flags)
+        given.source_lang, given.target_lang = self.languages
+        return [f"--{k.replace('_', '-')}={v}" for k, v in vars(given).items() if v is not None]
 
     def seconds_of_update(self) -> float:
         """Of an update on the set as it is; the targets of distillation are as long."""

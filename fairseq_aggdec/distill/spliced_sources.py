@@ -1,26 +1,23 @@
 """Spliced sources: the beginning of one training sentence and the end of another, for a verifier to translate.
 
-    python -m fairseq_aggdec.distill.spliced_sources DATA --output SPLICED
-
-writes a copy of the data folder DATA with one more part of its training set, ``train1``, that has sources only: as many
-sentences as the set has. A drafter that also learns what the verifier writes for these guesses better on text that it
-was not trained on; ``aggdec train-drafter --spliced`` does both. Sentences are cut where a word begins: of pieces
-as of sentencepiece, of units as of subword-nmt, otherwise of symbols.
+A copy of the data folder gets one more part of its training set, ``train1``, that has sources only: as many sentences
+as the set has. A drafter that also learns what the verifier writes for these guesses better on text that it was not
+trained on (``aggdec train-drafter --spliced``). Sentences are cut where a word begins: of pieces as of sentencepiece,
+of units as of subword-nmt, otherwise of symbols.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset
@@ -117,15 +114,13 @@ def read(data: DataFolder, part: str, dictionary: Dictionary) -> Dataset[Tensor]
     return found
 
 
-def write(data: DataFolder, subset: str, output: Path, seed: int) -> tuple[str, int]:
-    """Copies DATA and adds a part with spliced sources; its name and the number of its sentences.
+def write_spliced(data: DataFolder, subset: str, output: Path, seed: int = 1) -> None:
+    """Copies DATA and adds a part with spliced sources.
 
     Raises:
-        DistillationError: DATA lacks the set or a dictionary, or OUTPUT is there already; and as :func:`read`.
+        DistillationError: DATA lacks the set or a dictionary, or it is empty or damaged.
     """
     prefix = data.prefix(subset)
-    if output.exists():
-        raise DistillationError(f"--output {output} exists already: name a new folder")
     for path in data.dictionaries():
         if not path.exists():
             raise DistillationError(f"{data.path} has no {path.name}: check DATA")
@@ -144,36 +139,3 @@ def write(data: DataFolder, subset: str, output: Path, seed: int) -> tuple[str, 
     progress = tqdm(made, total=len(sentences), desc=part, unit="sentence", leave=False)
     write_side(partial, name, data.source, dictionary, progress)
     partial.rename(output)
-    return part, len(sentences)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of fairseq-preprocess")
-    parser.add_argument("--output", type=Path, required=True, help="data folder to make")
-    parser.add_argument("--subset", default="train", help="set to splice (default: train)")
-    parser.add_argument("--source-lang", "-s", help="default: as the names of DATA's files say")
-    parser.add_argument("--target-lang", "-t")
-    parser.add_argument("--dataset-impl", help="of DATA (default: as the files are)")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(arguments)
-    if not args.data.is_dir():
-        raise SystemExit(f"error: the folder {args.data} does not exist")
-    found = data_utils.infer_language_pair(str(args.data))
-    source, target = args.source_lang or found[0], args.target_lang or found[1]
-    if source is None or target is None:
-        raise SystemExit(
-            f"error: --source-lang, --target-lang: {args.data} does not tell the languages"
-        )
-    try:
-        data = DataFolder(args.data, source, target, args.dataset_impl)
-        part, sentences = write(data, args.subset, args.output, args.seed)
-    except DistillationError as error:
-        raise SystemExit(f"error: {error}") from None
-    print(f"{args.output}: {part} has {sentences:,} spliced sources")
-
-
-if __name__ == "__main__":
-    main()

@@ -60,70 +60,12 @@ def write(path: Path, page: Page) -> None:
             dark=colours.variables(dark=True),
             meaning=legend(page.traces),
             block=block,
-            bars=bars(page.timed),
-            compared=compared(page.timed),
             parts=parts,
-            shares=shares(page.timed, parts),
+            least=LEAST,
             machine=machine.sentence(machine.describe()),
         )
     )
     results.write_text(path, text)
-
-
-def bars(timed: Sequence[Timed]) -> list[dict[str, object]]:
-    """A row of the table of speeds for each decoder; widths in percent of the slowest."""
-    slowest = max((one.milliseconds for one in timed), default=1)
-    return [
-        {
-            "name": one.name,
-            "ours": one.ours,
-            "width": f"{100 * one.milliseconds / slowest:.1f}",
-            "milliseconds": f"{one.milliseconds:.1f}",
-            "speedup": f"{one.speedup:.1f}" if one.ours else "",
-            "same": same(one),
-        }
-        for one in timed
-    ]
-
-
-def same(one: Timed) -> str:
-    """What is said about the text of a decoder beside stock's."""
-    if one.differ is None:
-        return ""
-    return "yes" if one.differ == 0 else f"no, {one.differ} differ"
-
-
-def compared(timed: Sequence[Timed]) -> str:
-    """What the table of speeds compares."""
-    if not timed:
-        return ""
-    return (
-        f"Milliseconds of decoding per sentence, {timed[0].sentences} sentences one at a time, all decoders in turn in "
-        "one process. Speed-up: over stock fairseq with the same beam. Same: every sentence has the tokens that stock "
-        "fairseq writes with this beam."
-    )
-
-
-def shares(timed: Sequence[Timed], parts: Sequence[str]) -> list[dict[str, object]]:
-    """The time of each decoder that counts it, by part; widths in percent of the slowest of them."""
-    counted = [one for one in timed if one.parts]
-    slowest = max((one.milliseconds for one in counted), default=1)
-    return [
-        {
-            "name": one.name,
-            "widths": {
-                number: f"{100 * one.parts[part] * one.milliseconds / slowest:.1f}"
-                for number, part in enumerate(parts, start=1)
-                if one.parts[part] >= LEAST
-            },
-            "words": ", ".join(
-                f"{part} {one.parts[part] * one.milliseconds:.1f}"
-                for part in parts
-                if one.parts[part] >= LEAST
-            ),
-        }
-        for one in counted
-    ]
 
 
 def inlined(plots: Mapping[str, Path]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Spliced sources: where words begin, what a splice is made of, the folder that the command writes."""
+"""Spliced sources: where words begin, what a splice is made of, the folder that is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fairseq.data.indexed_dataset import IndexedDatasetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_aggdec.distill.distillation import DistillationError
 from fairseq_aggdec.distill.distilled_folder import TEXT, DataFolder
-from fairseq_aggdec.distill.spliced_sources import cuts, main, splice, word_marks
+from fairseq_aggdec.distill.spliced_sources import cuts, splice, word_marks, write_spliced
 from tests.unit.test_distillation import make_folder
 
 WORDS = {
@@ -127,15 +128,13 @@ def test_a_single_word_stays() -> None:
 
 
 @pytest.mark.parametrize("pair", ["src-tgt", "tgt-src"])
-def test_the_folder(pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder(pair: str, tmp_path: Path) -> None:
     """A copy with one more part, of sources only, the same for the same seed; the parts that are there stay."""
     sources = [[4, 5, 6, 7], [5, 5, 4], [6], [7, 6, 5, 4, 4]]
     data = make_folder(tmp_path / "data", sources, pair)  # has train and train1
-    flags = ["--source-lang", "src", "--target-lang", "tgt", "--output"]
     texts = []
-    for name, seed in (("one", "1"), ("again", "1"), ("other", "2")):
-        main([str(data.path), *flags, str(tmp_path / name), "--seed", seed])
-        assert "train2 has 8 spliced sources" in capsys.readouterr().out
+    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
+        write_spliced(data, "train", tmp_path / name, seed)
         texts.append((tmp_path / name / TEXT / "train2.src").read_text(encoding="utf-8"))
     assert texts[0] == texts[1] != texts[2]
     made = DataFolder(tmp_path / "one", "src", "tgt")
@@ -154,7 +153,7 @@ def test_the_folder(pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("impl", ["cached", "lazy", "raw"])
-def test_other_formats(impl: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_formats(impl: str, tmp_path: Path) -> None:
     """A set that fairseq reads in another way; without parts."""
     data = make_folder(tmp_path / "data", [[4, 5, 6, 7], [5, 5, 4]])
     dictionary = Dictionary.load(str(data.dictionaries()[0]))
@@ -169,9 +168,7 @@ def test_other_formats(impl: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         for row in kept:
             builder.add_item(row)
         builder.finalize(prefix + ".idx")
-    flags = ["--dataset-impl", impl, "--source-lang", "src", "--target-lang", "tgt"]
-    main([str(data.path), *flags, "--output", str(tmp_path / "new")])
-    assert "train1 has 2 spliced sources" in capsys.readouterr().out
+    write_spliced(DataFolder(data.path, "src", "tgt", impl), "train", tmp_path / "new")
     made = DataFolder(tmp_path / "new", "src", "tgt").side("train1", "src", dictionary)
     assert [row[0].item() for row in made] == [row[0].item() for row in kept]
     assert {token for row in made for token in row.tolist()} <= {4, 5, 6, 7, dictionary.eos()}
@@ -184,21 +181,10 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     empty = make_folder(tmp_path / "empty", [])
     bare = make_folder(tmp_path / "bare", [[4, 5, 6]])
     bare.dictionaries()[1].unlink()
-    languages = ["--source-lang", "src", "--target-lang", "tgt"]
-    new = ["--output", str(tmp_path / "new")]
-    for flags, message in (
-        ([str(tmp_path / "none"), "--output", "new"], "the folder .*none does not exist"),
-        ([str(tmp_path), "--output", "new"], "does not tell the languages"),
-        (
-            [str(data.path), *languages, "--subset", "dev", *new],
-            "has no dev.src-tgt.src",
-        ),
-        ([str(empty.path), *languages, *new], "the set train of .* is empty or damaged"),
-        ([str(bare.path), *languages, *new], "has no dict.tgt.txt"),
-        (
-            [str(data.path), *languages, "--output", str(data.path)],
-            "exists already: name a new folder",
-        ),
+    for folder, subset, message in (
+        (data, "dev", "has no dev.src-tgt.src"),
+        (empty, "train", "the set train of .* is empty or damaged"),
+        (bare, "train", "has no dict.tgt.txt"),
     ):
-        with pytest.raises(SystemExit, match=message):
-            main(flags)
+        with pytest.raises(DistillationError, match=message):
+            write_spliced(folder, subset, tmp_path / "new")
