@@ -30,7 +30,7 @@ from fairseq_aggdec.bench import table as tables
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import Measurement, System, measure
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import choosing, plots, report, speed, trace
+from fairseq_aggdec.report import choosing, plots, report, trace
 from fairseq_aggdec.report.svg import Label
 from scripts import random_models
 
@@ -101,13 +101,13 @@ def table_of(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def timed(running: Sequence[System], measurements: Sequence[Measurement]) -> list[speed.Timed]:
-    """The decoders for the report."""
-    by_name = {measurement.name: measurement for measurement in measurements}
-    return [
-        speed.timed(system, measurement, by_name[STOCK[system.name]])
-        for system, measurement in zip(running, measurements, strict=True)
-    ]
+def timed(running: Sequence[System], measurements: Sequence[Measurement]) -> list[tables.Line]:
+    """The decoders for the report, each with its speed-up over stock with the same beam."""
+    threads = torch.get_num_threads()
+    lines = tables.lines(running, measurements, 1, threads, list(STOCK.values()))
+    for line in lines:
+        line.speedup = {"stock": line.speedup[STOCK[line.system]]}
+    return lines
 
 
 def worth_showing(session: Session, records: Sequence[Record], limit: int | None) -> list[Record]:

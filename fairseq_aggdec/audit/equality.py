@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,19 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
     return None if len(left) == len(right) else min(len(left), len(right))
 
 
+def samples(
+    session: Session, batch_size: int, limit: int | None, name: str
+) -> Iterator[dict[str, Any]]:
+    """The batches of an audit, with a progress bar.
+
+    The whole set goes through the task's own batching, so that a sentence it loses is missed.
+    """
+    found = (
+        session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
+    )
+    return iter(tqdm(found, desc=name, unit="batch", leave=False, mininterval=1))
+
+
 def decode_all(
     session: Session,
     decoding: str,
@@ -101,11 +114,7 @@ def decode_all(
     if drafter is not None:
         generator.drafter = drafter
     found: dict[int, list[Hypothesis]] = {}
-    # The whole set goes through the task's own batching, so that a sentence it loses is missed.
-    batches = (
-        session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
-    )
-    for sample in tqdm(batches, desc=f"{decoding}, batch {batch_size}", unit="batch", leave=False):
+    for sample in samples(session, batch_size, limit, f"{decoding}, batch {batch_size}"):
         hypotheses = session.decode(generator, sample)
         for sentence, hypothesis in zip(sample["id"].tolist(), hypotheses, strict=True):
             kept = {key: hypothesis[key].cpu() for key in ("tokens", "positional_scores")}
@@ -136,17 +145,21 @@ def audit(
         position = first_difference(left, right)
         if position is None:
             result.equal += 1
-            _compare_scores(result, reference, hypothesis, score_tolerance)
+            compare_scores(result, [reference], [hypothesis], score_tolerance)
         else:
             difference = explain(session, sentence, left, right, position, tie_margin)
             result.differences.append(difference)
     return result
 
 
-def _compare_scores(
-    result: Audit, reference: Hypothesis, hypothesis: Hypothesis, tolerance: float
+def compare_scores(
+    result: Audit, theirs: Sequence[Hypothesis], mine: Sequence[Hypothesis], tolerance: float
 ) -> None:
-    gap = (reference["positional_scores"] - hypothesis["positional_scores"]).abs().max().item()
+    """Of hypotheses with the same tokens."""
+    gap = max(
+        (a["positional_scores"] - b["positional_scores"]).abs().max().item()
+        for a, b in zip(theirs, mine, strict=True)
+    )
     result.score_error = max(result.score_error, gap)
     result.score_errors += not gap <= tolerance  # NaN counts
 

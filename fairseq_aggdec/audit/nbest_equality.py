@@ -8,15 +8,14 @@ of a tie later may differ by any margin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_aggdec.api.session import Hypothesis, Session
-from fairseq_aggdec.audit.equality import BUG, TIE, Audit, Difference
+from fairseq_aggdec.audit.equality import BUG, TIE, Audit, Difference, compare_scores, samples
 from fairseq_aggdec.search.beam.search import SentenceSearch
 
 Prefix = tuple[int, ...]
@@ -122,7 +121,7 @@ def audit(
     ours, _ = session.generator("beam", beam)
     sentences = session.sentences(limit)
     result, times = Audit(len(sentences)), dict.fromkeys(sentences, 0)
-    for sample in batches(session, batch_size, limit, f"beam {beam}, batch {batch_size}"):
+    for sample in samples(session, batch_size, limit, f"beam {beam}, batch {batch_size}"):
         lists = decode(session, ours, sample)
         ids = sample["id"].tolist()
         theirs = (
@@ -133,7 +132,7 @@ def audit(
             times[sentence] = times.get(sentence, 0) + 1
             if tokens_of(theirs[row]) == tokens_of(mine):
                 result.equal += 1
-                _compare_scores(result, theirs[row], mine, score_tolerance)
+                compare_scores(result, theirs[row], mine, score_tolerance)
             else:
                 differing[sentence] = row, mine
         if differing:
@@ -170,16 +169,6 @@ def _with_trees(
     }
 
 
-def batches(
-    session: Session, batch_size: int, limit: int | None, name: str
-) -> Iterator[dict[str, Any]]:
-    """The samples of an audit, with a progress bar."""
-    found = (
-        session.task_batches(batch_size) if limit is None else session.batches(batch_size, limit)
-    )
-    return iter(tqdm(found, desc=name, unit="batch", leave=False, mininterval=1))
-
-
 def decode_all(
     session: Session, batch_size: int, beam: int, limit: int | None, decoding: str = "stock"
 ) -> dict[int, list[Ranked]]:
@@ -188,7 +177,7 @@ def decode_all(
     if decoding == "beam":
         stock.ahead, stock.texts = False, None
     lists: dict[int, list[Ranked]] = {}
-    for sample in batches(
+    for sample in samples(
         session, batch_size, limit, f"{decoding}, beam {beam}, batch {batch_size}"
     ):
         for sentence, ranked in zip(
@@ -200,15 +189,6 @@ def decode_all(
 
 def tokens_of(ranked: Ranked) -> list[list[int]]:
     return [hypothesis["tokens"].tolist() for hypothesis in ranked]
-
-
-def _compare_scores(result: Audit, theirs: Ranked, mine: Ranked, tolerance: float) -> None:
-    gap = max(
-        (a["positional_scores"] - b["positional_scores"]).abs().max().item()
-        for a, b in zip(theirs, mine, strict=True)
-    )
-    result.score_error = max(result.score_error, gap)
-    result.score_errors += not gap <= tolerance  # NaN counts
 
 
 def explain(

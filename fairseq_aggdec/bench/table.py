@@ -54,6 +54,11 @@ class Line:
     parts: dict[str, float] = field(default_factory=dict)
     by_slot: list[float] = field(default_factory=list)
 
+    @property
+    def milliseconds(self) -> float:
+        """Of a sentence."""
+        return 1e3 * self.seconds / self.sentences
+
 
 def lines(
     systems: Sequence[System],
@@ -150,7 +155,7 @@ def speedups(measured: Measurement, baseline: Measurement) -> list[float]:
 COLUMNS: dict[str, Callable[[Line], str | None]] = {
     "steps / sentence": lambda line: _number(line.steps, 2),
     "tokens / step": lambda line: _number(tokens_per_step(line), 2),
-    "ms / sentence": lambda line: f"{1e3 * line.seconds / line.sentences:.1f}",
+    "ms / sentence": lambda line: f"{line.milliseconds:.1f}",
     "p50 ms": lambda line: f"{1e3 * line.p50:.1f}",
     "p95 ms": lambda line: f"{1e3 * line.p95:.1f}",
     "sentences / s": lambda line: f"{line.sentences / line.seconds:.1f}",

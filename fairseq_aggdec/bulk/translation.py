@@ -35,7 +35,7 @@ from fairseq_aggdec.jobs.job import (
     Job,
     header_path,
     put_anew,
-    sync_folder,
+    sync,
     write_durably,
 )
 from fairseq_aggdec.jobs.workers import forget
@@ -273,7 +273,7 @@ def merge(job: Job, places: BulkPlaces) -> None:
             raise BulkError(f"{places.target} has come while the text was translated: move it away")
     finally:
         partial.unlink(missing_ok=True)
-    sync_folder(places.target.parent)
+    sync(places.target.parent)
 
 
 def clean(job: Job, places: BulkPlaces) -> None:

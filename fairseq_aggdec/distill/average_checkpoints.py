@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fairseq_aggdec  # noqa: F401  (registers what weights-only loading may accept)
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.records import results
 
 
 def average(models: list[dict[str, Tensor]], half: bool) -> dict[str, Tensor]:
@@ -76,9 +77,7 @@ def write(path: Path, model: dict[str, Tensor], options: dict[str, Any], trained
     # Loading looks at these, though only training would use them.
     kept |= {"optimizer_history": trained["optimizer_history"], "last_optimizer_state": None}
     kept["extra_state"] = {"train_iterator": trained["extra_state"]["train_iterator"]}
-    partial = path.with_suffix(".partial")
-    torch.save(kept, partial)
-    partial.replace(path)
+    results.write(path, lambda partial: torch.save(kept, partial))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,7 +17,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +48,6 @@ class Output:
 
 
 # -- the batches of a shard
-
-
-def own_batches(batches: Sequence[Any], shard: int, shards: int) -> list[Any]:
-    """The batches of a shard: every ``shards``-th, so that all shards have short and long ones."""
-    return list(islice(batches, shard, None, shards))
 
 
 def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:

@@ -22,6 +22,7 @@ from pathlib import Path
 from fairseq_aggdec.distill.distillation import DistillationError
 from fairseq_aggdec.distill.distilled_folder import TEXT
 from fairseq_aggdec.jobs.claims import LostError
+from fairseq_aggdec.jobs.job import sync
 
 SHARDS, SUMMARY = "shards", "distillation.json"
 PARTIALS = "merge*.partial"
@@ -118,7 +119,7 @@ def take_over(partial: Path, output: Path) -> None:
             f"{output} holds files that distillation did not write and would replace ({_some(foreign)}): move them away"
         )
     for name in names:
-        _sync(partial / name)
+        sync(partial / name)
     _remember(partial, output, own | set(names))
     with suppress(FileNotFoundError):  # there was none
         (output / SUMMARY).rename(partial / f"{SUMMARY}.before")
@@ -144,14 +145,8 @@ def _remember(partial: Path, output: Path, names: Iterable[str]) -> None:
     written = partial / MERGED
     text = json.dumps(sorted(names), indent=1, ensure_ascii=False)
     written.write_text(text, encoding="utf-8")
-    _sync(written)
+    sync(written)
     written.replace(output / SHARDS / MERGED)
-
-
-def _sync(path: Path) -> None:
-    """Puts a file on disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _some(names: list[str]) -> str:

@@ -18,6 +18,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -210,14 +211,8 @@ class Progress:
         speed = made * job.header["sentences"] / job.shards / seconds
         return (
             f"{job.name}: {job.shards - left} of {job.shards} shards are there, {speed:.3g} sentences/s by all "
-            f"workers, {duration(left * seconds / made) if made else 'unknown'} left"
+            f"workers, {timedelta(seconds=round(left * seconds / made)) if made else 'unknown'} left"
         )
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: ``2:03:04``."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 # -- files
@@ -241,7 +236,7 @@ def write_durably(path: Path, content: bytes, anew: bool = False) -> None:
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def put_anew(partial: Path, path: Path) -> None:
@@ -257,9 +252,9 @@ def put_anew(partial: Path, path: Path) -> None:
             partial.replace(path)
 
 
-def sync_folder(folder: Path) -> None:
-    """Puts a folder's list of files on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Puts a file, or a folder's list of files, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

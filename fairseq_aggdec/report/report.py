@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_aggdec.bench import table
+from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.report import colours, svg
 from fairseq_aggdec.report.pages import templates
-from fairseq_aggdec.report.speed import Timed
 from fairseq_aggdec.report.trace import Trace, block, legend
 
 LEAST = 0.001  # share of the time that is shown
@@ -24,7 +24,7 @@ class Page:
         introduction: a paragraph of plain words.
         context: model, data, sentences, batch size, threads, precision.
         lines: what a line of a trace is.
-        timed: decoders.
+        timed: decoders, each with its speed-up over stock.
         table: heading of the table, whose parts are ``columns`` and ``rows``.
         plots: heading -> SVG file, which is taken into the page.
         command: that made it.
@@ -35,7 +35,7 @@ class Page:
     context: str = ""
     traces: Sequence[Trace] = ()
     lines: str = "One line is one call of the decoder."
-    timed: Sequence[Timed] = ()
+    timed: Sequence[table.Line] = ()
     table: str = "In numbers"
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
@@ -62,6 +62,7 @@ def write(path: Path, page: Page) -> None:
             block=block,
             parts=parts,
             least=LEAST,
+            label=label,
             machine=machine.sentence(machine.describe()),
         )
     )

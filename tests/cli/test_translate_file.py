@@ -175,7 +175,7 @@ def test_a_killed_merge_is_repeated(
     moment: str, folder: Path, expected: bytes, tmp_path: Path
 ) -> None:
     target = tmp_path / "out"
-    name = "write_durably" if moment == "written" else "sync_folder"
+    name = "write_durably" if moment == "written" else "sync"
     with mock.patch.object(translation, name, side_effect=KeyboardInterrupt):
         assert main(folder, target) == 130
     assert target.exists() == (moment == "named")

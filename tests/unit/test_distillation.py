@@ -69,7 +69,7 @@ def write(folder: Path, batches: Sequence[Sequence[int]], shards: int = 1, **cha
     job = make_job(folder, batches, shards, **changed)
 
     def make(shard: int) -> bytes:
-        own = distillation.own_batches(batches, shard, shards)
+        own = batches[shard::shards]
         return distillation.write_batches([output_of(n) for n in batch] for batch in own)
 
     job.work(make)

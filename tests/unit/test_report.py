@@ -11,18 +11,18 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_aggdec.bench.recording import Iteration, Record
+from fairseq_aggdec.bench.table import Line
 from fairseq_aggdec.report import choosing, plots, report, trace
 from fairseq_aggdec.report.colours import COLOURS
 from fairseq_aggdec.report.report import Page
-from fairseq_aggdec.report.speed import Timed
 from fairseq_aggdec.report.svg import Label
 from tests.unit.test_trace import RECORD, RELAXED_RECORD, WORDS
 
 PARTS = {"encoder": 0.25, "drafter's encoder": 0.0, "draft": 0.0, "verify": 0.7, "other": 0.05}
 TIMED = (
-    Timed("fairseq beam 1", 80.0, 12, False, 1.0),
-    Timed("ours, greedy", 40.0, 12, True, 2.0, 0, PARTS),
-    Timed("ours, IAD", 10.0, 12, True, 8.0, 1, PARTS),
+    Line("beam1", 1, 1, 12, 90, 0.96, 0.08, 0.1, None, {"beam1": 1.0}),
+    Line("greedy", 1, 1, 12, 90, 0.48, 0.04, 0.05, 0, {"beam1": 2.0}, 1.0, parts=PARTS),
+    Line("iad", 1, 1, 12, 90, 0.12, 0.01, 0.02, 1, {"beam1": 8.0}, 4.0, parts=PARTS),
 )
 VOID = {"meta", "link", "input", "br"}
 
