@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.search.beam.board import BeamBoard
+from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, chooses_alike
 from fairseq_aggdec.search.beam.rules import SentenceRules, step
 from fairseq_aggdec.search.beam.tables import best_tokens
-from fairseq_aggdec.search.rules import repeats
+from tests.strict.device.bookkeeping import fused_kernels
+from tests.unit.test_rules import repeats
 
 PAD, EOS, UNK, START = 1, 2, 3, 4
 Prefix = tuple[float, tuple[int, ...]]
@@ -37,7 +38,7 @@ def options(chance: random.Random, types: int) -> Options:
 class Twins:
     """Searches of some sentences on a board, and each of them on the host."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, kind: type[BeamBoard] = BeamBoard):
         self.chance = chance = random.Random(seed)
         self.types = types = chance.randint(6, 14)
         self.options, self.rows = options(chance, types), chance.randint(1, 3)
@@ -49,7 +50,7 @@ class Twins:
         )
         tokens = [PAD, PAD, *range(3, types), *([EOS] if chance.random() < 0.2 else [])]
         prefixes = [[chance.choice(tokens) for _ in range(width)] for _ in range(self.rows)]
-        self.board = BeamBoard((4, longest + 1), self.options, width, torch.zeros(1))
+        self.board = kind((4, longest + 1), self.options, width, torch.zeros(1))
         self.board.set(self.limits, START, prefixes)
         self.rules = [
             SentenceRules(
@@ -120,7 +121,16 @@ class Twins:
 
 @given(st.integers(0, 10**9))
 def test_a_search_goes_as_on_the_host(seed: int) -> None:
-    twins = Twins(seed)
+    check_a_search(Twins(seed))
+
+
+@given(st.integers(0, 10**9))
+def test_the_kernel_goes_as_the_host(seed: int) -> None:
+    with fused_kernels():
+        check_a_search(Twins(seed, FusedBoard))
+
+
+def check_a_search(twins: Twins) -> None:
     board, beam = twins.board, twins.options.beam_size
     for depth in range(twins.limits.longest + 2):  # one step in vain
         logits = twins.logits()
@@ -143,9 +153,14 @@ def board_shape(board: BeamBoard) -> Any:
     return 4, board.options.beam_size, board.sight.size(2)
 
 
-@given(st.integers(0, 10**9))
-def test_a_hypothesis_sees_the_places_of_its_tokens(seed: int) -> None:
-    twins = Twins(seed)
+@settings(max_examples=20)
+@given(st.integers(0, 10**9), st.booleans())
+def test_a_hypothesis_sees_the_places_of_its_tokens(seed: int, fused: bool) -> None:
+    with fused_kernels():
+        check_sight(Twins(seed, FusedBoard if fused else BeamBoard))
+
+
+def check_sight(twins: Twins) -> None:
     board, beam = twins.board, twins.options.beam_size
     paths: list[dict[int, list[int]]] = [{0: []}] * twins.rows
     for depth in range(twins.limits.longest + 1):
@@ -169,9 +184,14 @@ def test_a_hypothesis_sees_the_places_of_its_tokens(seed: int) -> None:
         ]
 
 
+@pytest.mark.parametrize("kind", [BeamBoard, FusedBoard])
 @pytest.mark.parametrize("row", [0, 2])
-def test_no_number_where_one_is_needed(row: int) -> None:
-    twins = Twins(1)
+def test_no_number_where_one_is_needed(row: int, kind: type[BeamBoard]) -> None:
+    with fused_kernels():
+        check_a_broken_row(row, Twins(1, kind))
+
+
+def check_a_broken_row(row: int, twins: Twins) -> None:
     twins.board.set(twins.limits, START, [rules.prefix for rules in twins.rules])
     beam = twins.options.beam_size
     logits = twins.logits()
@@ -179,3 +199,8 @@ def test_no_number_where_one_is_needed(row: int) -> None:
     twins.board.window(board_shape(twins.board))
     twins.board.take(4, twins.board.sight.size(2), logits)
     assert (twins.board.count < 0).tolist() == [i == row < twins.rows for i in range(4)]
+
+
+def test_the_kernel_is_tried_before_it_is_used() -> None:
+    with fused_kernels():
+        assert chooses_alike(torch.device("cpu"))

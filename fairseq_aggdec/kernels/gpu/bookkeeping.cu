@@ -5,6 +5,7 @@
 //   copy_block  drafts copied from texts, the twin of CopyBoard.block
 //   judge       what each position emits, what of a draft is accepted, log-probabilities
 //   commit      what of that counts, written to the board
+//   beam_step   the candidates of a beam: which end, which go on; the twin of BeamBoard._choose
 //
 // Every kernel is right for any number of threads in a block that is a power of two: loops have strides, and threads
 // meet at __syncthreads. So the same text is C++ for the tests on a CPU. It includes no header: NVRTC has none at hand.
@@ -363,4 +364,99 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) judge(const Judgement
         p.said[place] = score;
     }
     if (p.width == 1) commit_row(p, row);  // where thread 0 alone reads what it has written
+}
+
+constexpr int MOST_BEAM = 32;
+
+// A block for each row: a sentence of W hypotheses with K continuations each. The board is that of search/beam/board.py.
+struct BeamStep {
+    Int blocks, width, each, eos;
+    Int length, places, end;  // T; places of a mask, of which `end` count
+    Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
+    const Int* clock;
+    const float* values;        // (R, W, K)
+    const Int* tokens;          // (R, W, K)
+    const unsigned char* known; // (R, W)
+    const Int* forced;          // (R, 1), or none
+    Int* last;                  // (R, W), the tokens of the hypotheses
+    double* sums;
+    Int *rounds, *count, *flags, *words, *parents;
+    double* totals;
+    Int* nodes;
+    double* ends;
+    void* sight;
+    Int* written;
+};
+
+// Column by column: what hypothesis i has there becomes what its parent had. So no thread reads what another writes.
+template <typename Number>
+__device__ void follow_parents(Number* rows, const Int* parents, Int width, Int stride, Int columns) {
+    Number column[MOST_BEAM];
+    for (Int at = threadIdx.x; at < columns; at += blockDim.x) {
+        for (Int i = 0; i < width; ++i) column[i] = rows[parents[i] * stride + at];
+        for (Int i = 0; i < width; ++i) rows[i * stride + at] = column[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) beam_step(const BeamStep p) {
+    __shared__ double scores[MOST_BEAM * (MOST_BEAM + 1)];
+    __shared__ Int ranked[2 * MOST_BEAM], parents[MOST_BEAM], words[MOST_BEAM];
+    const Int row = blockIdx.x, width = p.width, size = width * p.each, first = row * width, depth = p.clock[0];
+    double* sums = p.sums + first;
+    for (Int i = threadIdx.x; i < size; i += blockDim.x) {
+        const double sum = sums[i / p.each], score = sum + (double)p.values[row * size + i];
+        scores[i] = sum > -INFINITY && score > -INFINITY ? score : -INFINITY;  // no NaN: that has no rank
+    }
+    __syncthreads();
+    for (Int i = threadIdx.x; i < size; i += blockDim.x) {
+        Int rank = 0;
+        for (Int j = 0; j < size; ++j) rank += scores[j] > scores[i] || (scores[j] == scores[i] && j < i);
+        if (rank < 2 * width) ranked[rank] = i;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const bool copies = p.forced && p.forced[row] == p.eos, active = sums[0] > -INFINITY;
+        bool broken = false;
+        for (Int slot = 0; slot < width; ++slot) broken = broken || (sums[slot] > -INFINITY && !p.known[first + slot]);
+        Int count = p.count[row], going_on = 0;
+        double left[MOST_BEAM];
+        for (Int rank = 0; rank < 2 * width; ++rank) {
+            const Int at = ranked[copies ? 0 : rank], token = p.tokens[row * size + at], parent = at / p.each;
+            if (token != p.eos && going_on < width) {
+                words[going_on] = token;
+                parents[going_on] = parent;
+                left[going_on++] = scores[at];
+            } else if (token == p.eos && rank < width && count < width && scores[at] > -INFINITY) {
+                ++count;
+                p.nodes[row * (width + 1) + count] = depth * width + parent;
+                p.ends[row * (width + 1) + count] = scores[at];
+            }
+        }
+        for (; going_on < width; ++going_on) {
+            words[going_on] = p.eos;
+            parents[going_on] = 0;
+            left[going_on] = -INFINITY;
+        }
+        const bool on = count < width && left[0] > -INFINITY && !broken;
+        p.count[row] = broken ? -1 : count;
+        p.rounds[row] += active;
+        p.flags[row] = on ? p.rounds[row] : ~p.rounds[row];
+        for (Int slot = 0; slot < width; ++slot) {
+            const Int at = (row * p.length + depth) * width + slot;
+            p.last[first + slot] = p.words[at] = words[slot];
+            p.parents[at] = parents[slot];
+            sums[slot] = p.totals[at] = on ? left[slot] : -INFINITY;
+        }
+    }
+    __syncthreads();
+    const Int mask = first * p.places;
+    if (p.bytes == 2) {
+        follow_parents((unsigned short*)p.sight + mask, parents, width, p.places, p.end);
+    } else {
+        follow_parents((unsigned*)p.sight + mask, parents, width, p.places, p.end);
+    }
+    if (!p.room) return;
+    Int* written = p.written + first * p.room;
+    follow_parents(written, parents, width, p.room, depth + 1);
+    for (Int slot = threadIdx.x; slot < width; slot += blockDim.x) written[slot * p.room + depth + 1] = words[slot];
 }

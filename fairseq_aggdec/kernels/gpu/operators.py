@@ -42,9 +42,21 @@ SCHEMAS = {
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
     "judge": _JUDGEMENT,
     "commit": _JUDGEMENT,
+    "beam_step": """(
+        int blocks, int width, int each, int eos, int length, int places, int end, int bytes, int room, Tensor clock,
+        Tensor values, Tensor tokens, Tensor known, Tensor? forced, Tensor(a!) last, Tensor(b!) sums,
+        Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words, Tensor(g!) parents,
+        Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) ends, Tensor(k!) sight, Tensor(l!)? written) -> ()""",
 }
 # Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
-THREADS = {"begin": 64, "slots": 128, "copy_block": 256, "judge": 1024, "commit": 64}
+THREADS = {
+    "begin": 64,
+    "slots": 128,
+    "copy_block": 256,
+    "judge": 1024,
+    "commit": 64,
+    "beam_step": 128,
+}
 
 
 @functools.cache

@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
+from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.rules import repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import send_into, to_device
+
+MOST_BEAM = 32  # of the fused kernel
 
 
 class BeamWindow(GridWindow):
@@ -133,17 +136,30 @@ class BeamBoard:
             end: places of the cache that count.
             logits: (R W, V) fp32 of the model.
         """
-        beam, depth, limit = self.options.beam_size, self.clock[:1], self.clock[1:2]
-        active = self.sums[:rows] > -torch.inf  # (R, W)
         forced = self._forced(rows)
         values, tokens, known = self._continuations(rows, logits, forced)
-        each = (self.sums[:rows].unsqueeze(2) + values).masked_fill_(
-            ~active.unsqueeze(2), -torch.inf
-        )
+        self._choose(rows, end, values, tokens, known, forced)
+        depth, limit, _ = self.clock.split(1)
+        depth.copy_(torch.minimum(depth + 1, limit))
+
+    def _choose(
+        self,
+        rows: int,
+        end: int,
+        values: Tensor,
+        tokens: Tensor,
+        known: Tensor,
+        forced: Tensor | None,
+    ) -> None:
+        """Ends hypotheses and goes on with others; arguments as :meth:`take` has them from what is called there."""
+        beam = self.options.beam_size
+        active = self.sums[:rows] > -torch.inf  # (R, W)
+        each = self.sums[:rows].unsqueeze(2) + values
+        each = each.masked_fill_(~active.unsqueeze(2), -torch.inf)
         best, index = _ranked(each.flatten(1), 2 * beam)
         if forced is not None:
             # Where the caller forces </s>, stock ends as many copies of the best hypothesis.
-            copies = (forced == self.options.eos) & (depth < limit)
+            copies = forced == self.options.eos
             best = torch.where(copies, best[:, :1], best)
             index = torch.where(copies, index[:, :1], index)
         words, parents = tokens.flatten(1).gather(1, index), index // values.size(2)
@@ -157,7 +173,6 @@ class BeamBoard:
         self.flags[:rows] = torch.where(left, self.rounds[:rows], ~self.rounds[:rows])
         going_on = going_on.masked_fill(~left.unsqueeze(1), -torch.inf)
         self._go_on(rows, end, words.gather(1, chosen), parents.gather(1, chosen), going_on)
-        depth.copy_(torch.minimum(depth + 1, limit))
 
     def _forced(self, rows: int) -> Tensor | None:
         """(R, 1) the token that the caller wants, padding where there is none."""
@@ -237,6 +252,57 @@ class BeamBoard:
             written = self.written[:rows]
             written.copy_(written.gather(1, parents.unsqueeze(2).expand_as(written)))
             written.index_copy_(2, depth + 1, words.unsqueeze(2))
+
+
+class FusedBoard(BeamBoard):
+    """Chooses in one launch, of beams up to 32."""
+
+    def _choose(
+        self,
+        rows: int,
+        end: int,
+        values: Tensor,
+        tokens: Tensor,
+        known: Tensor,
+        forced: Tensor | None,
+    ) -> None:
+        written, sight = self.written, self.sight
+        gpu.operators().beam_step(
+            *(rows, self.options.beam_size, values.size(2), self.options.eos, self.room[1]),
+            *(sight.size(2), end, sight.element_size(), 0 if written is None else written.size(2)),
+            *(self.clock, values, tokens, known, forced, self.tokens, self.sums, self.rounds),
+            *(self.count, self.flags, self.words, self.parents, self.totals, self.nodes, self.ends),
+            *(sight, written),
+        )
+
+
+def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor) -> BeamBoard:
+    """A board of the fused kernel where that runs, else of PyTorch's operators."""
+    fused = options.beam_size <= MOST_BEAM and gpu.usable(like.device, chooses_alike)
+    return (FusedBoard if fused else BeamBoard)(room, options, prefix, like)
+
+
+def chooses_alike(device: torch.device) -> bool:
+    """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernel."""
+    chance, like = torch.Generator().manual_seed(7), torch.zeros(1, device=device)
+    options = Options(
+        2, 1, 3, 4, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False, 2, frozenset(), None, False
+    )
+    boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
+    for board in boards:
+        board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
+    for _ in range(8):
+        logits = (3 * torch.randn(8, 30, generator=chance)).to(device)
+        for board in boards:
+            board.window(Shape(2, 4, 64))
+            board.take(2, 64, logits.clone())
+    pairs = [(a.cpu(), b.cpu()) for a, b in zip(*map(_decided, boards), strict=True)]
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def _decided(board: BeamBoard) -> list[Tensor]:
+    """What counts of a board whose sentences have all ended."""
+    return [board.rounds, board.count, board.flags, board.nodes[:, 1:], board.ends[:, 1:]]
 
 
 def _ranked(sums: Tensor, count: int) -> tuple[Tensor, Tensor]:

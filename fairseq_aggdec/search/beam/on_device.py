@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end, grid_rows
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.ahead import AheadLoop
-from fairseq_aggdec.search.beam.board import BeamBoard
+from fairseq_aggdec.search.beam.board import BeamBoard, board_for
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.counters import Counters
@@ -69,7 +69,7 @@ class BeamLoop(AheadLoop):
                 return
             wanted = max(wanted[0], board.room[0]), max(wanted[1], board.room[1])
         self._drop()
-        self.board = BeamBoard(wanted, options, prefix, like)
+        self.board = board_for(wanted, options, prefix, like)
 
     def _shape(self, rows: int, size: int, end: int) -> Shape:
         beam = self.board.options.beam_size
