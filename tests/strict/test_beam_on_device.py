@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.graphs.capture import made
+from fairseq_aggdec.kernels.library import VARIABLE
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal
@@ -68,6 +69,14 @@ def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
     case = Case("two models", "beam", generation={"beam": 3}, models=2)
     models, _ = device_cases.random_models(case, SIZES)
     check(case, models, [device_cases.batch(1, 2)], gpu, tmp_path)
+
+
+def test_operators_in_place_of_the_kernel(
+    copier: Any, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "none")
+    case = Case("operators", "beam", generation={"beam": 3, "max_len_b": 30})
+    check(case, [copier], [make_batch(random_sources(4, 5, 24))], gpu, tmp_path)
 
 
 @pytest.mark.parametrize("why", ["no graphs", "trees", "history"])

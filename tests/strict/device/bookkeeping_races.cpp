@@ -92,7 +92,48 @@ static void iterate(Memory& m, Int width, Int match, Int threads) {
     if (width > 1) run_commit(&last, ROWS, threads);
 }
 
+// Steps of a beam: all that is on its board afterwards.
+static std::vector<double> search(unsigned seed, Int threads) {
+    constexpr Int EACH = 4, LENGTH = 6, MASK = 64;
+    chance.seed(seed);
+    const Int beam = 3, slots = ROWS * beam;
+    const size_t count = static_cast<size_t>(slots), length = LENGTH;
+    std::vector<double> sums(count, -INFINITY), totals(count * length), ends(count + ROWS);
+    for (Int row = 0; row < ROWS - 1; ++row) sums[static_cast<size_t>(row * beam)] = 0;
+    std::vector<Int> last(count), rounds(ROWS), finished(ROWS), flags(ROWS), words(count * length), parents(count * length);
+    std::vector<Int> nodes(count + ROWS), written(count * (length + 1)), forced(ROWS, 1);
+    std::vector<unsigned short> sight(count * MASK);
+    for (auto& one : sight) one = static_cast<unsigned short>(below(999));
+    for (Int depth = 0; depth < LENGTH; ++depth) {
+        const Int clock[] = {depth, LENGTH - 1, 0};
+        std::vector<float> values(count * EACH);
+        for (float& one : values) one = depth == LENGTH - 1 ? -INFINITY : -static_cast<float>(below(9));
+        std::vector<Int> tokens = numbers_below(slots * EACH, 9);
+        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % EACH == EACH - 1 ? 2 : tokens[i] + 4;
+        const std::vector<unsigned char> known(count, 1);
+        forced[1] = depth == 2 ? 2 : 1;
+        const BeamStep step{ROWS, beam, EACH, 2, LENGTH, MASK, MASK - 8, 2, LENGTH + 1, clock, values.data(), tokens.data(),
+                            known.data(), forced.data(), last.data(), sums.data(), rounds.data(), finished.data(),
+                            flags.data(), words.data(), parents.data(), totals.data(), nodes.data(), ends.data(),
+                            sight.data(), written.data()};
+        run_beam_step(&step, ROWS, threads);
+    }
+    std::vector<double> found(sums);
+    for (auto* one : {&totals, &ends}) found.insert(found.end(), one->begin(), one->end());
+    for (auto* one : {&last, &rounds, &finished, &flags, &words, &parents, &nodes, &written}) {
+        found.insert(found.end(), one->begin(), one->end());
+    }
+    found.insert(found.end(), sight.begin(), sight.end());
+    return found;
+}
+
 int main() {
+    for (unsigned seed = 0; seed < 20; ++seed) {
+        if (search(seed, 1) != search(seed, 4)) {
+            printf("seed %u: four threads chose something else\n", seed);
+            return 1;
+        }
+    }
     for (unsigned seed = 0; seed < 40; ++seed) {
         chance.seed(seed);
         Memory one = random_memory(), four = one;
