@@ -31,8 +31,8 @@ from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.refusing import beam_gap
+from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
-from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.search.judge.fused import decides_alike

@@ -66,6 +66,8 @@ class Verifier:
         leaves: stock fairseq can decode instead: :meth:`start` says when it has to.
     """
 
+    member_class = Member
+
     def __init__(
         self,
         models: Sequence[nn.Module],
@@ -78,7 +80,7 @@ class Verifier:
         self.grid: Grid | None = None
         # With --strict all calls of a batch must run alike; those of a graph would begin with the second.
         precision = replace(precision, graphs=precision.graphs and not precision.strict)
-        self.members = [Member(model, precision) for model in models]
+        self.members = [self.member_class(model, precision) for model in models]
         if precision.strict:
             self._check_strict()
         self.temperature = temperature

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from fairseq.data import Dictionary
@@ -37,7 +37,6 @@ from fairseq_aggdec.lattice.tables import Table
 from fairseq_aggdec.windows.transfer import on_host
 
 Smoothing = Literal["none", "interpolated"]
-SMOOTHINGS = get_args(Smoothing)
 _SPREAD = 2**24  # (position, source word, entry) triples that are looked up at once
 
 
@@ -171,24 +170,19 @@ class CandidateModel:
 
         Args:
             source: (B, S) int64, padded on either side, with or without ``</s>``.
-            candidates: N, ``</s>`` and padding counted where they are allowed; at least 3, or 1 when every row has one
-                length only.
+            candidates: N, ``</s>`` and padding counted where they are allowed; at least 3, which leaves room for a
+                word, or 1 when every row has one length only.
             smoothing: ``none`` is the paper's.
             lengths: the allowed lengths, on the host; None predicts them.
             window: dL of the prediction.
 
         Raises:
-            ValueError: no room for the candidates, or a sentence that is too long.
+            ValueError: a sentence that is too long.
         """
         if lengths is None:
             host = on_host(source)
             known = (host != self.special.pad) & (host != self.special.eos)
             lengths = self.length.window(known.sum(1), window)
-        if candidates < (1 if lengths.single else 3):
-            raise ValueError(
-                f"{candidates} candidates leave no room for a word beside </s> and padding; take 3 or more, "
-                "or a length window of 0"
-            )
         # No position has more: every type once, or </s> and padding.
         candidates = min(candidates, self.special.types + 2)
         words, source_lengths = gather_words(source, self.special)

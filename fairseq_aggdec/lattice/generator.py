@@ -176,13 +176,12 @@ class LatticeGenerator(CachedGenerator):
         net_input = {"src_tokens": source, "src_lengths": words + 1}
         limits = Options.of(self).limits(net_input, self.model.models, self.max_len - 1)
         if limits.exact:
-            return LengthWindow.exactly(torch.tensor(limits.ends))
+            ends = torch.tensor(limits.ends)
+            return LengthWindow(ends, ends)
         longest = limits.longest
         window = self.candidate_model.length.window(words, self.length_window, max(1, longest))
         floor = limits.floor
-        return LengthWindow(
-            window.shortest.clamp(min=floor), window.longest.clamp(min=floor), window.single
-        )
+        return LengthWindow(window.shortest.clamp(min=floor), window.longest.clamp(min=floor))
 
     def _hypotheses(self, done: list[Searched]) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = []

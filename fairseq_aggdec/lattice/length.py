@@ -25,22 +25,15 @@ class LengthWindow:
 
     Attributes:
         shortest, longest: (B,) int64, both allowed; 1 <= shortest <= longest.
-        single: it is known that they are the same for every row.
     """
 
     shortest: Tensor
     longest: Tensor
-    single: bool = False
 
     def to(self, device: torch.device) -> LengthWindow:
         """The same on a device, which is not waited for."""
         shortest, longest = sent(torch.stack([self.shortest, self.longest]), device)
-        return LengthWindow(shortest, longest, self.single)
-
-    @classmethod
-    def exactly(cls, lengths: Tensor) -> LengthWindow:
-        """One length (B,) for every row."""
-        return cls(lengths, lengths, single=True)
+        return LengthWindow(shortest, longest)
 
 
 @dataclass(frozen=True)
@@ -85,8 +78,6 @@ class LengthModel:
             longest: no length above this one is allowed, which is at least 1.
         """
         predicted = self.predict(source_lengths)
-        if window == 0:
-            return LengthWindow.exactly(predicted.clamp(1, longest))
         return LengthWindow(
             (predicted - window).clamp(1, longest), (predicted + window).clamp(1, longest)
         )

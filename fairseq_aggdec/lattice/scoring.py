@@ -14,8 +14,8 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.member import Member
 from fairseq_aggdec.engine.plain.support import parts_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
-from fairseq_aggdec.engine.plain.watch import ModelWatch
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.lattice.lattice import Lattice
 from fairseq_aggdec.windows.window import NodeWindow
 
@@ -35,7 +35,7 @@ def _refuse(gap: str | None) -> None:
         raise ValueError(f"--decoding lattice cannot run this model: {gap}")
 
 
-class EdgeScorer:
+class EdgeScorer(Verifier):
     """Scores of one model or of several, whose probabilities are averaged.
 
     Args:
@@ -49,6 +49,8 @@ class EdgeScorer:
         ValueError: layers that have no fast form.
     """
 
+    member_class = ScorerMember
+
     def __init__(
         self,
         models: Sequence[nn.Module],
@@ -58,31 +60,16 @@ class EdgeScorer:
     ):
         for model in models:
             _refuse(parts_gap(model.decoder) or probabilities_gap(model))
-        self.members = [ScorerMember(model, precision) for model in models]
-        self.normalise, self.temperature = normalise, temperature
+        super().__init__(models, precision, temperature)
+        self.normalise = normalise
 
-    def start(self, net_input: Mapping[str, Tensor]) -> None:
+    def start(
+        self, net_input: Mapping[str, Tensor], capacity: int = 1, cached_only: bool = False
+    ) -> None:
         """Encodes ``src_tokens`` (B, S)."""
+        super().start(net_input, capacity)
         for member in self.members:
-            member.refresh()
             _refuse(member.decoder_gap or member.left)
-            member.begin(net_input, capacity=1)
-
-    @property
-    def watches(self) -> list[ModelWatch]:
-        """What has to know before a batch whether weights have changed."""
-        return [member.watch for member in self.members if member.watch is not None]
-
-    def forget_forms(self) -> None:
-        """Has everything packed anew before the next batch."""
-        for member in self.members:
-            member.forget()
-
-    def prepare(self) -> None:
-        """Packs the weights now, so that the first batch does not wait for it."""
-        with torch.inference_mode():
-            for member in self.members:
-                member.refresh()
 
     def scores(self, lattice: Lattice, start: int) -> tuple[Tensor, Tensor]:
         """Of position 0 (B, N), after ``start``; and of the edges (B, T - 1, N, N); both nats, fp32."""

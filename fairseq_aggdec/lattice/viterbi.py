@@ -16,13 +16,12 @@ lowest of the best predecessors backwards finds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Form = Literal["serial", "scan"]
-FORMS = get_args(Form)
 
 _FRACTION = 32  # bits behind the point
 _REACH = 60  # no sum of allowed scores is larger than 2^60

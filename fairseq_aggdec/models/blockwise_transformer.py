@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.models.base_checkpoint import check_fit, take_base
-from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
-from fairseq_aggdec.models.head_layers import HeadLayers
+from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads, HeadLayers
 from fairseq_aggdec.models.options import fill_in
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 

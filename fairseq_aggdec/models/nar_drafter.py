@@ -19,7 +19,7 @@ from fairseq.models.transformer.transformer_legacy import base_architecture
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 
-from fairseq_aggdec.models.from_verifier import (
+from fairseq_aggdec.models.base_checkpoint import (
     begin_as,
     encoder_arguments,
     load_encoder,

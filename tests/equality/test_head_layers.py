@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.models.head_layers import other_heads
+from fairseq_aggdec.models.block_heads import other_heads
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from tests.equality.test_beam import assert_same_nbest, ours
 from tests.equality.test_beam import stock as stock_beam

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter as Tally
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -315,7 +316,7 @@ def test_padding_costs_nothing_and_lengths_compete_by_score() -> None:
 
 def test_a_position_without_candidate_holds_the_unknown_word() -> None:
     source = torch.tensor([[11, 11], [EOS, PAD]])  # words that were never seen, and none at all
-    for smoothing in candidates.SMOOTHINGS:
+    for smoothing in get_args(candidates.Smoothing):
         lattice = make_model(MONOTONE).lattice(source, 2, smoothing, window=0)
         assert shown(lattice, 0) == [[UNK], [UNK], [EOS]]
         assert shown(lattice, 1) == [[UNK], [EOS], [PAD]]
@@ -338,12 +339,8 @@ def test_the_device_is_never_asked() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     model, source = make_model(MONOTONE), torch.tensor([[4, 5]])
-    with pytest.raises(ValueError, match="2 candidates leave no room"):
-        model.lattice(source, 2)
-    with pytest.raises(ValueError, match="0 candidates leave no room"):
-        model.lattice(source, 0, window=0)
     with pytest.raises(ValueError, match="shorter than 4096"):
-        model.lattice(source, 4, lengths=LengthWindow.exactly(torch.tensor([5000])))
+        model.lattice(source, 4, lengths=LengthWindow(*[torch.tensor([5000])] * 2))
     with pytest.raises(ValueError, match=r"position weight is 1\.5"):
         Weights(0.5, 1.5)
     with pytest.raises(

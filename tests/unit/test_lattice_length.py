@@ -43,12 +43,10 @@ def test_the_window_is_cut_at_one_and_at_the_longest() -> None:
     window = LengthModel(1.0, 0.0).window(torch.tensor([2, 5, 9]), 3, longest=10)
     assert window.shortest.tolist() == [1, 2, 6]
     assert window.longest.tolist() == [5, 8, 10]
-    assert not window.single
 
 
 def test_a_window_of_zero_is_the_predicted_length() -> None:
     window = LengthModel(1.0, 1.0).window(torch.tensor([2, 50]), 0, longest=20)
-    assert window.single
     assert window.shortest.tolist() == window.longest.tolist() == [3, 20]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_aggdec.lattice.viterbi import FORMS, BestPaths, Form, n_best, viterbi
+from fairseq_aggdec.lattice.viterbi import BestPaths, Form, n_best, viterbi
 
+FORMS = get_args(Form)
 Nats = list[list[float]]
 TIES = [
     0.0,

@@ -7,7 +7,7 @@ from fairseq.tasks import FairseqTask
 
 from fairseq_aggdec.checkpoints import builds_no_translation, load_model
 from fairseq_aggdec.compat import CheckpointError, load_checkpoint
-from fairseq_aggdec.models.from_verifier import MASK_EMBEDDING
+from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.stored_options import option as option_of
 
