@@ -171,11 +171,9 @@ class GlancingLoss(FairseqCriterion):
     def _before(self, tokens: Tensor, block: Tensor) -> Tensor:
         """The true tokens before the slots (B, k), of input (B, P + k) and block (B, k)."""
         slots, eos = block.size(1), self.task.target_dictionary.eos()
-        last = (
-            tokens[:, -slots - 1]
-            if tokens.size(1) > slots
-            else tokens.new_full((len(tokens),), eos)
-        )
+        last = tokens.new_full((len(tokens),), eos)
+        if tokens.size(1) > slots:
+            last = tokens[:, -slots - 1]
         return tokens_before(last.masked_fill(last == self.padding_idx, eos), block)
 
     def ratio(self, update: int) -> float:
@@ -225,6 +223,7 @@ class GlancingLoss(FairseqCriterion):
         return True
 
 
+@dataclass
 class Glance:
     """Turns what the first pass predicts into the input of the second.
 
@@ -242,35 +241,25 @@ class Glance:
         learned: (B, k) bool, slots that have a target and were not revealed.
     """
 
-    right: Tensor
-    learned: Tensor
-
-    def __init__(
-        self,
-        output_layer: Callable[[Tensor], Tensor],
-        tokens: Tensor,
-        block: Tensor,
-        there: Tensor,
-        shift: int,
-        ratio: float,
-        keys: tuple[Tensor, int, int],
-    ):
-        self.output_layer = output_layer
-        self.tokens, self.block, self.there = tokens, block, there
-        self.shift, self.ratio, self.keys = shift, ratio, keys
+    output_layer: Callable[[Tensor], Tensor]
+    tokens: Tensor
+    block: Tensor
+    there: Tensor
+    shift: int
+    ratio: float
+    keys: tuple[Tensor, int, int]
+    right: Tensor = field(init=False)
+    learned: Tensor = field(init=False)
 
     def __call__(self, features: Tensor) -> Tensor:
         """Features of the slots (B, k, C) -> (B, P + k)."""
         there = self.there
         predicted = self.output_layer(features[there]).max(-1).indices
         self.right = torch.zeros_like(there).masked_scatter_(there, predicted == self.block[there])
-        distance = (self.there & ~self.right).sum(1)
-        read = there & (
-            torch.arange(there.size(1), device=there.device) < there.size(1) - self.shift
-        )
+        distance = (there & ~self.right).sum(1)
+        slots = torch.arange(there.size(1), device=there.device)
+        read = there & (slots < there.size(1) - self.shift)
         revealed = choose_revealed(distance, read, self.ratio, *self.keys)
-        self.learned = self.there & ~revealed
-        prefix, slots = self.tokens.split(
-            [self.tokens.size(1) - len(revealed[0]), len(revealed[0])], 1
-        )
+        self.learned = there & ~revealed
+        prefix, slots = self.tokens.split([self.tokens.size(1) - len(slots), len(slots)], 1)
         return torch.cat([prefix, torch.where(revealed, self.block, slots)], dim=1)

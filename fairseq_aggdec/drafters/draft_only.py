@@ -102,37 +102,19 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
         return False
 
     def _search_on_host(self, state: DecodeState, drafter: Any, counters: Counters) -> None:
-        search = DraftOnlySearch(drafter, self.rules, state, counters)
-        decode(Unverified(drafter, state, self.temperature), search, counters)
-
-
-@dataclass
-class Unverified:
-    """A drafter in the place of the model that reads windows."""
-
-    drafter: NarDrafter
-    state: DecodeState
-    temperature: float
-
-    def read(self, window: Window) -> Said:
-        """Logits (B * k, V) of a block of k slots for each row."""
-        logits = self.drafter.logits(self.state, window.width).float().flatten(0, 1)
-        logits /= self.temperature
-        return Said(logits, [])
-
-    def keep(self, kept: Kept) -> None:
-        if kept.rows:
-            self.drafter.keep_rows(kept.rows)
+        search = DraftOnlySearch(drafter, self.rules, state, counters, self.temperature)
+        decode(search, search, counters)
 
 
 @dataclass
 class DraftOnlySearch:
-    """Decodes every row of ``state`` to its end (in place) with what the drafter says."""
+    """Decodes every row of ``state`` to its end (in place) with what the drafter says, in the place of a model."""
 
     drafter: NarDrafter
     rules: Rules
     state: DecodeState
     counters: Counters
+    temperature: float
 
     @property
     def rows(self) -> list[Row]:
@@ -142,6 +124,15 @@ class DraftOnlySearch:
         # Padding, which is in no output, for what is not known: it repeats no n-gram.
         shape = len(self.rows), self.drafter.account.plan(len(self.rows))
         return self._window(torch.full(shape, self.rules.pad, device=self.state.device))
+
+    def read(self, window: Window) -> Said:
+        """Logits (B * k, V) of a block of k slots for each row."""
+        logits = self.drafter.logits(self.state, window.width).float().flatten(0, 1)
+        return Said(logits.div_(self.temperature), [])
+
+    def keep(self, kept: Kept) -> None:
+        if kept.rows:
+            self.drafter.keep_rows(kept.rows)
 
     def take(self, window: Window, said: Said) -> Kept:
         logits = said.logits

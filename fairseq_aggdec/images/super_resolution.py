@@ -7,7 +7,6 @@ for fairseq's models, criterions and generators, with targets of known length.
 
 import logging
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +35,6 @@ from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 logger = logging.getLogger(__name__)
-
-LENGTH_OPTIONS = ("max_len_a", "max_len_b", "min_len")
 
 
 @dataclass
@@ -170,19 +167,10 @@ class SuperResolutionTask(DecodingTask):
             sample = {**sample, "net_input": {**net_input, "prev_output_tokens": read}}
         return super().train_step(sample, *args, **kwargs)
 
-    def build_generator(
-        self,
-        models: Sequence[torch.nn.Module],
-        args: Namespace,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: Optional[Mapping[str, Any]] = None,
-        prefix_allowed_tokens_fn: Any = None,
-    ) -> Any:
+    def build_generator(self, models: Any, args: Namespace, *others: Any, **options: Any) -> Any:
         """fairseq's hook; the target's length is known, so it is set unless the user did."""
         set_target_length(args, self.form.target_length)
-        return super().build_generator(
-            models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
-        )
+        return super().build_generator(models, args, *others, **options)
 
     def image(self, tokens: Tensor) -> np.ndarray:
         """A hypothesis or target (H*W*C + 1,) as a high-resolution image, uint8 (H, W, C)."""
@@ -211,8 +199,8 @@ def set_target_length(args: Any, length: int) -> None:
         length: tokens before ``</s>``.
     """
     stock = GenerationConfig()
-    default = {name: getattr(stock, name) for name in LENGTH_OPTIONS}
-    if all(getattr(args, name, value) == value for name, value in default.items()):
+    default = [(name, getattr(stock, name)) for name in ("max_len_a", "max_len_b", "min_len")]
+    if all(getattr(args, name, value) == value for name, value in default):
         args.max_len_a, args.max_len_b, args.min_len = 0, length, length
     else:
         logger.info("--max-len-a, --max-len-b and --min-len are taken as given, images may be cut")
