@@ -22,6 +22,7 @@ from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.transfer import read
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
@@ -51,12 +52,8 @@ def candidates(tokens: Tensor, scores: Tensor, calibration: Calibration) -> Cand
     """Candidates from their ids (B, k, M) and logits (B, k, M, M), after each of those before; one transfer."""
     chances, order = scores.float().log_softmax(-1).sort(-1, descending=True)
     chances = calibration.chances(chances)
-    if not tokens.is_cuda:
-        return Candidates(tokens.tolist(), order.tolist(), chances.tolist())
-    whole = torch.cat([tokens.unsqueeze(3).double(), order.double(), chances.double()], 3).cpu()
-    count = order.size(3)
-    ids, places = whole[..., 0].long(), whole[..., 1 : 1 + count].long()
-    return Candidates(ids.tolist(), places.tolist(), whole[..., 1 + count :].tolist())
+    tokens, order, chances = read([tokens, order, chances])
+    return Candidates(tokens.long().tolist(), order.long().tolist(), chances.tolist())
 
 
 @dataclass

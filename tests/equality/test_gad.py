@@ -212,7 +212,7 @@ def test_an_encoder_shared_with_the_verifier_runs_once(
     model.shares_encoder = True
     sample = make_batch(random_sources(6, 4))
     expected = stock([verifier], sample)
-    monkeypatch.setattr(NarDrafter, "_fast_encoder", None)  # neither made nor run
+    monkeypatch.setattr("fairseq_aggdec.drafters.nar.FastEncoder", None)  # neither made nor run
     assert_same(gad(model, [verifier], sample), expected)
     with pytest.raises(ValueError, match="its encoder is not that of --path"):
         gad(model, [make_model(make_task(), 9)], sample)

@@ -100,7 +100,7 @@ class CopyBoard:
         stood = torch.minimum(alike.long().cumprod(1).sum(1), gained)
         follows = stood == gained
         copied = torch.where(follows | (cursor == nowhere), copied, cursor + stood)
-        found = self._found(own, texts, outputs, rows.position, gained, ahead - 1)
+        found = self._found(own, texts, outputs, rows, ahead - 1)
         place = self._place(found, copied)
         if self.match == "aligned":
             inserted = (guessed != 0) & (copied == cursor)
@@ -114,35 +114,28 @@ class CopyBoard:
         return block.masked_fill_((block == NO_DRAFT).cumsum(1) > 0, NO_DRAFT)
 
     def _found(
-        self,
-        own: Tensor,
-        texts: Tensor,
-        outputs: Tensor,
-        position: Tensor,
-        gained: Tensor,
-        back: Tensor,
+        self, own: Tensor, texts: Tensor, outputs: Tensor, rows: Rows, back: Tensor
     ) -> Tensor:
         """(R, L) bool: where the longest suffix of each output that occurs in its text ends there.
 
         Args:
             own: (R,) int64, the sentences of the rows, in ``texts`` (R, L + 1), and with ``outputs`` (R, T).
-            position: (R,) int64 of the last token of the output.
-            gained: (R,) int64, how many of its tokens are new.
             back: 0, 1, .. K.
         """
+        gained = (rows.position - rows.before).unsqueeze(1)
         length = self.sources
-        at = (position.unsqueeze(1) - back).clamp_(min=0)
+        at = (rows.position.unsqueeze(1) - back).clamp_(min=0)
         written = outputs.gather(1, at)  # (R, K + 1), the last first
         places = torch.arange(length, device=back.device)
         before = places.unsqueeze(1) - back
         before = before.masked_fill_(before < 0, length)  # (L, K + 1), in the text
         alike = texts[:, before] == written.unsqueeze(1)
-        alike &= (back < gained.unsqueeze(1)).unsqueeze(1)
+        alike &= (back < gained).unsqueeze(1)
         new = alike.long().cumprod(2).sum(2)  # (R, L)
         # Where all that is new goes on in the text, so may what was there before.
-        first = places - gained.unsqueeze(1)
+        first = places - gained
         old = self.runs.index_select(0, own).gather(1, first.clamp(min=0))
-        runs = new + old.masked_fill_((new < gained.unsqueeze(1)) | (first < 0), 0)
+        runs = new + old.masked_fill_((new < gained) | (first < 0), 0)
         self.runs.index_copy_(0, own, runs)
         longest = runs.amax(1, keepdim=True)
         return (runs == longest) & (longest > 0)
