@@ -1,7 +1,9 @@
 """What a drafter is: the base class, what the loop on a GPU asks for more, and the drafter that proposes nothing."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import Tensor
 
@@ -88,40 +90,27 @@ class DrafterAround(Drafter):
         self.needs_cached_decoder = drafter.needs_cached_decoder
         self.starts_beside = drafter.starts_beside
 
-    @property
-    def warms_up(self) -> bool:
-        return self.drafter.warms_up
+    warms_up = property(operator.attrgetter("drafter.warms_up"))
+    watches = property(operator.attrgetter("drafter.watches"))
 
-    @property
-    def watches(self) -> Sequence[Watch]:
-        return self.drafter.watches
 
-    def reads(self, sample: Mapping) -> Sequence[Tensor]:
-        return self.drafter.reads(sample)
+def _handed_on(name: str) -> Callable[..., Any]:
+    method = operator.attrgetter(f"drafter.{name}")
+    return lambda around, *given: method(around)(*given)
 
-    def prepare(self, verifier: Verifier) -> None:
-        self.drafter.prepare(verifier)
 
-    def forget(self) -> None:
-        self.drafter.forget()
-
-    def release(self) -> None:
-        self.drafter.release()
-
-    def always(self) -> AbstractContextManager[None]:
-        return self.drafter.always()
-
-    def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        self.drafter.start(sample, verifier, state)
-
-    def draft(self, state: DecodeState) -> Draft:
-        return self.drafter.draft(state)
-
-    def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        self.drafter.observe(verdict, state)
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        self.drafter.keep_rows(rows)
+for _name in (
+    "reads",
+    "prepare",
+    "forget",
+    "release",
+    "always",
+    "start",
+    "draft",
+    "observe",
+    "keep_rows",
+):
+    setattr(DrafterAround, _name, _handed_on(_name))
 
 
 class DeviceDrafter(Drafter):

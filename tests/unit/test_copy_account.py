@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.budget import call_cost
 from fairseq_aggdec.budget.call_cost import USUAL
-from fairseq_aggdec.budget.chances import MEMORY
 from fairseq_aggdec.budget.copy_account import (
     MARGIN,
+    MEMORY,
     PROBE_LENGTH,
     RESTING_BATCHES,
     CopyAccount,

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.kernels import largest
 from fairseq_aggdec.kernels.largest import first_largest
-
-
-@pytest.fixture(autouse=True)
-def few_numbers_are_many(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(largest, "kernels", lambda: None)
-    monkeypatch.setattr(largest, "MANY_BYTES", 0)
-    monkeypatch.setattr(largest, "FEWEST_RUNS", 2)
-    monkeypatch.setattr(largest, "RUN", 4)
-    largest._within.cache_clear()
-    yield
-    largest._within.cache_clear()
 
 
 def plain(row: list[float]) -> int:
