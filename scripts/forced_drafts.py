@@ -22,7 +22,7 @@ from fairseq_aggdec.methods.table import VERIFIED
 from fairseq_aggdec.records import results
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft
+from fairseq_aggdec.windows.draft import Draft
 
 RIGHT, WRONG, RANDOM, END = "right", "wrong", "random", "end"
 TREE, RANDOM_TREE = "tree", "random-tree"
@@ -56,7 +56,7 @@ class ForcedDrafter(Drafter):
     def draft(self, state: DecodeState) -> Draft:
         if self.kind in TREES:
             trees = [self._tree(row, state.eos) for row in state.rows]
-            return TreeDraft([tokens for tokens, _ in trees], [parents for _, parents in trees])
+            return Draft([tokens for tokens, _ in trees], [parents for _, parents in trees])
         return Draft([self._draft(row, state.eos) for row in state.rows])
 
     def _draft(self, row: Row, eos: int) -> list[int]:

@@ -219,7 +219,7 @@ class LearnedAccount(Account):
     def _decide(self, bucket: int) -> tuple[int, int]:
         """Tokens for the next iteration with such a number of sentences, and for the ones after it in this batch."""
         plain, most = self.now.plain.mean, self.size
-        if self.now.grows_stale():
+        if self.now.patience.ends():
             # Measured on a whole batch: the first iteration of one takes longer than the others.
             return 0, 0
         seconds, gain = self._expected(bucket)

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence, Sized
 
 from fairseq_aggdec.budget.account import CREDIT, LEAST_GAIN, Account, Ledger
-from fairseq_aggdec.budget.call_cost import FIRST_PATIENCE, OUTLIER, PATIENCE
+from fairseq_aggdec.budget.call_cost import OUTLIER, Patience
 
 # Batches of a kind that are remembered, and by how many it is known: one in which the machine did something else
 # decides nothing, as medians are compared.
@@ -65,9 +65,7 @@ class BatchAccount(Account):
         self.chosen, self.bucket = 0, 0
         self.ledger = Ledger()
         self.kinds: defaultdict[tuple[int, bool], Batches] = defaultdict(Batches)
-        # Batches with drafts since one without was measured, and how many are enough, by size.
-        self.since: defaultdict[int, int] = defaultdict(int)
-        self.patience: defaultdict[int, int] = defaultdict(lambda: FIRST_PATIENCE)
+        self.patience: defaultdict[int, Patience] = defaultdict(Patience)  # by size
         self.outputs: Sequence[Sized] = []
         self.began: float | None = None
         self.finished: float | None = None
@@ -98,7 +96,8 @@ class BatchAccount(Account):
             return
         kind, plain = self.kinds[self.bucket, self.chosen > 0], self.kinds[self.bucket, False]
         kind.count += 1
-        self.since[self.bucket] = self.since[self.bucket] + 1 if self.chosen else 0
+        patience = self.patience[self.bucket]
+        patience.since = patience.since + 1 if self.chosen else 0
         tokens = max([1, *(len(output) - 1 for output in self.outputs)])  # but for the start symbol
         seconds = self.finished - self.began
         hopeless = self.chosen > 0 and self.gain < LEAST_GAIN
@@ -114,7 +113,7 @@ class BatchAccount(Account):
     def _pays(self) -> bool:
         """Whether the batch is to be drafted for."""
         plain, drafted = self.kinds[self.bucket, False], self.kinds[self.bucket, True]
-        if not plain.known or self._stale():
+        if not plain.known or self.patience[self.bucket].ends():
             return False
         if drafted.count and not drafted.known:
             return True  # else the tries before were for nothing
@@ -131,11 +130,4 @@ class BatchAccount(Account):
         if not self.ledger.affords_a_try(loss):
             return False
         self.ledger.tried = self.ledger.greedy
-        return True
-
-    def _stale(self) -> bool:
-        """Whether the time without drafts is to be measured again; then later is soon enough the next time."""
-        if self.since[self.bucket] < self.patience[self.bucket]:
-            return False
-        self.patience[self.bucket] = min(2 * self.patience[self.bucket], PATIENCE)
         return True

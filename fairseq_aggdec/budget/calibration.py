@@ -9,6 +9,7 @@ whose predecessors stand is one observation.
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -53,28 +54,20 @@ class Scale:
         if total > MEMORY:
             self.reached = [count * MEMORY / total for count in self.reached]
             self.stood = [count * MEMORY / total for count in self.stood]
-        bins = [
-            (place / PER_NAT - LIMIT, reached, stood)
-            for place, (reached, stood) in enumerate(zip(self.reached, self.stood, strict=True))
-            if reached
-        ]
+        reached, stood = np.array(self.reached), np.array(self.stood)
+        logits = np.arange(len(reached)) / PER_NAT - LIMIT
         slope, shift = self.slope, self.shift
         for _ in range(STEPS):
-            gradient = [PRIOR * (near.slope - slope), PRIOR * (near.shift - shift)]
-            curve = [PRIOR, 0.0, PRIOR]
-            for logit, reached, stood in bins:
-                chance = 1.0 / (1.0 + math.exp(-(slope * logit + shift)))
-                missing, weight = stood - reached * chance, reached * chance * (1.0 - chance)
-                gradient[0] += missing * logit
-                gradient[1] += missing
-                curve[0] += weight * logit * logit
-                curve[1] += weight * logit
-                curve[2] += weight
+            chances = 1.0 / (1.0 + np.exp(-(slope * logits + shift)))
+            missing, weights = stood - reached * chances, reached * chances * (1.0 - chances)
+            steep = PRIOR * (near.slope - slope) + missing @ logits
+            high = PRIOR * (near.shift - shift) + missing.sum()
+            curve = PRIOR + weights @ logits**2, weights @ logits, PRIOR + weights.sum()
             determinant = curve[0] * curve[2] - curve[1] ** 2
-            slope += (curve[2] * gradient[0] - curve[1] * gradient[1]) / determinant
-            shift += (curve[0] * gradient[1] - curve[1] * gradient[0]) / determinant
+            slope += (curve[2] * steep - curve[1] * high) / determinant
+            shift += (curve[0] * high - curve[1] * steep) / determinant
             # A step too far, or a drafter whose probabilities say nothing.
-            slope, shift = min(max(slope, 0.1), 4.0), min(max(shift, -4.0), 4.0)
+            slope, shift = float(np.clip(slope, 0.1, 4.0)), float(np.clip(shift, -4.0, 4.0))
         self.slope, self.shift = slope, shift
 
 

@@ -31,6 +31,24 @@ FIRST_PATIENCE, PATIENCE = 16, 256
 LEAST_SPREAD = 1e-9
 
 
+class Patience:
+    """When to measure again what takes no draft.
+
+    Attributes:
+        since: iterations, or batches, with a draft since the last one without.
+    """
+
+    def __init__(self) -> None:
+        self.since, self.most = 0, FIRST_PATIENCE
+
+    def ends(self) -> bool:
+        """Whether it is time; the next time later is soon enough."""
+        if self.since < self.most:
+            return False
+        self.most = min(2 * self.most, PATIENCE)
+        return True
+
+
 class CostLine:
     """Seconds of an iteration without a draft, and of one with k drafted tokens as a line a + b k.
 
@@ -38,13 +56,12 @@ class CostLine:
         plain: seconds without a draft.
         k, kk, t, kt: of iterations with a draft: tokens, seconds t, and their products.
         seen: iterations with a draft.
-        since: iterations with a draft since the last one without.
-        patience: how large ``since`` may be before the time without a draft is measured again.
+        patience: with the time without a draft.
     """
 
     def __init__(self) -> None:
         self.plain, self.k, self.kk, self.t, self.kt = (Fading(FORGET) for _ in range(5))
-        self.patience, self.since, self.seen = FIRST_PATIENCE, 0, 0
+        self.patience, self.seen = Patience(), 0
 
     def add(self, drafted: int, seconds: float) -> float:
         """Remembers an iteration; returns ``seconds``, less where the machine did something else."""
@@ -52,23 +69,16 @@ class CostLine:
             seconds = min(seconds, OUTLIER * self.estimate(drafted))
         if drafted == 0:
             self.plain.add(seconds)
-            self.since = 0
+            self.patience.since = 0
             return seconds
         self.plain.fade()  # what was measured long ago gives way to what is measured next
-        self.since += 1
+        self.patience.since += 1
         self.seen += 1
         self.k.add(drafted)
         self.kk.add(drafted * drafted)
         self.t.add(seconds)
         self.kt.add(drafted * seconds)
         return seconds
-
-    def grows_stale(self) -> bool:
-        """Whether to measure the time without a draft again; the next time later is soon enough."""
-        if self.since < self.patience:
-            return False
-        self.patience = min(2 * self.patience, PATIENCE)
-        return True
 
     @property
     def slope(self) -> float | None:

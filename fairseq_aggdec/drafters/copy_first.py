@@ -12,7 +12,7 @@ from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict, grafted
+from fairseq_aggdec.windows.draft import Draft, Verdict, grafted
 from fairseq_aggdec.windows.transfer import Watch
 
 # Tokens of the other's draft that are believed to stand before any was seen.
@@ -77,7 +77,7 @@ class CopyFirst(Drafter):
         self.sizes = [len(row) for row, _ in trees]
         both = zip(trees, self.copied, strict=True)
         rows = [grafted(row, way, mine) for (row, way), mine in both]
-        return TreeDraft([row for row, _ in rows], [way for _, way in rows])
+        return Draft([row for row, _ in rows], [way for _, way in rows])
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         known = zip(self.copied, verdict.emitted, strict=True)

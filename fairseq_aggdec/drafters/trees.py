@@ -21,7 +21,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.budget.call_cost import CallCost
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.transfer import read
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
@@ -212,7 +212,7 @@ class TreeGrower:
         if self.budget.learned:
             deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
             self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
-        return TreeDraft([tree.tokens for tree in trees], [tree.parents for tree in trees])
+        return Draft([tree.tokens for tree in trees], [tree.parents for tree in trees])
 
     def forget(self) -> None:
         """Forgets what was learned from the batches before (but measured times)."""

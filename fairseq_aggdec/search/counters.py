@@ -1,5 +1,6 @@
 """What decoding counts: sentences, tokens, iterations, drafted and accepted tokens, seconds by part."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -147,18 +148,9 @@ class Counters:
         """``1: 40 %, 2: 10 %, 3-4: ...``: share of iterations by tokens emitted, empty bins left out."""
         parts = []
         for low, high in zip(bins, (*bins[1:], None), strict=True):
-            rounds = sum(
-                n
-                for length, n in self.emitted.items()
-                if length >= low and (high is None or length < high)
-            )
+            last = math.inf if high is None else high
+            rounds = sum(n for length, n in self.emitted.items() if low <= length < last)
+            upto = "+" if high is None else f"-{high - 1}" if high > low + 1 else ""
             if rounds:
-                name = (
-                    f"{low}+"
-                    if high is None
-                    else f"{low}"
-                    if high == low + 1
-                    else f"{low}-{high - 1}"
-                )
-                parts.append(f"{name}: {100 * rounds / max(1, self.iterations):.0f} %")
+                parts.append(f"{low}{upto}: {100 * rounds / max(1, self.iterations):.0f} %")
         return ", ".join(parts)

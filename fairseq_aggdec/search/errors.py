@@ -49,10 +49,7 @@ def check_best(hypotheses: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
     A score of -inf is no fault: with ``--match-source-len`` stock gives it to outputs that are too long.
     """
-    totals = torch.stack([ranked[0]["positional_scores"].sum() for ranked in hypotheses]).tolist()
-    for row, total in enumerate(totals):
-        if not -float("inf") < total < float("inf"):
-            raise NonFiniteError(row)
+    check_scores([ranked[0]["positional_scores"].sum() for ranked in hypotheses])
 
 
 def check_tokens(types: int, **given: Iterable[Sequence[int]]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairseq_aggdec.search.board import Rows
 from fairseq_aggdec.search.state import DecodeState
-from fairseq_aggdec.windows.draft import Draft
+from fairseq_aggdec.windows.draft import BlockDraft, Draft
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Window
 
@@ -186,10 +186,8 @@ class Rules:
     def possible(self, draft: Draft, state: DecodeState) -> Draft:
         """The draft up to the first token that would repeat an n-gram: no rule of acceptance takes that one."""
         size = self.no_repeat_ngram_size
-        if (
-            not size or type(draft) is not Draft
-        ):  # not trees, nor tokens that the host does not have
-            return draft
+        if not size or draft.branches or isinstance(draft, BlockDraft):
+            return draft  # the host does not have the tokens of a block
         rows = zip(draft.tokens, state.rows, strict=True)
         most = [row.ngrams(size).possible(tokens) if tokens else 0 for tokens, row in rows]
         if most == draft.lengths:

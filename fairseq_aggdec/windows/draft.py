@@ -15,36 +15,50 @@ from fairseq_aggdec.windows.window import Said, Window
 class Draft:
     """Proposed tokens of every row, possibly none; tokens that live on the host.
 
+    They may be a tree. Tokens and parents of the worked example of
+    :class:`~fairseq_aggdec.windows.tree_window.TreeWindow`, whose root has been committed, are ``She go goes to`` and
+    ``0 1 1 3``.
+
     Args:
-        tokens: one sequence of token ids per row. Any id of the target dictionary may be drafted.
+        tokens: one sequence of token ids per row, each behind the one that it follows; of those that follow the same,
+            the likeliest first. Any id of the target dictionary may be drafted.
+        parents: what each token follows: a token of the draft, counted from 1, or 0, the last committed one; None: the
+            one before.
 
     Attributes:
         branches: some token of a row has two tokens to choose from behind it.
     """
 
     branches = False
+    parents: Sequence[Sequence[int]] | None = None
 
-    def __init__(self, tokens: Sequence[Sequence[int]]):
-        self.tokens = tokens
-        self.lengths = [len(row) for row in tokens]
+    def __init__(
+        self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]] | None = None
+    ):
+        self.tokens, self.lengths = tokens, [len(row) for row in tokens]
+        if parents is not None:
+            self.parents = parents
+            self.branches = any(list(row) != list(range(len(row))) for row in parents)
 
     def after(self, last: Sequence[int], device: torch.device) -> Tensor | list[int]:
         """The last committed token of each row and then its draft, flat, (B + sum of lengths); host numbers, or int64
         where the draft is on the device."""
-        if len(last) == 1:
-            return [*last, *self.tokens[0]]
-        return [
-            token for first, row in zip(last, self.tokens, strict=True) for token in (first, *row)
-        ]
+        rows = zip(last, self.tokens, strict=True)
+        return [token for first, row in rows for token in (first, *row)]
 
     def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
         """Each row's last committed token, at its place ``starts``, and its draft."""
+        if self.branches:
+            rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
+            return DraftedTree(rows, self.ways(), starts, device)
         widths = [length + 1 for length in self.lengths]
         return Window(self.after(last, device), starts, widths, device=device)
 
     def chain(self) -> "Draft":
-        """The draft without its branches."""
-        return self
+        """The likeliest path of each row."""
+        if not self.branches:
+            return self
+        return Draft([likeliest(*row) for row in zip(self.tokens, self.ways(), strict=True)])
 
     def first(self, most: int) -> "Draft":
         """At most ``most`` tokens of every row; the draft must not branch."""
@@ -55,41 +69,8 @@ class Draft:
         return self.tokens
 
     def ways(self) -> Sequence[Sequence[int]]:
-        """What each token of every row follows, as :class:`TreeDraft` has it."""
-        return [range(length) for length in self.lengths]
-
-
-class TreeDraft(Draft):
-    """A tree of proposed tokens for every row: after some tokens there is more than one to choose from.
-
-    Tokens and parents of the draft of the worked example of
-    :class:`~fairseq_aggdec.windows.tree_window.TreeWindow`, whose root has been committed: ``She go goes to`` and
-    ``0 1 1 3``.
-
-    Args:
-        tokens: of every row, each behind the one that it follows; of those that follow the same, the likeliest first.
-        parents: what each token follows: a token of the draft, counted from 1, or 0, the last committed one.
-    """
-
-    def __init__(self, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]):
-        super().__init__(tokens)
-        self.parents = parents
-        self.branches = any(list(row) != list(range(len(row))) for row in parents)
-
-    def window(self, last: Sequence[int], starts: Sequence[int], device: torch.device) -> Window:
-        if not self.branches:
-            return super().window(last, starts, device)
-        rows = [[first, *row] for first, row in zip(last, self.tokens, strict=True)]
-        return DraftedTree(rows, self.parents, starts, device)
-
-    def ways(self) -> Sequence[Sequence[int]]:
-        return self.parents
-
-    def chain(self) -> Draft:
-        """The likeliest path."""
-        if not self.branches:
-            return self
-        return Draft([likeliest(*row) for row in zip(self.tokens, self.parents, strict=True)])
+        """What each token of every row follows."""
+        return self.parents or [range(length) for length in self.lengths]
 
 
 def grafted(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.windows.masks import additive_mask, aligned
+from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import sent, to_device
 
 # A path of drafted tokens, and the slots along it: the first slot is the last committed token's.
@@ -205,8 +205,9 @@ class Window:
         return query, torch.where(in_block, starts + widths - 1, query)
 
     def _causal_mask(self, dtype: torch.dtype) -> Tensor:
-        triangle = _triangle(dtype, self.tokens.device, self.end)
-        return triangle[None, None, self.starts[0] : self.end, : self.end]
+        places = torch.arange(self.end, device=self.tokens.device)
+        hidden = places > places[self.starts[0] :].unsqueeze(1)  # (W, end)
+        return additive_mask(hidden.unsqueeze(0), dtype)
 
 
 @dataclass
@@ -244,16 +245,3 @@ class NodeWindow(Window):
 
     def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
         return torch.add(table[self.node_positions], x, alpha=scale)
-
-
-_triangles: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-
-
-def _triangle(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
-    """Causal mask (>= ``size``, >= ``size``), kept from call to call."""
-    mask = _triangles.get((dtype, device))
-    if mask is None or mask.size(0) < size:
-        side = aligned(max(128, 2 * size))
-        mask = torch.full((side, side), -torch.inf, dtype=dtype, device=device).triu_(1)
-        _triangles[dtype, device] = mask
-    return mask

@@ -19,7 +19,7 @@ from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import BlockDraft, Draft, TreeDraft, Verdict, grafted
+from fairseq_aggdec.windows.draft import BlockDraft, Draft, Verdict, grafted
 from scripts.forced_drafts import KINDS, RIGHT, ForcedDrafter
 from tests.support import (
     assert_same,
@@ -169,7 +169,7 @@ class Fixed(Drafter):
     ("other", "tokens", "parents"),
     [
         (Draft([[4], [5, 6]]), [5, 6], [0, 1]),
-        (TreeDraft([[4], [5, 6]], [[0], [0, 0]]), [5, 6], [0, 0]),
+        (Draft([[4], [5, 6]], [[0], [0, 0]]), [5, 6], [0, 0]),
         (BlockDraft(torch.tensor([[4, 8], [5, 6]]), [1, 2]), [5, 6], [0, 1]),
     ],
     ids=lambda value: type(value).__name__,
@@ -228,7 +228,7 @@ def test_a_copy_that_was_not_chosen_is_judged_too() -> None:
     both.start({}, PLAIN, state)
     both.copied, both.alone, both.sizes = [[7, 8, 9], [3]], [False, True], [3, 0]
     # Of the first a tree, 6 7 and 9 behind 7, and behind the latter 8 of the copy; of the second the copy.
-    rows = TreeDraft([[6, 7, 9, 8], [3]], [[0, 0, 2, 2], [0]])
+    rows = Draft([[6, 7, 9, 8], [3]], [[0, 0, 2, 2], [0]])
     found = verdict([[7, 8, 5], [4]], [2, 0])
     found.window = rows.window([4, 4], [0, 0], torch.device("cpu"))
     found.paths = [[0, 2, 4], [5]]

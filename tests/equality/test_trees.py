@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from scripts.forced_drafts import ForcedDrafter
 from tests.support import (
     assert_same,
@@ -53,7 +53,7 @@ class Gardener(Drafter):
 
     def draft(self, state: DecodeState) -> Draft:
         trees = [self._tree(row) for row in state.rows]
-        return TreeDraft([tokens for tokens, _ in trees], [parents for _, parents in trees])
+        return Draft([tokens for tokens, _ in trees], [parents for _, parents in trees])
 
     def _tree(self, row: Row) -> tuple[list[int], list[int]]:
         most = min(self.random.randint(0, 6), row.end - row.position)
@@ -289,7 +289,7 @@ def scores_of(model: Any, sample: dict[str, Any], row: int, tokens: list[int]) -
 
 
 def test_history_shows_the_likeliest_path() -> None:
-    draft = TreeDraft([[5, 6, 7, 8]], [[0, 0, 1, 2]])
+    draft = Draft([[5, 6, 7, 8]], [[0, 0, 1, 2]])
     assert draft.branches and draft.chain().tokens == [[5, 7]]
     verifier, sample = make_model(make_task(), 5), make_batch([[5, 6, 7]])
 
@@ -303,7 +303,7 @@ def test_history_shows_the_likeliest_path() -> None:
 
 
 def test_a_tree_without_branches_is_a_chain() -> None:
-    draft = TreeDraft([[5, 6], [], [7]], [[0, 1], [], [0]])
+    draft = Draft([[5, 6], [], [7]], [[0, 1], [], [0]])
     assert not draft.branches
     window = draft.window([2, 2, 2], [0, 1, 2], torch.device("cpu"))
     assert window.host_tokens() == [2, 5, 6, 2, 2, 7] and window.outputs[0] == range(3)

@@ -17,7 +17,7 @@ from fairseq_aggdec.budget.call_cost import CallCost
 from fairseq_aggdec.drafters.trees import Grown, TreeGrower
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, DrafterAround, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from tests.support import generate, make_batch, make_model, make_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def test_the_loop_says_whether_a_draft_was_cut() -> None:
         def draft(self, state: DecodeState) -> Draft:
             room = [row.end - row.position for row in state.rows]
             trees = [([4, 5, 6][:most], [0, 1, 0][:most]) for most in room]
-            return TreeDraft([tokens for tokens, _ in trees], [parents for _, parents in trees])
+            return Draft([tokens for tokens, _ in trees], [parents for _, parents in trees])
 
         def observe(self, verdict: Verdict, state: DecodeState) -> None:
             told.append((verdict.whole, verdict.drafted))
@@ -107,9 +107,9 @@ def test_the_loop_says_whether_a_draft_was_cut() -> None:
 
 
 def test_a_path_is_not_cut_where_trees_cannot_be_read() -> None:
-    path = TreeDraft([[4, 5], [6]], [[0, 1], [0]])
+    path = Draft([[4, 5], [6]], [[0, 1], [0]])
     assert path.chain() is path
-    assert TreeDraft([[4, 5]], [[0, 0]]).chain().rows() == [[4]]
+    assert Draft([[4, 5]], [[0, 0]]).chain().rows() == [[4]]
 
 
 def test_no_attribute_of_a_drafter_is_found_by_name() -> None:

@@ -15,7 +15,7 @@ from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, exac
 from fairseq_aggdec.search.judge import Question, compiled, tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from fairseq_aggdec.windows.window import Window
 
 PAD, EOS, UNK, VOCABULARY = 1, 2, 3, 21
@@ -41,7 +41,7 @@ def random_draft(chance: random.Random, count: int, branches: bool) -> Draft:
     ]
     if not branches:
         return Draft(tokens)
-    return TreeDraft(tokens, [[chance.randrange(n + 1) for n in range(len(row))] for row in tokens])
+    return Draft(tokens, [[chance.randrange(n + 1) for n in range(len(row))] for row in tokens])
 
 
 def agreeing(chance: random.Random, draft: Draft, window: Window) -> torch.Tensor:
@@ -115,7 +115,7 @@ def equal_siblings(draft: Draft) -> bool:
 def test_of_equal_siblings_the_longer_path_stands(beta: int) -> None:
     """As in the operators; without relaxed acceptance the first one does."""
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
-    draft = TreeDraft([[4, 4, 5]], [[0, 0, 2]])
+    draft = Draft([[4, 4, 5]], [[0, 0, 2]])
     asked = Question(draft, state.window(draft), state)
     logits = torch.zeros(4, VOCABULARY)
     logits[0, 4] = logits[1, 6] = logits[2, 5] = logits[3, 7] = 9.0

@@ -14,7 +14,7 @@ from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.search.beam.tree import ROOT, Tree
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, TreeDraft
+from fairseq_aggdec.windows.draft import Draft
 from tests.support import lines_run
 from tests.unit.test_rules import repeats
 
@@ -92,7 +92,7 @@ def test_no_token_is_drafted_that_cannot_be_accepted() -> None:
         rules = Rules(pad=1, unk=3, eos=2, no_repeat_ngram_size=size)
         return rules.possible(draft, DecodeState(rows, 2, torch.device("cpu")))
 
-    draft, tree = Draft([[6, 8], [6, 7]]), TreeDraft([[6], [6]], [[0], [0]])
+    draft, tree = Draft([[6, 8], [6, 7]]), Draft([[6], [6]], [[0], [0]])
     assert possible(draft, 0) is possible(draft, 3) is draft
     assert possible(draft, 2).tokens == [[], [6, 7]]
     assert possible(tree, 2) is tree

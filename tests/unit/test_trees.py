@@ -32,7 +32,7 @@ from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.judge.tensors import best_path, judge
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import Draft, Verdict
 from tests.equality.test_gad import drafter as small_drafter
 
 EOS = 2
@@ -105,7 +105,7 @@ def test_which_path_stands(
 def test_nodes_that_stand_include_a_drafted_end(branches: bool) -> None:
     """Nothing is emitted at it, but it stands."""
     tokens, parents = [[7, 8, EOS], [9, 5]], [[0, 0, 2] if branches else [0, 1, 2], [0, 1]]
-    draft = TreeDraft(tokens, parents)
+    draft = Draft(tokens, parents)
     rows = [Row(0, [4], end=99, floor=0), Row(1, [4] * 4, end=99, floor=0)]
     state = DecodeState(rows, EOS, torch.device("cpu"))
     choices = torch.tensor([8 if branches else 7, 8, EOS, 6, 9, 7, 6])

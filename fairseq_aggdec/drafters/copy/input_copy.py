@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, TreeDraft, Verdict
+from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
 from fairseq_aggdec.windows.transfer import on_host
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class CopyDrafter(DeviceDrafter):
             for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
         ]
         tokens = [[step.token for step in tree.steps] for tree in grown]
-        return TreeDraft(tokens, [tree.parents for tree in grown])
+        return Draft(tokens, [tree.parents for tree in grown])
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         if self.resting:
