@@ -35,7 +35,11 @@ class FastHeads:
     def __init__(self, heads: BlockHeads, precision: Precision = EXACT):
         self.heads, self.precision = heads, precision
         self.struct: Any = None
-        self.first_head = None if heads.identity_first else self._layers(0, 1)
+        self.first_head: tuple[FastLinear | Int8Linear, ...] | None = None
+        if not heads.identity_first:
+            read, write = heads.weights(0, 1)
+            expand = self._layer(heads.expand, read, relu=True)
+            self.first_head = expand, self._layer(heads.contract, write)
         if heads.block_size > 1:
             read, write = heads.weights(1, heads.block_size)
             if heads.dense and self.first_head is not None:  # head 1 reads the same hidden units
@@ -58,13 +62,6 @@ class FastHeads:
         pointers = self.weights.data_ptr(), self.biases.data_ptr()
         self.struct = HeadsStruct(product.struct, self.heads.hidden_dim, *pointers)
         self.library = product.library
-
-    def _layers(self, first: int, last: int) -> tuple[FastLinear | Int8Linear, ...]:
-        read, write = self.heads.weights(first, last)
-        return (
-            self._layer(self.heads.expand, read, relu=True),
-            self._layer(self.heads.contract, write),
-        )
 
     def _layer(self, module: nn.Linear, rows: slice, relu: bool = False) -> FastLinear | Int8Linear:
         return linear([some_outputs(module, rows)], self.precision, relu)
@@ -91,10 +88,10 @@ class FastHeads:
             heard: (V, C), what is added for each token; None: nothing.
             chosen: (B,) int64, the token of each row for which that is.
         """
-        wanted, dim = block_size - 1, self.heads.dim
+        wanted = block_size - 1
         if self.struct is not None:
             return self._compiled(features, wanted, heard, chosen)
-        others = self._plain(features, wanted, dim)
+        others = self._plain(features, wanted)
         if heard is None or chosen is None:
             return others
         return others + F.embedding(chosen, heard).unsqueeze(1)
@@ -114,18 +111,12 @@ class FastHeads:
         )
         return out
 
-    def _plain(self, features: Tensor, wanted: int, dim: int) -> Tensor:
+    def _plain(self, features: Tensor, wanted: int) -> Tensor:
         hidden = self.expand(features)
         if self.heads.dense:
-            correction = self.contract(hidden).view(features.size(0), -1, dim)[:, :wanted]
+            correction = self.contract(hidden).view(len(features), -1, self.heads.dim)[:, :wanted]
         else:
-            # (H, B, hidden); of one row a view that is laid out as the product wants it
-            shape = features.size(0), -1, self.heads.hidden_dim
-            by_head = (
-                hidden.view(shape).transpose(0, 1)
-                if features.size(0) > 1
-                else hidden.view(shape[1:]).unsqueeze(1)
-            )
+            by_head = hidden.view(len(features), -1, self.heads.hidden_dim).transpose(0, 1)
             correction = torch.baddbmm(
                 self.biases[:wanted], by_head[:wanted], self.weights[:wanted]
             ).transpose(0, 1)

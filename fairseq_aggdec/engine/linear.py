@@ -202,16 +202,9 @@ def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
     return bias
 
 
-def _is_identity(activation: Any) -> bool:
-    """Whether that is fairseq's ``linear``, which is made anew, of the same code, for every layer."""
-    return getattr(activation, "__code__", None) is get_activation_fn("linear").__code__
-
-
 def _alike(function: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-    """An elementwise function of (..., F), whose result of a row does not depend on where the row stands.
-
-    On a CPU PyTorch computes the last elements of a tensor, which fill no vector, in another way than the others.
-    """
+    """An elementwise function of (..., F). Rows are filled up: on a CPU PyTorch computes the last elements of a tensor,
+    which fill no vector, in another way, so that it would count where a row stands."""
     width = hidden.size(-1)
     missing = -width % VECTORS if hidden.device.type == "cpu" else 0
     if not missing:
@@ -237,7 +230,9 @@ class FastFeedForward:
         relu = activation in (F.relu, torch.relu)
         self.expand = linear([layer.fc1], relu=relu)
         self.contract = linear([layer.fc2])
-        self.activation = None if relu or _is_identity(activation) else activation
+        # fairseq's identity is made anew, of the same code, for every layer.
+        identity = getattr(activation, "__code__", None) is get_activation_fn("linear").__code__
+        self.activation = None if relu or identity else activation
         self.norm = FastNorm(layer.final_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
 

@@ -84,7 +84,9 @@ class Member:
         watch = ModelWatch(packed, others)
         encoder = encoder_form(model.encoder, precision)
         decoder = CachedDecoder(model.decoder, precision) if fast_decoder else PrefixDecoder(model)
-        if in_place and _renewed(vars(self).get("decoder"), decoder):
+        old: Any = vars(self).get("decoder")
+        both = isinstance(old, CachedDecoder) and isinstance(decoder, CachedDecoder)
+        if in_place and both and old.graphs is not None and old.renew(decoder):
             self.encoder = renewed(self.encoder, encoder)
         else:
             self.encoder, self.decoder = encoder, decoder
@@ -122,12 +124,6 @@ class Member:
             self.unsure = False
             if doubt := self.decoder.doubt():
                 self.left = f"{self.decoder_gap}, {doubt}"
-
-
-def _renewed(old: Any, new: Any) -> bool:
-    """Whether captured graphs read a decoder, which has the numbers of a newer one now."""
-    graphed = isinstance(old, CachedDecoder) and old.graphs is not None
-    return graphed and isinstance(new, CachedDecoder) and old.renew(new)
 
 
 def _check_int8(model: nn.Module) -> None:

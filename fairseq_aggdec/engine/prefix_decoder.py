@@ -100,10 +100,11 @@ class PrefixDecoder:
         found = torch.stack([step[:, -1] for step in steps], 1)
         tolerance = TOLERANCE.get(found.dtype, TOLERANCE_OF_OTHERS)
         pairs = (recomputed[:-1], found[:-1]), (recomputed[-1, :padded], found[-1, :padded])
-        return not all(
-            torch.allclose(ours, theirs, tolerance, tolerance * _largest(theirs), True)
-            for ours, theirs in pairs
-        )
+        for ours, theirs in pairs:
+            largest = float(theirs.abs().nan_to_num(nan=0.0, posinf=0.0).max())
+            if not torch.allclose(ours, theirs, tolerance, tolerance * largest, equal_nan=True):
+                return True
+        return False
 
     def logits(self, features: Tensor, temperature: float) -> Tensor:
         """(N, ...) -> (N, V) log-probabilities; the temperature divides the decoder's output, as in stock."""
@@ -163,8 +164,3 @@ def _owners_outside(decoder: nn.Module) -> list[Any]:
             if owner is not None and id(owner) not in inside:
                 found.append(owner)
     return found
-
-
-def _largest(x: Tensor) -> float:
-    """The largest absolute value among the finite numbers, 0 if there is none."""
-    return float(x.abs().nan_to_num(nan=0.0, posinf=0.0).max())

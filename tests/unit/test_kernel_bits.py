@@ -25,6 +25,7 @@ from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
 from tests.unit.test_kernels import SOURCE, needs_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
+EMULATED = Path(__file__).parents[1] / "amx_emulated.h"
 CASES = Path(__file__).with_name("kernel_cases.cpp")
 ARM, QEMU = "aarch64-linux-gnu-g++", ("qemu-aarch64",)
 
@@ -60,7 +61,7 @@ def lines(name: str, folder: Path) -> dict[str, list[str]]:
         if not int(lines("plain", folder)["supported"][0]) >> INSTRUCTIONS.index(needed) & 1:
             pytest.skip(f"this processor has no {needed}")
     own = [flag for flag in flags()[name] if not flag.startswith("-mamx")]
-    own += ["-DAGGDEC_EMULATE_AMX"] if name == "amx" else []
+    own += [f'-DAGGDEC_EMULATE_AMX="{EMULATED}"'] if name == "amx" else []
     own += ["-static"] if name == "neon" else []
     program = folder / name
     subprocess.run([compiler, "-O1", *own, f"-I{SOURCE}", CASES, "-o", program], check=True)

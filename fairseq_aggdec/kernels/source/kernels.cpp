@@ -253,14 +253,6 @@ const char* aggdec_digest() { return AGGDEC_DIGEST; }
 int64_t aggdec_strip() { return STRIP; }
 int64_t aggdec_depth() { return DEPTH; }
 
-// Size of the structures and number of activations, to be compared with what the caller believes.
-int64_t aggdec_layout() {
-    const int64_t calls = sizeof(Proposer) + sizeof(Slots) + sizeof(Judgement) + sizeof(Heads);
-    return sizeof(Product) + 1000 * (sizeof(Layer) + calls) +
-           1000000 * (sizeof(Step) + sizeof(Shape)) +
-           1000000000 * static_cast<int64_t>(ACTIVATIONS);
-}
-
 int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
     return tried([&] { product(*p, x, rows, y, nullptr, threads); });
 }
@@ -311,16 +303,6 @@ int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
     uint64_t sum = 0;
     for (int64_t n = 0; n < count; ++n) sum += uint64_t(words[n]) * uint64_t(uint32_t(2 * n + 1));
     return int64_t(sum);
-}
-
-// Log-probabilities of a token in each row of the logits (N, V), or in rows `places` of them.
-void aggdec_log_probabilities(const float* logits, int64_t rows, int64_t size,
-                              const int64_t* places, const int64_t* tokens, float* out) {
-    for (int64_t n = 0; n < rows; ++n) {
-        const float* x = logits + (places ? places[n] : n) * size;
-        const Normaliser norm = normaliser(x, size);
-        out[n] = x[tokens[n]] - norm.best - norm.log_sum;
-    }
 }
 
 // The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
