@@ -74,11 +74,8 @@ class Account:
         """Tokens to draft for each of the ``rows`` sentences that are left; 0 for none."""
         return self.size
 
-    def passed(self) -> None:
-        """An iteration has ended."""
-
-    def batch_ended(self, clean: bool, gain: float) -> None:
-        """A device has decoded the batch alone, see :class:`~fairseq_aggdec.windows.draft.BatchVerdict`."""
+    def batch_ended(self, gain: float) -> None:
+        """A device has decoded the batch alone, with so many tokens per iteration."""
 
     def observe(
         self, drafted: int, emitted: Sequence[int], seconds: float, once: float = 0.0
@@ -95,8 +92,8 @@ class Account:
 class CountedAccount(Account):
     """All of a block, or 0 in most batches where drafts hardly ever stand. No clock has a say.
 
-    For models in half precision: what is read beside a token decides what its products round to, so that the output
-    would follow the clock.
+    For models in half precision, where what is read beside a token decides what its products round to, so that the
+    output would follow the clock; and for a GPU, which decodes batches alone.
     """
 
     counts = True
@@ -119,7 +116,7 @@ class CountedAccount(Account):
         if drafted:
             self.gained.add(sum(emitted), len(emitted))
 
-    def batch_ended(self, clean: bool, gain: float) -> None:
+    def batch_ended(self, gain: float) -> None:
         if self.chosen:
             self.gained.add(gain)
 

@@ -124,7 +124,6 @@ class ModelDrafter(DeviceDrafter):
     def learn(self, verdict: Verdict, once: float = 0.0) -> None:
         """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
         trees, seconds = self.trees, self.clock.end()
-        self.account.passed()
         if seconds is None or not verdict.own:
             if trees is not None:
                 trees.trees = []
@@ -136,7 +135,7 @@ class ModelDrafter(DeviceDrafter):
             trees.observe(verdict.of_own())
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
-        self.account.batch_ended(verdict.clean, verdict.gain)
+        self.account.batch_ended(verdict.gain)
 
     @property
     def learns_times(self) -> bool:

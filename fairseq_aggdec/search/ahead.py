@@ -62,7 +62,6 @@ class AheadLoop(ABC):
 
     Attributes:
         longest: positions that a sentence of the batch may have.
-        clean: nothing of the batch was made for the first time.
     """
 
     longest: int
@@ -94,7 +93,6 @@ class AheadLoop(ABC):
     def _run(self, count: int, size: int, counters: Counters) -> Pace:
         """Launches iterations until ``count`` sentences have ended, ``size`` tokens being drafted in each; what the
         batch teaches about pace is added to the result."""
-        self.clean = True
         self.ends: dict[int, int] = {}  # the last positions of the sentences that have ended
         sentences: Sequence[int] = range(count)
         pace = self.paces[grid_rows(min(count, ROWS[-1])), size > 0]
@@ -142,7 +140,6 @@ class AheadLoop(ABC):
         key = *shape, *(room.sources for room in rooms)
         self.met[key] += 1
         if not captures or self.met[key] < CAPTURED_AT:
-            self.clean = self.clean and not captures
             step()
             return
         over = [(room, room.generation) for room in rooms]
@@ -152,7 +149,7 @@ class AheadLoop(ABC):
         if key in self.captured:
             self.captured[key].replay()
         else:
-            self.steady = self.clean = False
+            self.steady = False
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.captured[key] = Captured(step, self.flags.device, self.pool)  # runs it once
 
@@ -235,7 +232,7 @@ class DeviceLoop(AheadLoop):
             drafted = accepted = []
             counters.stood[0] += sum(len(outcome.emitted) for outcome in found)
         emitted = [number for outcome in found for number in outcome.emitted]
-        self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted, self.clean))
+        self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
         """Puts a batch on the board, on a new one where it has no place on the last."""

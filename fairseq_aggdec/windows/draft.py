@@ -170,13 +170,11 @@ class BatchVerdict:
     Attributes:
         drafted, accepted: tokens of every draft, and how many of them were accepted.
         emitted: tokens that each row gained in every iteration.
-        clean: no graph was captured meanwhile, so the batch's time is like that of others.
     """
 
     drafted: Sequence[int]
     accepted: Sequence[int]
     emitted: Sequence[int]
-    clean: bool
 
     @property
     def gain(self) -> float:

@@ -20,7 +20,7 @@ def test_in_half_precision_tokens_are_counted_and_no_clock_is_read() -> None:
         counted.start([[2]])
         drafted.append(counted.plan(1))
         counted.observe(drafted[-1], [gain], math.nan)
-        counted.batch_ended(clean=True, gain=gain)
+        counted.batch_ended(gain)
     assert drafted[0] == 4 and drafted[1 : 1 + RESTING_BATCHES] == [0] * RESTING_BATCHES
     assert drafted[1 + RESTING_BATCHES] == 4 and set(drafted[-5:]) == {4}
 

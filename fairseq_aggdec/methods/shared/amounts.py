@@ -102,22 +102,17 @@ def on_gpu(model: Any) -> bool:
 def choosing(cfg: Settings, most: int, model: Any) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
-    What ``model`` computes with says by what that is known: measured times only where these cannot change the output.
+    Measured times decide only where they cannot change the output, and not on a GPU, which goes on without the host and
+    where a wider window costs next to nothing.
 
     Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
     all.
     """
     learned = most and not copies_first(cfg) and "auto" in (cfg.draft_tokens, cfg.draft_tree)
     rounds = precision_name(model) != "fp32"
-    if rounds and learned:
-        return CountedAccount(most)
     if not learned:
         return Account(most, UsualCost() if rounds else None)
-    if not on_gpu(model):
-        return LearnedAccount(most)
-    from fairseq_aggdec.budget.batch_account import BatchAccount
-
-    return BatchAccount(most)
+    return CountedAccount(most) if rounds or on_gpu(model) else LearnedAccount(most)
 
 
 def copies_first(cfg: Settings) -> bool:

@@ -103,4 +103,4 @@ def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> Batch
     counters.accepted += sum(accepted)
     counters.emitted.update(emitted)
     counters.stood.update(accepted)
-    return BatchVerdict(drafted, accepted, emitted, clean=True)
+    return BatchVerdict(drafted, accepted, emitted)
