@@ -22,25 +22,33 @@ from fairseq_aggdec.windows.transfer import on_host
 EncoderOut = dict[str, Any]
 
 
-class _Layer:
-    """One encoder layer over (B, S, C)."""
+class FastLayer:
+    """What the layers of encoders and decoders have in common: self-attention and feed-forward block, packed."""
 
     def __init__(self, layer: Any, precision: Precision):
-        attention = layer.self_attn
+        own = layer.self_attn
         product = functools.partial(linear, precision=precision)
-        self.heads, self.int8 = attention.num_heads, precision.int8
-        self.qkv = product([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.own_out = product([attention.out_proj])
+        self.heads, self.precision = own.num_heads, precision
+        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
+        self.own_out = product([own.out_proj])
         self.own_norm = FastNorm(layer.self_attn_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
         self.feed_forward = FastFeedForward(layer, product)
+
+
+class _EncoderLayer(FastLayer):
+    """One encoder layer over (B, S, C)."""
 
     def __call__(self, x: Tensor, hidden_keys: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         qkv = self.qkv(self.own_norm(x) if self.pre_norm else x)
         # (B, S, 3C) -> 3 x (B, H, S, D)
         q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attend = attend_alone if self.int8 else torch.nn.functional.scaled_dot_product_attention
+        attend = (
+            attend_alone
+            if self.precision.int8
+            else torch.nn.functional.scaled_dot_product_attention
+        )
         attended = attend(q, k, v, hidden_keys)
         x = x + self.own_out(attended.transpose(1, 2).reshape(batch, length, -1))
         return self.feed_forward(x if self.pre_norm else self.own_norm(x))
@@ -60,7 +68,7 @@ class FastEncoder:
     def __init__(self, encoder: TransformerEncoderBase, precision: Precision = EXACT):
         self.encoder, self.padding_idx = encoder, encoder.padding_idx
         self.channels = encoder.embed_tokens.weight.size(1)
-        self.layers = [_Layer(layer, precision) for layer in encoder.layers]
+        self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
         self.compiled = compile_layers(self.layers, self.norm)
         self.positions: Tensor | None = None  # (longest source so far or more, C)

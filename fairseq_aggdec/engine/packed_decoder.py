@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine.attention import attend_alone, attend_by_query
 from fairseq_aggdec.engine.compiled import EmbeddingForm, compile_layers
-from fairseq_aggdec.engine.encoder import EncoderOut
+from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
-    FastFeedForward,
     FastLinear,
     FastNorm,
     carry_biases,
@@ -30,23 +29,16 @@ from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
 
 
-class DecoderLayer:
+class DecoderLayer(FastLayer):
     """One decoder layer over the N tokens of a window."""
 
     def __init__(self, layer: Any, precision: Precision):
-        own, cross = layer.self_attn, layer.encoder_attn
-        product = functools.partial(linear, precision=precision)
-        self.own, self.precision = own, precision
-        self.heads = own.num_heads
-        self.pre_norm = bool(layer.normalize_before)
-        self.qkv = product([own.q_proj, own.k_proj, own.v_proj])
-        self.own_out = product([own.out_proj])
-        self.own_norm = FastNorm(layer.self_attn_layer_norm)
-        self.cross_q = product([cross.q_proj])
-        self.cross_kv = product([cross.k_proj, cross.v_proj])
-        self.cross_out = product([cross.out_proj])
+        super().__init__(layer, precision)
+        cross, self.own = layer.encoder_attn, layer.self_attn
+        self.cross_q = linear([cross.q_proj], precision)
+        self.cross_kv = linear([cross.k_proj, cross.v_proj], precision)
+        self.cross_out = linear([cross.out_proj], precision)
         self.cross_norm = FastNorm(layer.encoder_attn_layer_norm)
-        self.feed_forward = FastFeedForward(layer, product)
 
     @functools.cached_property
     def own_value(self) -> FastLinear:

@@ -101,12 +101,6 @@ class Counters:
         return self.tokens / max(1, self.iterations)
 
     @property
-    def mean_accepted_block(self) -> float:
-        """Accepted block size of Stern et al., whose steps begin behind the first call: tokens per iteration
-        without the first of each sentence, which gains one token: there are no features to propose from yet."""
-        return (self.tokens - self.sentences) / max(1, self.iterations - self.sentences)
-
-    @property
     def acceptance_rate(self) -> float:
         """Accepted / drafted tokens; 0 when nothing was drafted."""
         return self.accepted / max(1, self.drafted)

@@ -172,7 +172,10 @@ class Model:
         if rule != STOCK:
             with rule_set(self.session, rule):
                 found, counters = decode(self.session, "blockwise", self.args.limit)
-            mean, block = counters.mean_accepted_tokens, counters.mean_accepted_block
+            mean = counters.mean_accepted_tokens
+            # Steps of Stern et al. begin behind the first call, which gains one token: it has no features yet.
+            sentences = counters.sentences
+            block = (counters.tokens - sentences) / max(1, counters.iterations - sentences)
         differ = sum(found[i].tolist() != expected[i].tolist() for i in expected)
         score = compound_bleu if self.args.bleu == COMPOUND else sacre_bleu
         value, signature = bleu(self.session, found, score)
