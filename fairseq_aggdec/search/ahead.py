@@ -34,7 +34,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import (
 )
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.search.acceptance import Acceptance
-from fairseq_aggdec.search.board import Board, Outcome, Rows, Shape
+from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.judge import fused
@@ -219,19 +219,14 @@ class DeviceLoop(AheadLoop):
         self.longest = max(row.end for row in state.rows) + 1
         pace = self._run(len(state.rows), size, counters)
         found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
-        counters.calls = calls
-        pace.ended(max(len(outcome.emitted) for outcome in found))
-        _hand_over(found, state, counters)
-        if size:
-            drafted = [number for outcome in found for number in outcome.drafted]
-            accepted = [number for outcome in found for number in outcome.accepted]
-            counters.drafted += sum(drafted)
-            counters.accepted += sum(accepted)
-            counters.stood.update(accepted)
-        else:
-            drafted = accepted = []
-            counters.stood[0] += sum(len(outcome.emitted) for outcome in found)
+        rounds = [len(outcome.emitted) for outcome in found]
+        pace.ended(max(rounds))
+        state.finish([one.tokens for one in found], [one.scores for one in found], rounds)
+        counters.calls = calls + max(rounds)
+        drafted = [number for outcome in found for number in outcome.drafted] if size else []
+        accepted = [number for outcome in found for number in outcome.accepted] if size else []
         emitted = [number for outcome in found for number in outcome.emitted]
+        counters.add_all(emitted, drafted, accepted or [0] * len(emitted))
         self.drafter.observe_batch(BatchVerdict(drafted, accepted, emitted))
 
     def _take_up(self, state: DecodeState, size: int) -> Board:
@@ -291,16 +286,3 @@ class DeviceLoop(AheadLoop):
         said = self.verifier.read(window)
         features = said.features[0] if block is not None and drafter.reads_features else None
         self.books.end(board, rows, asked, said.logits, features)
-
-
-def _hand_over(outcomes: Sequence[Outcome], state: DecodeState, counters: Counters) -> None:
-    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
-    for row, outcome in zip(state.rows, outcomes, strict=True):
-        row.tokens.extend(outcome.tokens)
-        row.iterations += len(outcome.emitted)
-        state.scores.append(outcome.scores)
-        state.owners.extend([row.index] * len(outcome.tokens))
-        counters.iterations += len(outcome.emitted)
-        counters.emitted.update(outcome.emitted)
-    counters.calls += max(row.iterations for row in state.rows)
-    state.finished, state.rows = [*state.finished, *state.rows], []

@@ -81,6 +81,16 @@ class Counters:
             self.emitted[len(tokens)] += 1
             self.stood[stood] += 1
 
+    def add_all(
+        self, emitted: Sequence[int], drafted: Sequence[int], accepted: Sequence[int]
+    ) -> None:
+        """Counts iterations of sentences, by the tokens of each, but for their calls."""
+        self.iterations += len(emitted)
+        self.drafted += sum(drafted)
+        self.accepted += sum(accepted)
+        self.emitted.update(emitted)
+        self.stood.update(accepted)
+
     def add_by_stock(self, lengths: Sequence[int]) -> None:
         """Counts a batch that stock fairseq decoded, a call for each token of its best outputs."""
         tokens = sum(lengths)

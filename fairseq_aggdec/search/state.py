@@ -82,6 +82,17 @@ class DecodeState:
             row.iterations += 1
             self.owners.extend([row.index] * len(tokens))
 
+    def finish(
+        self, outputs: Sequence[list[int]], scores: Sequence[Tensor], rounds: Sequence[int]
+    ) -> None:
+        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) and its iterations."""
+        for row, tokens, iterations in zip(self.rows, outputs, rounds, strict=True):
+            row.tokens.extend(tokens)
+            row.iterations += iterations
+            self.owners.extend([row.index] * len(tokens))
+        self.scores.extend(scores)
+        self.finished, self.rows = [*self.finished, *self.rows], []
+
     def release_finished(self) -> list[int] | None:
         """Moves rows that ended with ``</s>`` out; returns the rows that stay, see :func:`remaining`."""
         alive = [row.tokens[-1] != self.eos for row in self.rows]

@@ -89,18 +89,9 @@ def _as_it_says(drafter: Drafter) -> bool:
 
 def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> BatchVerdict:
     """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
-    rows: list[Any] = state.rows
-    for row, tokens, rounds in zip(rows, outputs.tokens(), outputs.rounds, strict=True):
-        row.tokens.extend(tokens.tolist())
-        row.iterations += rounds
-        state.owners.extend([row.index] * len(tokens))
-    state.scores += outputs.scores()
-    state.finished, state.rows = [*state.finished, *rows], []
+    tokens = [output.tolist() for output in outputs.tokens()]
+    state.finish(tokens, outputs.scores(), outputs.rounds)
     emitted, drafted, accepted = outputs.iterations()
     counters.calls += outputs.found.calls
-    counters.iterations += len(emitted)
-    counters.drafted += sum(drafted)
-    counters.accepted += sum(accepted)
-    counters.emitted.update(emitted)
-    counters.stood.update(accepted)
+    counters.add_all(emitted, drafted, accepted)
     return BatchVerdict(drafted, accepted, emitted)
