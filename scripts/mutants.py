@@ -64,8 +64,8 @@ MUTANTS = [
     ),
     Mutant(
         *("a token sees the one behind it", "windows/window.py"),
-        ".triu_(1)",
-        ".triu_(2)",
+        "places > places[",
+        "places > 1 + places[",
         ("tests/unit/test_window.py", CACHED),
     ),
     Mutant(

@@ -226,6 +226,7 @@ def test_a_checkout_uses_the_kernels_of_the_installed_package(
         with (own / "source" / "vector.h").open("a") as file:
             file.write("// other\n")
     monkeypatch.setattr(library, "__file__", str(own / "library.py"))
+    monkeypatch.setattr(library, "SOURCES", own / "source")
     monkeypatch.setattr(library, "FOLDER", own)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(other)])

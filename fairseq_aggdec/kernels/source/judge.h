@@ -1,6 +1,6 @@
 // Which drafted tokens stand, the verifier's own choices or others among its best, and what the emitted tokens score.
 //
-// fairseq_aggdec/search/loop.py, acceptance.py and rules.py do the same in PyTorch's operators.
+// fairseq_aggdec/search/judge/tensors.py, acceptance.py and rules.py do the same in PyTorch's operators.
 
 #pragma once
 
@@ -46,8 +46,8 @@ void mark(const Judgement& call, const float* x, int64_t place, int64_t end, int
     }
 }
 
-// The choice of one place, and which nodes behind it stand, where others may: pairs are those of this place and others
-// behind it, and are gone when it was made.
+// The choice of one place, and which nodes behind it stand: pairs are those of this place and others behind it, and are
+// gone when it was made.
 int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& banned, const Pair*& forced, uint8_t* stands) {
     const Pair *banned_end = call.banned + call.banned_count, *forced_end = call.forced + call.forced_count;
     float* x = call.logits + place * call.types;
@@ -56,7 +56,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
     int64_t given = -1;
     for (; forced < forced_end && forced->place == place; ++forced) given = forced->token;
     if (given >= 0) {
-        if (call.beta > 0) mark(call, nullptr, place, end, given, stands);
+        mark(call, nullptr, place, end, given, stands);
         return given;
     }
     const float pad = x[call.pad], unk = x[call.unk];
@@ -69,7 +69,7 @@ int64_t choose(const Judgement& call, int64_t place, int64_t end, const Pair*& b
         x[pair->token] = NEVER;
     }
     const int64_t choice = first_largest(x, call.types);
-    if (call.beta > 0) mark(call, x, place, end, choice, stands);
+    mark(call, call.beta > 0 ? x : nullptr, place, end, choice, stands);
     // In reverse: a token may be banned twice.
     for (size_t i = kept.size(); i-- > 0;) x[first[i].token] = kept[i];
     if (call.unk_penalty != 0.0) x[call.unk] = unk;
@@ -83,15 +83,6 @@ float score(const Judgement& call, int64_t place, int64_t token) {
     const float own = x[token] - norm.best - norm.log_sum;
     const bool penalised = call.unk_penalty != 0.0 && token == call.unk;
     return penalised ? own - static_cast<float>(call.unk_penalty) : own;
-}
-
-// The place behind `place`, before `end`, at which its choice was drafted; 0 where there is none.
-int64_t drafted_behind(const Judgement& call, const int64_t* choices, int64_t place, int64_t end) {
-    for (int64_t next = place + 1; next < end; ++next) {
-        if (above(call, next) == place && call.tokens[next] == choices[place]) return next;
-        if (!call.above) break;
-    }
-    return 0;
 }
 
 // The ways on from the places of a row: where several nodes follow one, the verifier's own choice, else the node from
@@ -112,17 +103,16 @@ void judge(const Judgement& call) {
     int64_t first = 0, out = 0;
     const int64_t count = std::accumulate(call.widths, call.widths + call.rows, int64_t{0});
     int64_t* choices = scratch<int64_t, 15>(count);  // the verifier's own
-    const bool relaxed = call.beta > 0;
-    uint8_t* stands = relaxed ? scratch<uint8_t, 16>(count) : nullptr;
-    Way* ways = relaxed ? scratch<Way, 17>(count) : nullptr;
+    uint8_t* stands = scratch<uint8_t, 16>(count);
+    Way* ways = scratch<Way, 17>(count);
     for (int64_t row = 0; row < call.rows; ++row) {
         const int64_t end = first + call.widths[row], begin = out;
         for (int64_t place = first; place < end; ++place)
             choices[place] = choose(call, place, end, banned, forced, stands);
-        if (relaxed) find_ways(call, choices, stands, first, end, ways);
+        find_ways(call, choices, stands, first, end, ways);
         int64_t place = first, accepted = 0;
         for (;;) {
-            const int64_t next = relaxed ? ways[place].node : drafted_behind(call, choices, place, end);
+            const int64_t next = ways[place].node;
             const int64_t token = next ? call.tokens[next] : choices[place];
             call.places[out] = place;
             call.gained[out] = token;
