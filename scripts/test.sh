@@ -5,6 +5,7 @@
 #   scripts/test.sh all                  these and the long ones: recipes strict pages kills faults wheel fuzz sanitizers; what
 #                                        .ci/run calls
 #   FUZZ_SECONDS=600 scripts/test.sh fuzz    random cases for ten minutes a file, not 20 s; FUZZ_SEED=N repeats a run
+#   FUZZ_CASES=100000 scripts/test.sh fuzz -- -k whole_searches    so many cases of each test that is chosen
 #   scripts/test.sh unit equality        only these
 #   scripts/test.sh unit -- -k compat    what follows -- goes to pytest
 #   scripts/test.sh --device cuda        the level strict on a GPU, and no other unless it is named; without this option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fairseq_aggdec.drafters.copy.copy_text import common_prefix
-from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tree import SearchedTree
 from fairseq_aggdec.search.drafter import Drafter, DrafterAround
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Verdict
@@ -31,7 +31,7 @@ class Watcher:
             self.told[place] = len(tokens)
             self.tell(place, tokens)
 
-    def searches(self, searches: Sequence[SentenceSearch]) -> None:
+    def searches(self, searches: Sequence[SearchedTree]) -> None:
         """Is called by beam search after every call of the decoder."""
         for search in searches:
             self.upto(search.index, certain(search))
@@ -54,7 +54,7 @@ class Watched(DrafterAround):
         super().observe(verdict, state)
 
 
-def certain(search: SentenceSearch) -> list[int]:
+def certain(search: SearchedTree) -> list[int]:
     """What all hypotheses of a beam search begin with, the ended and the unfinished ones."""
     nodes = [ending.node for ending in search.endings]
     if not search.done:

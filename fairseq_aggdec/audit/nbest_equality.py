@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_aggdec.api.session import Hypothesis, Session
 from fairseq_aggdec.audit.equality import BUG, TIE, Audit, Difference, compare_scores, samples
-from fairseq_aggdec.search.beam.search import SentenceSearch
+from fairseq_aggdec.search.beam.tree import SearchedTree
 
 Prefix = tuple[int, ...]
 # (sum of log-probabilities in nats, output tokens)
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     """What our search made of a sentence."""
 
     ranked: Ranked
-    search: SentenceSearch
+    search: SearchedTree
 
 
 class StockSteps(torch.nn.Module):
@@ -221,7 +221,7 @@ def explain(
 
 
 def difference(
-    theirs: Ranked, mine: Ranked, steps: StockSteps, search: SentenceSearch, sentence: int
+    theirs: Ranked, mine: Ranked, steps: StockSteps, search: SearchedTree, sentence: int
 ) -> tuple[int, float]:
     """The first rank at which two n-best lists differ, and by how many nats stock prefers its own.
 

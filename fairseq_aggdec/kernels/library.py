@@ -72,7 +72,10 @@ def structure(header: str, name: str, **inner: Any) -> Any:
         for one in declared.split(","):
             address = ctypes.c_char_p if kind == "uint8_t" else _pointer
             of_kind = address if "*" in one else (KINDS | inner)[kind]
-            fields.append((re.findall(r"\w+", one)[-1], of_kind))
+            field, *lengths = re.findall(r"\w+(?=\[|\]|$)", one)
+            for length in lengths:
+                of_kind *= int(length)
+            fields.append((field, of_kind))
     return type(f"{name}Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
@@ -163,7 +166,10 @@ def _declare(library: Any) -> None:
         "aggdec_product": (_pointer, _pointer, _int, _pointer, _int),
         "aggdec_activate": (_int, _pointer, _int, _int),
         "aggdec_largest": (_pointer, _int, _int, _pointer),
-        "aggdec_best_tokens": (_pointer, *[_int] * 3, _pointer, _int, _pointer, _int),
+        "aggdec_best_tokens": (
+            *(_pointer, *[_int] * 3, _pointer, _int, _int, ctypes.c_double),
+            *(_pointer, _int, _pointer, _int),
+        ),
         "aggdec_grow": (_pointer, _pointer),
         "aggdec_draft": (_pointer,) * 6,
         "aggdec_heads": (*[_pointer] * 3, _int, _int, _pointer, _int),

@@ -62,8 +62,7 @@ def build(request: Request) -> Any:
             raise ValueError("--draft-from heads needs a model with at least two block heads")
         from fairseq_aggdec.drafters.head_tables import HeadTables
 
-        target = request.task.target_dictionary
-        extra["foreteller"] = HeadTables(size, target.pad(), target.unk(), proposing(cfg))
+        extra["foreteller"] = HeadTables(size, proposing(cfg))
     elif kind != "none" and (drafter := copy_drafter(request)) is not None:
         extra["texts"] = drafter.texts_of
     aligned = request.option("print_alignment")

@@ -26,13 +26,12 @@ from fairseq_aggdec.report.trace import (
     spell,
 )
 from fairseq_aggdec.search.beam.generator import BeamGenerator
-from fairseq_aggdec.search.beam.search import SentenceSearch
-from fairseq_aggdec.search.beam.tree import ROOT
+from fairseq_aggdec.search.beam.tree import ROOT, SearchedTree
 
 
 def searches(
     session: Session, batches: list[dict[str, Any]]
-) -> Iterator[tuple[int, list[int], SentenceSearch, list[Hypothesis]]]:
+) -> Iterator[tuple[int, list[int], SearchedTree, list[Hypothesis]]]:
     """Decodes sentences one by one: their numbers, sources, searches and hypotheses, best first.
 
     Raises:
@@ -54,7 +53,7 @@ def searches(
 
 def trace(
     source: list[int],
-    search: SentenceSearch,
+    search: SearchedTree,
     ranked: Sequence[Hypothesis],
     words: tuple[Dictionary, Dictionary],
 ) -> Trace:
@@ -74,7 +73,7 @@ def trace(
 
 def trace_calls(
     source: list[int],
-    search: SentenceSearch,
+    search: SearchedTree,
     ranked: Sequence[Hypothesis],
     words: tuple[Dictionary, Dictionary],
 ) -> Trace:
@@ -98,14 +97,14 @@ def trace_calls(
     return Trace(shown.source, shown.output, lines, shown.tokens, written=written)
 
 
-def _runs(search: SentenceSearch, nodes: list[int]) -> Iterator[tuple[str, list[int]]]:
+def _runs(search: SearchedTree, nodes: list[int]) -> Iterator[tuple[str, list[int]]]:
     """Prefixes, those of one kind that follow each other together."""
     for kind, run in groupby(nodes, key=lambda node: kind_of(search, node)):
         yield kind, list(run)
 
 
 def branches(
-    search: SentenceSearch, words: Dictionary, ranked: Sequence[Hypothesis]
+    search: SearchedTree, words: Dictionary, ranked: Sequence[Hypothesis]
 ) -> Iterator[list[Piece]]:
     """A line for each branch of the tree, the winner's first: runs of tokens, each behind the number of its call.
 
@@ -136,7 +135,7 @@ def branches(
         yield line
 
 
-def _beginning(search: SentenceSearch, words: Dictionary, node: int, level: int) -> list[Piece]:
+def _beginning(search: SearchedTree, words: Dictionary, node: int, level: int) -> list[Piece]:
     """What shows from where a branch goes on: it is indented, and names the token before."""
     parent = search.tree.parents[node]
     line = [Piece(f"{'  ' * (level - 1)}\u2514" if level else "", CALL)]
@@ -146,7 +145,7 @@ def _beginning(search: SentenceSearch, words: Dictionary, node: int, level: int)
 
 
 def _run(
-    search: SentenceSearch,
+    search: SearchedTree,
     words: Dictionary,
     nodes: list[int],
     call: int,
@@ -165,7 +164,7 @@ def _run(
             yield Piece(f"{end} winner", WINNER, call) if one is best else Piece(end, ENDED, call)
 
 
-def path_of(search: SentenceSearch, hypothesis: Hypothesis) -> list[int]:
+def path_of(search: SearchedTree, hypothesis: Hypothesis) -> list[int]:
     """The prefixes of a hypothesis, from the root on."""
     path = [ROOT]
     for token in hypothesis["tokens"].tolist()[:-1]:
@@ -173,7 +172,7 @@ def path_of(search: SentenceSearch, hypothesis: Hypothesis) -> list[int]:
     return path
 
 
-def kind_of(search: SentenceSearch, node: int) -> str:
+def kind_of(search: SearchedTree, node: int) -> str:
     """Why a prefix was evaluated, and whether that was worth it."""
     if node not in search.ahead:
         return AWAITED

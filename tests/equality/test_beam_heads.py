@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fairseq_aggdec.drafters.head_tables import HeadTables
-from fairseq_aggdec.search.beam.budget import FORETOLD, LOOK_AGAIN, PRIORS
+from fairseq_aggdec.search.beam.budget import LOOK_AGAIN
+from fairseq_aggdec.search.beam.library import WindowByWindow
 from tests.equality.test_beam import OPTIONS, PREFIXES, assert_same_nbest, ours, stock
 from tests.equality.test_blockwise import chained, headed
 from tests.support import (
@@ -79,22 +80,30 @@ def test_broken_heads_expect_nothing() -> None:
 def test_tables_are_what_the_heads_say_behind_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the model's own forward pass: head 2 speaks of one token behind the prefix that is read, 3 of two."""
     model, sample = headed(), make_batch(random_sources(28, 3))
-    limit, seen = 12, set()
-    foretell = HeadTables.foretell
+    seen, found = set(), []
+    take, tables = WindowByWindow.take, HeadTables.tables
 
-    def watched(self: HeadTables, searches: Any, verifier: Any, said: Any) -> None:
-        foretell(self, searches, verifier, said)
-        for search in searches:
-            for node, tables in search.tree.foretold.items():
-                if search.index in seen or search.tree.depths[node] + len(tables) >= limit:
-                    continue
-                seen.add(search.index)
-                best = plain_tables(model, sample, search.index, search.tree.words(node))
-                assert [list(tokens) for tokens, _ in tables] == best
+    def taken(self: WindowByWindow, window: Any, said: Any) -> Any:
+        found.append((self, list(self.rows)))
+        return take(self, window, said)
 
-    monkeypatch.setattr(HeadTables, "foretell", watched)
+    def watched(self: HeadTables, verifier: Any, places: Any, rows: Any, *rest: Any) -> Any:
+        told = tables(self, verifier, places, rows, *rest)
+        search, alive = found[-1]
+        trees = search.library.trees()
+        for row, own in zip(rows, told, strict=True):
+            tree = trees[alive[row]]
+            seen.add(tree.index)
+            best = tree.active[0][1]
+            words = tree.tree.words(best)[:-1]
+            expected = plain_tables(model, sample, tree.index, words)
+            assert own[:, 3:6].int().tolist() == expected
+        return told
+
+    monkeypatch.setattr(HeadTables, "tables", watched)
+    monkeypatch.setattr(WindowByWindow, "take", taken)
     task = make_task("beam", draft_from="heads")
-    options = {"beam": 2, "max_len_b": limit}
+    options = {"beam": 2, "max_len_b": 12}
     assert_same_nbest(
         ours([model], sample, task=task, **options), stock([model], sample, **options)
     )
@@ -115,15 +124,20 @@ def plain_tables(model: Any, sample: Any, index: int, words: list[int]) -> list[
 
 def test_heads_that_are_always_wrong_are_seldom_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    monkeypatch.setattr(HeadTables, "foretell", lambda *_: read.append(generator.budget.batches))
+    tables = HeadTables.tables
+
+    def watched(*given: Any) -> Any:
+        read.append(generator.budget.batches)
+        return tables(*given)
+
+    monkeypatch.setattr(HeadTables, "tables", watched)
     sample, model = make_batch(random_sources(30, 3)), headed()
     task = make_task("beam", draft_from="heads")
     generator: Any = task.build_generator([model], generation_options(beam=2))
     for _ in range(LOOK_AGAIN + 1):
         task.inference_step(generator, [model], sample)
-        for gap, _ in enumerate(PRIORS[FORETOLD]):
-            for _ in range(500):
-                generator.budget.observe((FORETOLD, gap), used=False)
+        for chance in generator.budget.foretold:
+            chance.sum = 0.0
     assert set(read) == {1, LOOK_AGAIN + 1}
 
 

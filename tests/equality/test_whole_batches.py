@@ -148,7 +148,7 @@ def whole() -> None:
 
 
 def beam_take() -> None:
-    options = BeamOptionsStruct(1, HUGE, 2, 1, 2, 1, 5)
+    options = BeamOptionsStruct(1, HUGE, 2, 1, 3, 2, 1, limit=5)
     search = WholeSearch("beam", options)
     assert search.ask() is not None
     search.library.aggdec_search_take(search.handle, None, HUGE)
@@ -239,8 +239,7 @@ def test_account_of_an_heir(copier: Any, runs: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "name"),
-    [("greedy", "_search_on_host"), ("iad", "_search_on_host"), ("beam", "_searches")],
+    ("method", "name"), [("greedy", "_search_on_host"), ("iad", "_search_on_host")]
 )
 @pytest.mark.parametrize("own", [False, True], ids=["of its class", "of its own"])
 def test_search_of_an_heir(copier: Any, runs: list[int], method: str, name: str, own: bool) -> None:
@@ -311,7 +310,7 @@ def test_a_beam_without_hypotheses(copier: Any, ahead: bool) -> None:
 
 
 def test_a_broken_search_asks_no_more() -> None:
-    options = BeamOptionsStruct(1, 2, 2, 1, 2, 1, 5)
+    options = BeamOptionsStruct(1, 2, 2, 1, 3, 2, 1, limit=5)
     search = WholeSearch("beam", options)
     assert search.ask() is not None
     search.take(torch.full((1, 9), torch.nan))

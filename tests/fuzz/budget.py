@@ -1,18 +1,20 @@
 """How long a test of random cases lasts, and which cases it sees.
 
 ``FUZZ_SECONDS`` is the time of a file (default 20). ``FUZZ_SEED`` is the first number; without it every run has other
-cases. A failure names the number of its case, and the command that repeats it.
+cases. ``FUZZ_CASES`` is a number of cases of each test, whatever time they take. A failure names the number of its
+case, and the command that repeats it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
 from collections.abc import Iterator
 
 SECONDS = 20.0
-VARIABLES = "FUZZ_SECONDS", "FUZZ_SEED"
+VARIABLES = "FUZZ_SECONDS", "FUZZ_SEED", "FUZZ_CASES"
 
 
 def first_seed() -> int:
@@ -25,12 +27,16 @@ def seconds() -> float:
 
 
 def seeds(share: float = 1.0) -> Iterator[int]:
-    """Numbers from :func:`first_seed` on, until a ``share`` of the file's time is over; one at least."""
-    end = time.monotonic() + share * seconds()
-    seed = first_seed()
-    while True:
+    """Numbers from :func:`first_seed` on, until a ``share`` of the file's time is over; one at least.
+
+    ``FUZZ_CASES`` says instead how many they are.
+    """
+    end, first = time.monotonic() + share * seconds(), first_seed()
+    if cases := int(os.environ.get("FUZZ_CASES", "0")):
+        yield from range(first, first + cases)
+        return
+    for seed in itertools.count(first):
         yield seed
-        seed += 1
         if time.monotonic() >= end:
             return
 

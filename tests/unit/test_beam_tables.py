@@ -1,58 +1,18 @@
-"""The best of a vocabulary: the fast way against ``topk``, tables against one number after the other."""
+"""Tables of the best tokens against one number after the other."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_aggdec.search.beam import tables as beam_tables
-from fairseq_aggdec.search.beam.tables import best_tokens, largest
+from fairseq_aggdec.search.beam.tables import best_tokens, by_operators
 
 PAD, UNK = 1, 3
-
-
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """So that few numbers are many."""
-    monkeypatch.setattr(beam_tables, "RUN", 4)
-    monkeypatch.setattr(beam_tables, "FEWEST_NUMBERS", 1)
-    beam_tables._within.cache_clear()
-    yield
-    beam_tables._within.cache_clear()
-
-
-@given(st.integers(0, 10**9), st.integers(1, 6), st.integers(1, 90), st.booleans())
-def test_largest_is_topk(seed: int, rows: int, types: int, coarse: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, types, generator=generator)
-    if coarse:  # with many that are equal, some -inf
-        x = (2 * x).round().masked_fill_(x < -0.7, -math.inf)
-    count = int(torch.randint(1, types + 1, (), generator=generator))
-    values, tokens = largest(x, min(count, 11))
-    assert values.equal(x.topk(min(count, 11)).values)
-    assert x.gather(1, tokens).equal(values)
-    assert all(len(set(row)) == len(row) for row in tokens.tolist())
-
-
-def test_largest_takes_the_fast_way() -> None:
-    """Where there are enough runs; the test above would pass without it."""
-    asked = beam_tables._within.cache_info
-    largest(torch.randn(2, 4 * 6 - 1), 3)  # too few
-    assert asked().misses == 0
-    largest(torch.randn(2, 4 * 6), 3)
-    assert asked().misses == 1
-
-
-def test_no_number_is_the_largest() -> None:
-    x = torch.randn(3, 40)
-    x[1, 17] = torch.nan
-    values, _ = largest(x, 3)
-    assert values.isnan().tolist() == [[False] * 3, [True, False, False], [False] * 3]
 
 
 def plain(
@@ -69,8 +29,9 @@ def plain(
     return best, [scores[token] for token in best], needed
 
 
+@pytest.mark.parametrize("tables", [best_tokens, by_operators])
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 3.0, -3.0, math.inf]))
-def test_tables_against_one_number_after_the_other(seed: int, penalty: float) -> None:
+def test_tables_against_one_number_after_the_other(tables: Any, seed: int, penalty: float) -> None:
     generator = torch.Generator().manual_seed(seed)
 
     def number(least: int, most: int) -> int:
@@ -85,7 +46,7 @@ def test_tables_against_one_number_after_the_other(seed: int, penalty: float) ->
         plain(row, count, wanted[i], penalty, [token for at, token in banned if at == i])
         for i, row in enumerate(logits.tolist())
     ]
-    table = best_tokens(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned or None)
+    table = tables(logits, count, torch.tensor(wanted), PAD, UNK, penalty, banned)
     assert table.shape == (rows, 2 * count + 1)
     for row, (tokens, scores, needed) in zip(table.tolist(), expected, strict=True):
         possible = sum(score > -math.inf for score in scores)

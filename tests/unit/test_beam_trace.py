@@ -38,10 +38,10 @@ def test_every_evaluated_prefix_is_shown_once(tmp_path: Path) -> None:
         for line in shown.iterations:
             for piece in line:
                 kinds[piece.kind] += len(piece.text.split())
-        ahead = search.outcome()
+        ahead = set(search.ahead)
         assert kinds[AWAITED] == search.tree.places - len(ahead)
-        assert kinds[NEEDED] == sum(used for _, used in ahead)
-        assert kinds[VAIN] == sum(not used for _, used in ahead)
+        assert kinds[NEEDED] == len(ahead & search.tree.used)
+        assert kinds[VAIN] == len(ahead - search.tree.used)
         assert shown.calls == len(search.asked) == search.calls
 
 

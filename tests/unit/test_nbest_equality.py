@@ -14,9 +14,7 @@ from fairseq_aggdec.audit import nbest_equality
 from fairseq_aggdec.audit.equality import BUG, TIE
 from fairseq_aggdec.audit.nbest_equality import StockSteps, difference, tokens_of
 from fairseq_aggdec.bench.recording import Record
-from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import SentenceSearch
-from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from fairseq_aggdec.search.beam.tree import ROOT, SearchedTree, Tree
 from scripts import random_models
 
 # Stock's search with a beam of 2: its unfinished hypotheses and what it looked at in each step.
@@ -37,10 +35,10 @@ def ranked(outputs: list[tuple[int, ...]]) -> list[dict[str, Any]]:
     ]
 
 
-def searched(*beams: list[tuple[int, ...]]) -> SentenceSearch:
+def searched(*beams: list[tuple[int, ...]]) -> SearchedTree:
     """Our search with these unfinished hypotheses after each step, then done."""
-    tree = Tree(2)
-    search = SentenceSearch(0, SentenceRules(2, 2, 9), tree, depth=len(beams) + 1, done=True)
+    tree = Tree([ROOT], [2])
+    search = SearchedTree(0, tree, done=True)
     for beam in beams:
         nodes = []
         for prefix in beam:

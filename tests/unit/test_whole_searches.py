@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,11 +18,13 @@ from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.kernels.library import kernels
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.acceptance import TopBeta, exact
-from fairseq_aggdec.search.beam.batch import BeamSearch, nothing_ahead
+from fairseq_aggdec.search.beam.budget import Budget
+from fairseq_aggdec.search.beam.library import BeamLibrary, WindowByWindow
 from fairseq_aggdec.search.beam.rules import SentenceRules
-from fairseq_aggdec.search.beam.search import SentenceSearch
-from fairseq_aggdec.search.beam.tree import Tree
-from fairseq_aggdec.search.compiled import beam, greedy
+from fairseq_aggdec.search.beam.search import BeamSearch, SentenceSearch
+from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
+from fairseq_aggdec.search.compiled import greedy
 from fairseq_aggdec.search.compiled.searches import Outputs, WholeSearch, numbers
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import Drafter, EmptyDrafter
@@ -30,7 +33,7 @@ from fairseq_aggdec.search.greedy import GreedySearch
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft
+from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Draft
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Said
 
@@ -121,27 +124,51 @@ def random_limits(chance: random.Random, rows: int) -> Limits:
 
 
 class SomeOptions:
-    """What the compiled beam search reads of fairseq's options."""
+    """What beam search reads of fairseq's options."""
 
-    eos, pad = EOS, PAD
+    eos, pad, unk = EOS, PAD, UNK
 
-    def __init__(self, beam_size: int):
-        self.beam_size, self.unk, self.unk_penalty, self.no_repeat_ngram_size = (
-            beam_size,
-            UNK,
-            0.0,
-            0,
-        )
+    def __init__(self, beam_size: int, unk_penalty: float, ngram: int):
+        self.beam_size, self.unk_penalty, self.no_repeat_ngram_size = beam_size, unk_penalty, ngram
 
 
-def beam_case(seed: int) -> None:
-    """Both beam searches find the same hypotheses in the same order, with the same bits, by the same calls."""
-    chance = random.Random(seed)
-    rows, types = chance.randint(1, 5), chance.randint(4, 40)
-    options: Any = SomeOptions(chance.randint(1, min(6, types)))
-    limits, prefixes = random_limits(chance, rows), random_prefixes(chance, rows, types)
-    model = Model(chance, types)
-    searches = [
+def random_budget(chance: random.Random) -> Budget:
+    """A budget that believes anything, also that all prefixes are worth it."""
+    budget = Budget(chance.choice(("cpu", "cuda")), foretells=chance.random() < 0.3)
+    budget.batches, budget.calls = chance.randint(0, 40), chance.randint(0, 40)
+    budget.call_cost, budget.most = chance.choice((0.5, 6.0, 400.0)), chance.choice((4, 80))
+    for mean in (budget.text, budget.piece, *budget.alike, *budget.foretold):
+        mean.sum = mean.weight * chance.choice((0.0, 0.7, 0.99, 1.0))
+    for mean in budget.gains:
+        mean.sum, mean.weight = (100.0, 50.0) if chance.random() < 0.5 else (1.0, 1.0)
+    return budget
+
+
+def random_tables(
+    chance: random.Random, types: int
+) -> Callable[[Sequence[int], Sequence[int], Sequence[int], Said, Any], Tensor]:
+    """Foretells nonsense."""
+
+    def tables(places: Sequence[int], rows: Any, tokens: Any, said: Said, options: Any) -> Tensor:
+        assert len(places) == len(rows) == len(tokens)
+        heads = chance.randint(1, 4)
+        logits = torch.tensor([chance.uniform(-5, 5) for _ in range(len(places) * heads * types)])
+        wanted = torch.full((len(places) * heads,), EOS)
+        count = min(options.beam_size + 1, types)
+        found = best_tokens(logits.view(-1, types), count, wanted, PAD, UNK)
+        if chance.random() < 0.1:
+            found[0] = torch.nan
+        return found.unflatten(0, (len(places), heads))
+
+    return tables
+
+
+def plain_searches(
+    options: Any, limits: Limits, prefixes: Sequence[Sequence[int]]
+) -> list[SentenceSearch]:
+    bonus = max(0.0, -options.unk_penalty)
+    length = limits.ends if limits.exact else [None] * len(prefixes)
+    return [
         SentenceSearch(
             row,
             SentenceRules(
@@ -149,49 +176,92 @@ def beam_case(seed: int) -> None:
                 options.beam_size,
                 limits.longest,
                 limits.floor,
-                prefixes[row],
+                prefix,
                 PAD,
-                source_length=end if limits.exact else None,
+                bonus,
+                length[row],
             ),
-            Tree(START),
+            START,
+            options.no_repeat_ngram_size,
         )
-        for row, end in enumerate(limits.ends)
+        for row, prefix in enumerate(prefixes)
     ]
-    counters, broken = Counters(), -1
+
+
+def beam_case(seed: int) -> None:
+    """Both beam searches find the same hypotheses in the same order, with the same bits, whatever is drafted."""
+    chance = random.Random(seed)
+    rows, types = chance.randint(1, 5), chance.randint(4, 40)
+    options: Any = SomeOptions(
+        chance.randint(1, min(6, types)),
+        chance.choice((0.0, 0.0, 1.5, -1.0, math.inf)),
+        chance.choice((0, 0, 1, 2, 3)),
+    )
+    limits, prefixes = random_limits(chance, rows), random_prefixes(chance, rows, types)
+    model = Model(chance, types)
+    searches, counters, broken = plain_searches(options, limits, prefixes), Counters(), False
     try:
-        decode(
-            Cache(model, rows), BeamSearch(list(searches), options, nothing_ahead, CPU), counters
-        )
-    except NonFiniteError as error:
-        assert error.row is not None
-        broken = error.row
-    whole = beam.search_of(options, limits, START, prefixes)
-    run(whole, Cache(model, rows))
-    outputs = Outputs(whole, rows)
+        decode(Cache(model, rows), BeamSearch(list(searches), options, CPU), counters)
+    except NonFiniteError:
+        broken = True
+    budget = random_budget(chance) if chance.random() < 0.8 else None
+    texts = NO_COPIES
+    if chance.random() < 0.6:
+        own = [[START, *random_text(chance, types)] for _ in range(rows)]
+        texts = Copies(own, chance.choice(greedy.MATCHES))
+    library, cache = (
+        BeamLibrary(options, limits, START, prefixes, texts, budget),
+        Cache(model, rows),
+    )
+    if chance.random() < 0.5:
+        run(library, cache)
+    else:
+        foretell = random_tables(chance, types)
+        decode(cache, WindowByWindow(library, options, CPU, foretell), Counters())
+    counted = Counters()
     # Which one of several is named may differ: rows of the Python search change places when some have ended.
-    assert (outputs.found.broken >= 0) == (broken >= 0)
-    if broken >= 0:
+    if broken:
+        with pytest.raises(NonFiniteError):
+            library.outputs(counted)
         return
+    outputs, trees = library.outputs(counted), library.trees()
     expected = [
-        (
-            search.index,
-            ending.total,
-            [*search.tree.words(ending.node), EOS],
-            scores_of(search, ending),
-        )
-        for search in searches
-        for ending in search.endings
+        (one.index, ending.total, [*one.tree.words(ending.node), EOS], scores_of(one, ending))
+        for one in searches
+        for ending in one.endings
     ]
     found = zip(outputs.owners, outputs.totals, outputs.tokens(), outputs.scores(), strict=True)
     assert [(n, total, t.tolist(), s.tolist()) for n, total, t, s in found] == expected
-    assert outputs.rounds == [search.calls for search in searches]
-    assert outputs.found.calls == counters.calls
-    assert outputs.found.nodes == sum(search.tree.places for search in searches)
-    assert outputs.found.used == sum(len(search.tree.used) for search in searches)
+    for search, tree in zip(searches, trees, strict=True):
+        same_tree(search, tree)
+    assert counted.nodes == sum(tree.tree.places for tree in trees)
+    assert counted.nodes_used == sum(len(search.tree.used) for search in searches)
+    assert counted.drafted == sum(len(tree.ahead) for tree in trees)
+    if budget is None:
+        assert outputs.rounds == [search.calls for search in searches]
+        assert outputs.found.calls == counters.calls
+        assert counted.nodes == sum(search.tree.places for search in searches)
 
 
-def scores_of(search: SentenceSearch, ending: Any) -> list[float]:
-    totals = [*search.tree.totals_of(ending.node), ending.total]
+def same_tree(search: SearchedTree, tree: SearchedTree) -> None:
+    """The tree that the library shows is that of the plain search, and what was evaluated beside it."""
+
+    def words(one: SearchedTree) -> Any:
+        named = [[(total, one.tree.words(node)) for total, node in beam] for beam in one.beams]
+        endings = [(ending.total, one.tree.words(ending.node)) for ending in one.endings]
+        return named, endings, sorted(map(one.tree.words, one.tree.used)), one.done, one.depth
+
+    assert words(search) == words(tree)
+    assert sum(tree.gains) == tree.depth
+    assert len(tree.gains) == tree.calls == len(tree.history)
+    evaluated = [node for call in tree.asked for node in call]
+    assert evaluated == tree.tree.placed
+    assert len(set(evaluated)) == len(evaluated)
+
+
+def scores_of(search: SearchedTree, ending: Ending) -> list[float]:
+    path = search.tree.path(ending.node)[1:]
+    totals = [*map(search.tree.totals.__getitem__, path), ending.total]
     gains = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
     return torch.tensor(gains, dtype=torch.float32).tolist()
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
-from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
 from fairseq_aggdec.engine.graphs.window_graphs import ROWS, WIDTHS, GraphMemory
 from fairseq_aggdec.engine.verifier import Verifier
@@ -81,9 +80,9 @@ class CopyDrafter(DeviceDrafter):
         """The text of each sentence of a batch as :class:`CopyText` takes it."""
         raise NotImplementedError
 
-    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[CopyPaths]:
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Copies:
         """The text of each sentence for beam search."""
-        return [CopyPaths(tokens, self.eos, self.match) for tokens in self.copied(sample)]
+        return Copies([[self.eos, *tokens] for tokens in self.copied(sample)], self.match)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         # Not the device that the models had when this was made: training moves them after that.

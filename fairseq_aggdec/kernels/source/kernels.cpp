@@ -307,24 +307,31 @@ int64_t aggdec_checksum(const uint32_t* words, int64_t count) {
 
 // The `count` likeliest tokens of each row of the logits (N, V), padding aside, and a wanted one (N), out
 // (N, 2 count + 1): log-probabilities, best first, tokens as numbers, log-probability of the wanted one.
-int64_t aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
-                           const int64_t* wanted, int64_t pad, float* out, int64_t threads) {
+// unk_penalty: is subtracted from the log-probability of `unk`. banned: pairs, by their rows, of tokens that are not
+// among the best. Either changes the logits.
+int64_t aggdec_best_tokens(float* logits, int64_t rows, int64_t size, int64_t count, const int64_t* wanted,
+                           int64_t pad, int64_t unk, double unk_penalty, const Pair* banned, int64_t pairs,
+                           float* out, int64_t threads) {
     return tried([&] { share(rows, threads, rows * size * 8, [&](int64_t begin, int64_t end) {
+        const Pair* hidden = std::lower_bound(banned, banned + pairs, begin,
+                                              [](const Pair& pair, int64_t row) { return pair.place < row; });
         for (int64_t n = begin; n < end; ++n) {
-            const float* x = logits + n * size;
+            float* x = logits + n * size;
             float* values = out + n * (2 * count + 1);
             const Normaliser norm = normaliser(x, size);
             float maxima[LANES], bound = -INFINITY;
-            if (count < LANES) {  // one of the maxima may be that of padding
+            if (count < LANES && unk_penalty == 0.0 && !pairs) {  // one of the maxima may be that of padding
                 store(maxima, norm.maxima);
                 std::nth_element(maxima, maxima + count, maxima + LANES, std::greater<float>());
                 bound = maxima[count];
             }
+            if (unk_penalty != 0.0) x[unk] -= static_cast<float>(unk_penalty);
+            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
+            for (; hidden != banned + pairs && hidden->place == n; ++hidden) x[hidden->token] = -INFINITY;
             Best best{values, values + count, count};
             take_best(x, size, pad, bound, best);
             while (best.count < count) best.take(-INFINITY, pad);
             for (int64_t i = 0; i < count; ++i) values[i] = values[i] - norm.best - norm.log_sum;
-            const float score = wanted[n] == pad ? -INFINITY : x[wanted[n]];
             values[2 * count] = score - norm.best - norm.log_sum;
         }
     }); });

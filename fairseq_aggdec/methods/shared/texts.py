@@ -15,7 +15,6 @@ from typing import Any
 from fairseq.data import Dictionary
 
 from fairseq_aggdec.data.lines import read_lines
-from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED
 from fairseq_aggdec.drafters.copy.input_copy import CopyDrafter
 from fairseq_aggdec.engine.plain.support import can_read
@@ -24,6 +23,7 @@ from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.search.errors import NonFiniteError, check_tokens, explained
 from fairseq_aggdec.search.state import DecodeState
+from fairseq_aggdec.windows.draft import Copies
 from fairseq_aggdec.windows.transfer import on_host, read
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class WriterDrafter(CopyDrafter):
         follow(self.model, verifier)
         super().start(sample, verifier, state)
 
-    def texts_of(self, sample: Mapping, verifier: Verifier) -> Sequence[CopyPaths]:
+    def texts_of(self, sample: Mapping, verifier: Verifier) -> Copies:
         follow(self.model, verifier)
         return super().texts_of(sample, verifier)
 

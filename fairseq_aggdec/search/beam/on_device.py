@@ -44,7 +44,7 @@ class BeamLoop(AheadLoop):
         counters: Counters,
     ) -> DeviceOutputs:
         """The finished hypotheses of all sentences; arguments as of
-        :func:`fairseq_aggdec.search.compiled.beam.decode`.
+        :class:`~fairseq_aggdec.search.beam.library.BeamLibrary`.
 
         Raises:
             NonFiniteError: the model gave no numbers where the search needs them.

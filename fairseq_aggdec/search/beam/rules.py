@@ -49,6 +49,17 @@ class SentenceRules:
         forced = self.forced(depth)
         return self.eos if forced is None else forced
 
+    def read(self, depth: int, row: Sequence[float]) -> Table | None:
+        """What may follow a prefix of ``depth`` tokens; None where the model gave no numbers.
+
+        Args:
+            row: of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`.
+        """
+        count = len(row) // 2
+        if math.isnan(row[0]):
+            return None
+        return self.table(depth, [int(token) for token in row[count:-1]], row[:count], row[-1])
+
     def table(
         self, depth: int, tokens: Sequence[int], log_probs: Sequence[float], wanted: float
     ) -> Table:

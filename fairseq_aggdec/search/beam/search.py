@@ -1,259 +1,143 @@
-"""Beam search over a tree of prefixes, run on the host: it stops where a prefix has not been evaluated, asks for that
-one, and for those that it will probably need next.
+"""Beam search of a batch over trees of prefixes, as plain as can be: what the search waits for is evaluated, no more.
 
-Drafting is the same search run ahead. Where a prefix has no table yet, the table of a prefix that is like it stands
-in: the one that the same words led to elsewhere in the tree (:class:`~fairseq_aggdec.search.beam.tree.Tree`). Every
-prefix whose table the predicted search reads is requested if that is probably worth it, in the order of steps. So
-what is drafted are not texts, one per hypothesis, but whatever the search will look at, hypotheses that are not born
-yet included.
+The compiled library (``kernels/source/search/beam.h``) has the same search, and evaluates prefixes before it asks for
+them. This one is what that is tested against, and decodes where there is no such library.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from __future__ import annotations
 
-from fairseq_aggdec.search.beam.budget import ALIKE, PIECE, PRIORS, TEXT, Guess, Plan
-from fairseq_aggdec.search.beam.rules import Prefix, SentenceRules, Table, step
-from fairseq_aggdec.search.beam.tree import ROOT, Tree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fairseq_aggdec.options.ngrams import Ngrams
+from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.search.beam.rules import SentenceRules, Table, step
+from fairseq_aggdec.search.beam.tables import table_of
+from fairseq_aggdec.search.beam.tree import ROOT, Ending, SearchedTree, Tree
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
-
-# Calls of a sentence after which the budget is told what became of the prefixes; long outputs have many.
-LEARN_EVERY = 8
-LAST = {why: len(priors) - 1 for why, priors in PRIORS.items()}
-
-
-@dataclass(frozen=True)
-class Ending:
-    """A finished hypothesis: the prefix ``node`` and ``</s>``, with the sum of log-probabilities in nats."""
-
-    total: float
-    node: int
+from fairseq_aggdec.search.state import remaining
+from fairseq_aggdec.windows.draft import Kept
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Said
 
 
-class DraftedText(Protocol):
-    """What an output may resemble, as a whole or in pieces."""
+class SentenceSearch(SearchedTree):
+    """The search of one sentence, which goes one step further with each call.
 
-    @property
-    def beginning(self) -> Sequence[int]:
-        """What the output may begin with."""
+    Args:
+        index: of the sentence in its batch.
+        rules: generation options.
+        start: the start symbol.
+        ngram_size: n-grams of this size occur at most once; 0: any.
+    """
 
-    def behind(self, tree: Tree, node: int, most: int) -> Sequence[int]:
-        """At most ``most`` tokens that may follow a prefix; none where nothing is known of it."""
+    def __init__(self, index: int, rules: SentenceRules, start: int, ngram_size: int = 0):
+        super().__init__(index, Tree([ROOT], [start]), source_length=rules.source_length)
+        self.rules, self.ngram_size = rules, ngram_size
+        self.seen: dict[
+            int, int
+        ] = {}  # places in the cache of a node and those above it, as the bits of a number
+
+    def request(self) -> list[int]:
+        """The prefixes to evaluate: those in the beam."""
+        tree, nodes = self.tree, [node for _, node in self.active]
+        for node in nodes:
+            above = 0 if node == ROOT else self.seen[tree.parents[node]]
+            self.seen[node] = above | 1 << tree.places
+            tree.placed.append(node)
+        self.asked.append(nodes)
+        return nodes
+
+    def banned(self, node: int) -> list[int]:
+        """The tokens that would repeat an n-gram behind a prefix."""
+        if not self.ngram_size:
+            return []
+        ngrams = Ngrams(self.ngram_size)
+        ngrams.take_up([self.tree.tokens[ROOT], *self.tree.words(node)])
+        return sorted(token for _, token in ngrams.repeats(()))
+
+    def receive(self, tables: Sequence[Table | None]) -> None:
+        """Goes on with what may follow each prefix of the beam, None where the model gave no numbers.
+
+        Raises:
+            NonFiniteError: the search needs such a table.
+        """
+        tree, nodes = self.tree, [node for _, node in self.active]
+        known = {node: table or ((), ()) for node, table in zip(nodes, tables, strict=True)}
+        found = step(self.active, known.__getitem__, self.depth, self.rules)
+        tree.used.update(found.read)
+        broken = [node for node, table in zip(nodes, tables, strict=True) if table is None]
+        if not tree.used.isdisjoint(broken):
+            raise NonFiniteError(self.index)
+        room = self.rules.beam - len(self.endings)
+        self.endings += [Ending(total, node) for total, node, _ in found.ended[:room]]
+        self.beams.append([(total, tree.child(node, word)) for total, node, word in found.going_on])
+        tree.totals.update((node, total) for total, node in self.active)
+        self.gains.append(1)
+        self.done = len(self.endings) == self.rules.beam or not self.active
 
 
 @dataclass
-class SentenceSearch:
-    """The search of one sentence.
+class BeamSearch:
+    """The searches of a batch.
 
     Attributes:
-        index: of the sentence in its batch.
-        rules: generation options.
-        tree: all prefixes that were looked at.
-        text: what is drafted; None: nothing is known.
-        beams: (sum of log-probabilities, prefix) of every unfinished hypothesis, best first, after each step.
-        depth: tokens of each after the last one.
-        endings: finished hypotheses in the order of finishing.
-        done: nothing is left to be searched.
-        ahead: prefixes that were requested before the search waited for them, and why.
-        waiting: prefixes that were thought to be needed, and why, requested or not; until :meth:`learned` says more.
-        missing: prefixes that the search waits for.
-        calls: how often prefixes were evaluated.
-        gains: by how many tokens the hypotheses grew after each call.
-        plans: of each call.
-        asked: the prefixes that each call evaluated.
-        history: the best unfinished hypothesis before each call, when asked for.
+        rows: the unfinished ones.
+        options: generation options.
+        device: of the models.
+        watch: is shown the searches after every call.
     """
 
-    index: int
-    rules: SentenceRules
-    tree: Tree
-    text: DraftedText | None = None
-    beams: list[list[Prefix]] = field(default_factory=lambda: [[(0.0, ROOT)]])
-    depth: int = 0
-    endings: list[Ending] = field(default_factory=list)
-    done: bool = False
-    ahead: dict[int, Guess] = field(default_factory=dict)
-    waiting: list[tuple[int, Guess]] = field(default_factory=list)
-    missing: list[int] = field(default_factory=lambda: [ROOT])
-    calls: int = 0
-    gains: list[int] = field(default_factory=list)
-    plans: list[Plan] = field(default_factory=list)
-    asked: list[list[int]] = field(default_factory=list)
-    history: list[list[int]] | None = None
+    rows: list[SentenceSearch]
+    options: Options
+    device: torch.device
+    watch: Callable[[Sequence[SearchedTree]], None] | None = None
 
-    @property
-    def active(self) -> list[Prefix]:
-        """The unfinished hypotheses."""
-        return self.beams[-1]
-
-    def advance(self) -> None:
-        """Searches on as far as tables go.
-
-        Raises:
-            NonFiniteError: the model gave no numbers where the search needs them.
-        """
-        tree, rules, before = self.tree, self.rules, self.depth
-        while not self.done:
-            found = step(self.active, tree.tables.__getitem__, self.depth, rules)
-            if found.missing:
-                self.missing = found.missing
-                break
-            tree.used.update(found.read)
-            if tree.broken and not tree.broken.isdisjoint(found.read):
-                raise NonFiniteError(self.index)
-            room = rules.beam - len(self.endings)
-            self.endings += [Ending(total, node) for total, node, _ in found.ended[:room]]
-            self.beams.append(tree.grown(found.going_on))
-            tree.totals.update((node, total) for total, node in self.active)
-            self.depth += 1
-            self.done = len(self.endings) == rules.beam or not self.active
-        self.gains.append(self.depth - before)
-
-    def requests(self, plan: Plan) -> list[int]:
-        """Prefixes to evaluate, parents first: what the search waits for, then what it will probably need."""
-        self.calls += 1
-        if self.history is not None:
-            self.history.append(self.tree.words(self.active[0][1]))
-        self.plans.append(plan)
-        wanted = list(self.missing)
-        if self.depth == 0:
-            self._draft_text(wanted, plan)
-        else:
-            if self.text is not None and (plan.piece or plan.learn):
-                self._draft_piece(self.text, wanted, plan)
-            foretold = plan.foretold >= 0 and self.tree.foretold
-            if plan.farthest >= 0 or plan.learn or foretold:
-                self._look_ahead(wanted, plan)
-        self.asked.append(wanted)
-        return wanted
-
-    def _draft_text(self, wanted: list[int], plan: Plan) -> None:
-        """Appends the prefixes that are the beginnings of the text."""
-        if self.text is not None:
-            tokens = self.text.beginning[: min(plan.text, self.rules.limit)]
-            self._append(ROOT, tokens, wanted, set(wanted), (TEXT, 0))
-
-    def _append(
-        self, node: int, tokens: Sequence[int], wanted: list[int], requested: set[int], guess: Guess
-    ) -> None:
-        """Appends the prefixes that go on behind a node as a text does, as far as no n-gram is repeated."""
-        tree = self.tree
-        for token in tokens:
-            if tree.ngrams is not None and token in tree.ngrams.banned(node):
-                return
-            node = tree.child(node, token)
-            if tree.tables[node] is None and node not in requested:
-                wanted.append(node)
-                requested.add(node)
-                self.ahead[node] = guess
-                self.waiting.append((node, guess))
-
-    def _draft_piece(self, text: DraftedText, wanted: list[int], plan: Plan) -> None:
-        """Appends what follows in the text behind the best hypothesis, as far as tables lead along it."""
-        tree, rules, requested = self.tree, self.rules, set(wanted)
-        node, left = self.active[0][1], max(plan.piece, 1)
-        while left and (table := tree.tables[node]) is not None:
-            if not table[0] or table[0][0] == rules.eos:
-                return
-            below = tree.child(node, table[0][0])
-            if tree.tables[below] is None and below not in requested:
-                break
-            node, left = below, left - 1
-        left = min(left, rules.limit - tree.depths[node], plan.most - len(wanted))
-        tokens = text.behind(tree, node, left) if left > 0 else ()
-        if plan.piece:
-            self._append(node, tokens, wanted, requested, (PIECE, 0))
-        elif tokens:
-            self.waiting.append((tree.child(node, tokens[0]), (PIECE, 0)))
-
-    def _look_ahead(self, wanted: list[int], plan: Plan) -> None:
-        """Searches on over predicted tables; appends the prefixes that it needs and that are worth it.
-
-        A prefix can be requested only if its parent was evaluated or requested. So the search ahead ends when no
-        hypothesis has such a parent: no later one can have it.
-        """
-        tree, rules, ahead = self.tree, self.rules, self.ahead
-        tree.start_predicting()
-        requested = set(wanted)
-        active, ended, depth = self.active, len(self.endings), self.depth
-        while active and ended < rules.beam and depth <= rules.limit:
-            found = step(active, tree.predicted, depth, rules)
-            best, totals = active[0][0], {node: total for total, node in active}
-            for node in found.read:
-                if tree.tables[node] is not None or node in requested:
-                    continue
-                why = tree.foreseen(node, requested)
-                if why is None:
-                    continue
-                gap, last = int(best - totals[node]), LAST[why]
-                if gap > last:
-                    gap = last  # the farthest are learned together
-                if gap > (plan.farthest if why == ALIKE else plan.foretold):
-                    if (
-                        why == ALIKE
-                    ):  # whether it would have been needed is known without evaluating it
-                        self.waiting.append((node, (why, gap)))
-                    continue
-                if len(wanted) >= plan.most:
-                    return
-                wanted.append(node)
-                requested.add(node)
-                ahead[node] = (why, gap)
-                self.waiting.append((node, (why, gap)))
-            if not any(tree.tables[node] or node in requested for _, node, _ in found.going_on):
-                return
-            ended += len(found.ended)
-            active = tree.grown(found.going_on)
-            depth += 1
-
-    def worth(self) -> list[tuple[float, float]]:
-        """What each call with a search ahead over prefixes that are alike replaced, and what it cost, in plain calls.
-
-        A plain call evaluates what the search waits for and takes it on by one token. A sentence's first call has no
-        search ahead.
-        """
-        needed = len(self.tree.used) / max(1, self.depth)  # prefixes per token
-        calls = list(zip(self.plans, self.gains, self.asked, strict=True))
-        return [
-            (gain * (1.0 + plan.prefix_cost * needed), 1.0 + plan.prefix_cost * len(asked))
-            for plan, gain, asked in calls[1:]
-            if plan.farthest >= 0
+    def ask(self) -> TreeWindow:
+        """The requested prefixes of every sentence; one copy to the device."""
+        starts = [search.tree.places for search in self.rows]
+        requests = [search.request() for search in self.rows]
+        pairs = [
+            (search, node) for search, own in zip(self.rows, requests, strict=True) for node in own
         ]
+        tokens = [search.tree.tokens[node] for search, node in pairs]
+        depths = [search.depth for search, _ in pairs]
+        needed = [search.rules.wanted(search.depth) for search, _ in pairs]
+        self.banned = [
+            (place, token)
+            for place, (search, node) in enumerate(pairs)
+            for token in search.banned(node)
+        ]
+        seen = [search.seen[node] for search, node in pairs]
+        window = TreeWindow(tokens, starts, list(map(len, requests)), depths, seen, self.device)
+        numbers = to_device([*tokens, *depths, *needed], self.device)  # at once
+        window.tokens, window.depths, self.wanted = numbers.view(3, -1).unbind(0)
+        return window
 
-    def outcome(self) -> list[tuple[Guess, bool]]:
-        """Of every prefix that was evaluated ahead: why, and whether it was needed."""
-        return [(guess, node in self.tree.used) for node, guess in self.ahead.items()]
+    def take(self, window: TreeWindow, said: Said) -> Kept | None:
+        """Searches on; one copy to the host."""
+        count = min(self.options.beam_size + 1, said.logits.size(1))
+        table = table_of(said.logits, count, self.wanted, self.options, self.banned).cpu()
+        for search, own in zip(self.rows, table.split(list(window.widths)), strict=True):
+            search.receive([search.rules.read(search.depth, row) for row in own.tolist()])
+        if self.watch is not None:
+            self.watch(self.rows)
+        keep = remaining([not search.done for search in self.rows])
+        if keep is None:
+            return None
+        self.rows = [self.rows[row] for row in keep]
+        return Kept(keep)
 
-    def learned(self) -> list[tuple[Guess, bool]]:
-        """What has become known of late: why prefixes were thought to be needed, and whether they were."""
-        if not self.done and self.calls % LEARN_EVERY:
-            return []
-        used, (parents, depths) = self.tree.used, (self.tree.parents, self.tree.depths)
-        known, self.waiting = self.waiting, []
-        found = []
-        for node, guess in known:
-            if depths[node] >= self.depth and not self.done:
-                self.waiting.append((node, guess))
-                continue
-            if guess[0] != PIECE:
-                found.append((guess, node in used))
-            # A token is a copy as the one before is: where that was none, nothing is learned.
-            if guess[0] in (PIECE, TEXT) and parents[node] in used:
-                found.append(((PIECE, 0), node in used))
-        return found
 
-    def count(self, counters: Counters) -> None:
-        """Adds this sentence to the statistics; the calls of a batch are counted apart."""
+def count(searches: Sequence[SearchedTree], counters: Counters) -> None:
+    """Adds the sentences of a batch to the statistics; the calls of a batch are counted apart."""
+    for search in searches:
         counters.sentences += 1
-        counters.iterations += self.calls
-        counters.nodes += self.tree.places
-        counters.nodes_used += len(self.tree.used)
-        counters.drafted += len(self.ahead)
-        counters.accepted += sum(used for _, used in self.outcome())
-        counters.emitted.update(self.gains)
-
-    def receive(self, nodes: Sequence[int], tables: Sequence[Table]) -> None:
-        """Takes up the tables of the prefixes that were requested."""
-        for node, table in zip(nodes, tables, strict=True):
-            self.tree.evaluated(node, table)
+        counters.iterations += search.calls
+        counters.nodes += search.tree.places
+        counters.nodes_used += len(search.tree.used)
+        counters.emitted.update(search.gains)

@@ -1,18 +1,13 @@
 """What beam search needs to know of the vocabulary, found on the device and brought to the host in one copy."""
 
-import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.library import kernels, reads
+from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.windows.transfer import to_device
-
-# Types in a run. The k largest numbers of a vocabulary are in the k runs with the largest maxima, so only these runs
-# are searched. With fewer numbers than FEWEST_NUMBERS that takes longer than looking at all.
-RUN = 64
-FEWEST_NUMBERS = 2**16
 
 
 def best_tokens(
@@ -22,7 +17,7 @@ def best_tokens(
     pad: int,
     unk: int,
     unk_penalty: float = 0.0,
-    banned: Sequence[tuple[int, int]] | None = None,
+    banned: Sequence[tuple[int, int]] = (),
 ) -> Tensor:
     """The ``count`` likeliest tokens of each position and one more token, as stock scores them.
 
@@ -32,22 +27,49 @@ def best_tokens(
         wanted: (N,) int64, the token whose log-probability is needed in any case.
         pad, unk: symbols; padding has no chance.
         unk_penalty: subtracted from the log-probability of ``unk``, in nats.
-        banned: (position, token) pairs that are not among the best; nothing is redistributed to the others. None: there
-            can be none. Two calls round alike only if both have None or both a list, which may be empty.
+        banned: (position, token) pairs that are not among the best; nothing is redistributed to the others.
 
     Returns:
         (N, 2 * ``count`` + 1) fp32, best first: log-probabilities in nats, tokens as numbers, and the log-probability
         of ``wanted``. NaN where the model gave NaN.
     """
-    library = kernels() if reads(logits) and not unk_penalty and banned is None else None
-    if library is not None:
-        wanted = wanted.contiguous()
-        table = logits.new_empty(logits.size(0), 2 * count + 1)
-        library.aggdec_best_tokens(
-            *(logits.data_ptr(), *logits.shape, count, wanted.data_ptr(), pad),
-            *(table.data_ptr(), torch.get_num_threads()),
-        )
-        return table
+    library = kernels() if reads(logits) else None
+    if library is None:
+        return by_operators(logits, count, wanted, pad, unk, unk_penalty, banned)
+    if unk_penalty or banned:
+        logits = logits.clone()
+    wanted = wanted.contiguous()
+    pairs = torch.tensor(sorted(banned), dtype=torch.int64)
+    table = logits.new_empty(logits.size(0), 2 * count + 1)
+    library.aggdec_best_tokens(
+        *(logits.data_ptr(), *logits.shape, count, wanted.data_ptr(), pad, unk, unk_penalty),
+        *(pairs.data_ptr(), len(banned), table.data_ptr(), torch.get_num_threads()),
+    )
+    return table
+
+
+def table_of(
+    logits: Tensor,
+    count: int,
+    wanted: Tensor,
+    options: Options,
+    banned: Sequence[tuple[int, int]] = (),
+) -> Tensor:
+    """:func:`best_tokens` with the options of a generator."""
+    own = options.pad, options.unk, options.unk_penalty
+    return best_tokens(logits, count, wanted, *own, banned)
+
+
+def by_operators(
+    logits: Tensor,
+    count: int,
+    wanted: Tensor,
+    pad: int,
+    unk: int,
+    unk_penalty: float = 0.0,
+    banned: Sequence[tuple[int, int]] = (),
+) -> Tensor:
+    """:func:`best_tokens` on any device."""
     log_probs = logits.log_softmax(-1)
     log_probs[:, pad] = -torch.inf
     if unk_penalty:
@@ -55,28 +77,5 @@ def best_tokens(
     needed = log_probs.gather(1, wanted.unsqueeze(1))  # (N, 1)
     if banned:
         log_probs[to_device(banned, logits.device).unbind(1)] = -torch.inf
-    values, tokens = largest(log_probs, count)
+    values, tokens = log_probs.topk(count)
     return torch.cat([values, tokens.to(values.dtype), needed], 1)
-
-
-def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """``x.topk(count)`` of (N, V), which on CPU takes several times as long for many numbers."""
-    rows, types = x.shape
-    whole = types // RUN
-    if x.device.type != "cpu" or x.numel() < FEWEST_NUMBERS or whole < 2 * count:
-        return x.topk(count)
-    runs = x[:, : whole * RUN].unflatten(1, (whole, RUN))  # (N, V // RUN, RUN)
-    best = runs.amax(2).topk(count, sorted=False).indices  # (N, count)
-    numbers = runs.gather(1, best.unsqueeze(2).expand(-1, -1, RUN)).flatten(1)
-    tokens = (best.unsqueeze(2) * RUN + _within()).flatten(1)  # (N, count * RUN)
-    if types % RUN:
-        rest = torch.arange(whole * RUN, types)
-        numbers = torch.cat([numbers, x[:, whole * RUN :]], 1)
-        tokens = torch.cat([tokens, rest.expand(rows, -1)], 1)
-    values, found = numbers.topk(count)
-    return values, tokens.gather(1, found)
-
-
-@functools.cache
-def _within() -> Tensor:
-    return torch.arange(RUN)

@@ -9,6 +9,7 @@ from typing import Any
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import (
+    MATCHES,
     CopyOptionsStruct,
     GreedyOptionsStruct,
     Outputs,
@@ -21,7 +22,6 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
 
-MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
 LIMITS = ("end", "floor", "strict_floor")
 
 

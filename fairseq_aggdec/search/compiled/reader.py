@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.search.compiled.searches import ReaderStruct, WholeSearch
+from fairseq_aggdec.search.compiled.searches import ENDED, NO_ROOM, ReaderStruct, WholeSearch
 
 
 def readable_decoder(verifier: Any) -> CachedDecoder | None:
@@ -40,23 +41,34 @@ class CompiledReader:
         self.struct = ReaderStruct(*compiled.addresses, kernel.address)
         self.struct.temperature, self.struct.seconds = temperature, PAUSE
 
-    def run(self, search: WholeSearch) -> None:
-        """Decodes to the end; makes room whenever a window needs more."""
-        step, cache, end, reach = self.compiled.step, self.decoder.cache, 0, 1
+    def run(self, search: WholeSearch, watch: Callable[[], None] | None = None) -> None:
+        """Decodes to the end.
+
+        Args:
+            watch: is called after every window.
+        """
+        step = self.compiled.step
         step.mask = step.seen = step.blocks = None
         step.causal, step.wanted, step.threads = True, 0, torch.get_num_threads()
-        while True:
-            cache.reserve(end)
-            self.compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)
-            self.struct.places = cache.capacity
-            embedding = self.decoder.embedding
-            if embedding.positioned:
-                self.table = embedding.positions(reach)
-                step.positions, self.struct.positions = self.table.data_ptr(), len(self.table)
-            else:
-                step.positions = None
-            if search.run(self.struct):
-                return
-            asked = search.ask()
-            assert asked is not None
-            end, reach = asked.end, asked.reach
+        if watch is not None:
+            self.struct.seconds = 0.0  # a run ends after one window
+        self._make_room(0, 1)
+        while (why := search.run(self.struct)) != ENDED:
+            if why == NO_ROOM:
+                asked = search.ask()
+                assert asked is not None
+                self._make_room(asked.end, asked.reach)
+            elif watch is not None:
+                watch()
+
+    def _make_room(self, end: int, reach: int) -> None:
+        """For so many places of a row, and so many positions."""
+        cache, embedding = self.decoder.cache, self.decoder.embedding
+        cache.reserve(end)
+        self.compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)
+        self.struct.places = cache.capacity
+        self.compiled.step.positions = None
+        if embedding.positioned:
+            self.table = embedding.positions(reach)
+            self.compiled.step.positions = self.table.data_ptr()
+            self.struct.positions = len(self.table)

@@ -10,99 +10,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.library import checked, kernels
+from fairseq_aggdec.kernels.library import checked, kernels, structure
 
 _int, _pointer, _double = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 
 
-class ReaderStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _pointer) for name in ("layers", "shape", "step", "vocabulary")),
-        *((name, _int) for name in ("places", "positions")),
-        *((name, _double) for name in ("temperature", "seconds")),
-    )
+MeanStruct = structure("search/beam_budget.h", "Mean")
+BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
+BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
+CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
+GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions")
+ReaderStruct = structure("search/loop.h", "Reader")
+AskedStruct = structure("search/searches.cpp", "AskedView")
+FoundStruct = structure("search/searches.cpp", "FoundView")
+TreeStruct = structure("search/searches.cpp", "TreeView")
 
-
-class BeamOptionsStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("sentences", "beam", "eos", "pad", "start", "threads")),
-        *((name, _int) for name in ("limit", "floor", "prefix_size")),
-        *((name, _pointer) for name in ("prefixes", "lengths")),
-    )
-
-
-class GreedyOptionsStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("sentences", "start", "pad", "unk", "eos")),
-        ("unk_penalty", _double),
-        *((name, _int) for name in ("ngram", "free_end", "beta")),
-        ("tolerance", _double),
-        *((name, _pointer) for name in ("ends", "floors", "strict_floors")),
-        ("prefix_size", _int),
-        *((name, _pointer) for name in ("prefixes", "copies")),
-    )
-
-
-class CopyOptionsStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _pointer) for name in ("texts", "sizes")),
-        *((name, _int) for name in ("match", "fixed", "most", "probing", "unknown")),
-        *((name, _double) for name in ("step_cost", "accepted", "checked")),
-    )
-
-
-class AskedStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("rows", "count", "end", "reach", "seen_bytes")),
-        *((name, _pointer) for name in ("starts", "widths", "tokens", "depths", "seen")),
-    )
-
-
-class FoundStruct(ctypes.Structure):
-    _fields_ = (
-        *((name, _int) for name in ("outputs", "length", "iterations")),
-        *((name, _int) for name in ("calls", "nodes", "used", "broken")),
-        *((name, _pointer) for name in ("owners", "lengths", "tokens", "rounds")),
-        *((name, _pointer) for name in ("emitted", "drafted", "accepted", "scores", "totals")),
-    )
-
-
+MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
 # Why a run came back, as loop.h numbers it.
 NO_ROOM, ENDED, TIME_UP = range(3)
-
-_LAYOUT = (
-    ctypes.sizeof(ReaderStruct)
-    + 1000 * sum(map(ctypes.sizeof, (BeamOptionsStruct, GreedyOptionsStruct, CopyOptionsStruct)))
-    + 1000000 * (ctypes.sizeof(AskedStruct) + ctypes.sizeof(FoundStruct))
-)
 
 
 @functools.cache
 def _declared(library: Any) -> Any:
     """The library with the types of the calls of searches."""
     for name, result, arguments in (
-        ("layout", _int, ()),
-        ("free", None, (_pointer,)),
-        ("ask", _int, (_pointer, _pointer)),
-        ("take", _int, (_pointer, _pointer, _int)),
-        ("run", _int, (_pointer, _pointer)),
-        ("found", _int, (_pointer, _pointer)),
+        ("search_free", None, (_pointer,)),
+        ("search_ask", _int, (_pointer, _pointer)),
+        ("search_take", _int, (_pointer, _pointer, _int)),
+        ("search_run", _int, (_pointer, _pointer)),
+        ("search_found", _int, (_pointer, _pointer)),
+        ("beam_take", _int, (_pointer, _pointer, _int)),
+        ("beam_expects", _int, (_pointer,)),
+        ("beam_behind", _int, (_pointer, _pointer, _pointer)),
+        ("beam_foretell", _int, (_pointer, _int, _pointer, _int, _int)),
+        ("beam_tree", _int, (_pointer, _int, _pointer)),
     ):
-        function = getattr(library, f"aggdec_search_{name}")
+        function = getattr(library, f"aggdec_{name}")
         function.restype, function.argtypes = result, arguments
         if result is not None:
             function.errcheck = checked
     for name in ("aggdec_beam", "aggdec_greedy"):
         function = getattr(library, name)
         function.restype, function.argtypes, function.errcheck = _pointer, (_pointer,), checked
-    if library.aggdec_search_layout() != _LAYOUT:
-        raise RuntimeError("the structures of searches.cpp and searches.py differ")
     return library
 
 
 def numbers(address: int | None, count: int) -> list[int]:
     """``count`` whole numbers of the library."""
     return (_int * count).from_address(address)[:] if address and count else []
+
+
+def doubles(address: int | None, count: int) -> list[float]:
+    """``count`` numbers of the library."""
+    return (_double * count).from_address(address)[:] if address and count else []
 
 
 def words(values: Sequence[int]) -> Any:
@@ -130,7 +90,7 @@ class WholeSearch:
         if hasattr(self, "handle"):
             self.library.aggdec_search_free(self.handle)
 
-    def ask(self) -> AskedStruct | None:
+    def ask(self) -> Any:
         """The window that is asked for, valid until its logits are taken; None when all sentences have ended."""
         more = self.library.aggdec_search_ask(self.handle, ctypes.addressof(self.asked))
         return self.asked if more else None
@@ -139,18 +99,15 @@ class WholeSearch:
         """Goes on with the logits (N, V) fp32 of the window, which may be changed."""
         self.library.aggdec_search_take(self.handle, logits.data_ptr(), logits.size(1))
 
-    def run(self, reader: ReaderStruct) -> bool:
-        """Decodes to the end, or, False, until the decoder has too little room for what is asked for.
+    def run(self, reader: Any) -> int:
+        """Decodes until the decoder has too little room for what is asked for, to the end, or until the time is up.
 
         Between the calls Python handles signals.
         """
-        while (
-            why := self.library.aggdec_search_run(self.handle, ctypes.addressof(reader))
-        ) == TIME_UP:
-            pass
-        return bool(why == ENDED)
+        why: int = self.library.aggdec_search_run(self.handle, ctypes.addressof(reader))
+        return why
 
-    def found(self) -> FoundStruct:
+    def found(self) -> Any:
         """What was found, once; valid as long as this object is."""
         self.library.aggdec_search_found(self.handle, ctypes.addressof(self.view))
         return self.view
@@ -175,9 +132,7 @@ class Outputs:
         self.owners = numbers(found.owners, found.outputs)
         self.sizes = numbers(found.lengths, found.outputs)
         self.rounds = numbers(found.rounds, sentences)
-        self.totals: list[float] = []
-        if found.totals:
-            self.totals = (_double * found.outputs).from_address(found.totals)[:]
+        self.totals = doubles(found.totals, found.outputs)
 
     def tokens(self) -> list[Tensor]:
         """(T,) int64 of each output, in memory of its own: what fairseq gets it changes in place."""

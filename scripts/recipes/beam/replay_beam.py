@@ -17,21 +17,11 @@ from torch import Tensor
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.timing import System
-from fairseq_aggdec.drafters.copy.copy_paths import CopyPaths
-from fairseq_aggdec.search.beam.batch import BeamSearch
-from fairseq_aggdec.search.beam.budget import Budget, Guess
 from fairseq_aggdec.search.beam.generator import BeamGenerator
+from fairseq_aggdec.search.beam.library import WindowByWindow
+from fairseq_aggdec.windows.draft import Copies
+from fairseq_aggdec.windows.tree_window import TreeWindow
 from scripts.recipes.gad.replay import force_length
-
-
-class SteadyBudget(Budget):
-    """Plans every call alike, whatever was decoded before."""
-
-    def observe(self, guess: Guess, used: bool) -> None:
-        pass
-
-    def gained(self, worth: Sequence[tuple[float, float]]) -> None:
-        pass
 
 
 @dataclass
@@ -40,7 +30,7 @@ class SearchRecord:
 
     Attributes:
         record: the sentence and its source.
-        text, match: what it drafted from, and how, see ``CopyPaths``.
+        text, match: what it drafted from, and how, see ``Copies``.
         limit: maximum length.
         rows: output tokens of a prefix -> what was found out about it.
         steps: of the search.
@@ -48,12 +38,28 @@ class SearchRecord:
     """
 
     record: Record
-    text: list[int] = field(default_factory=list)
+    text: Sequence[int] = ()
     match: str = ""
     limit: int = 0
     rows: dict[tuple[int, ...], Sequence[float]] = field(default_factory=dict)
     steps: int = 0
     output: list[int] = field(default_factory=list)
+
+
+class Prefixes(WindowByWindow):
+    """The search of one sentence that knows which prefixes a window holds."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.read: list[int] = []  # tokens, by their places
+
+    def prefixes(self, window: TreeWindow) -> list[tuple[int, ...]]:
+        """The output tokens of each, in the order of the window."""
+        self.read += window.host_tokens()
+        return [
+            tuple(token for place, token in enumerate(self.read) if place and seen >> place & 1)
+            for seen in window.seen
+        ]
 
 
 def record_searches(session: Session, beam: int, limit: int | None) -> list[SearchRecord]:
@@ -62,28 +68,28 @@ def record_searches(session: Session, beam: int, limit: int | None) -> list[Sear
     assert isinstance(generator, BeamGenerator)
     texts = generator.texts
     assert texts is not None
-    generator.budget = SteadyBudget("cpu", beam)
     found: list[SearchRecord] = []
 
     def keep_texts(sample: Any, verifier: Any) -> Any:
         copied = texts(sample, verifier)
-        found[-1].text, found[-1].match = copied[0].tokens[1:], copied[0].match
+        found[-1].text, found[-1].match = copied.texts[0], copied.match
         return copied
 
-    class Recording(BeamSearch):
-        def tables(self, table: Tensor) -> Any:
-            tree = self.rows[0].tree
-            for node, row in zip(self.requests[0], table.tolist(), strict=True):
-                found[-1].rows[tuple(tree.words(node))] = row
-            return super().tables(table)
+    class Recording(Prefixes):
+        def tables(self, window: TreeWindow, table: Tensor) -> Tensor:
+            own = super().tables(window, table)
+            found[-1].rows.update(zip(self.prefixes(window), own.tolist(), strict=True))
+            return own
 
-    generator.texts, generator.search_type = keep_texts, Recording
+    generator.texts, generator.search_type, generator.keeps_trees = keep_texts, Recording, True
     for sample in session.batches(1, limit):
         source = sample["net_input"]["src_tokens"][0].tolist()
         found.append(SearchRecord(Record(sample["id"].item(), source)))
+        generator.forget()  # every call is planned alike, whatever was decoded before
         found[-1].output = session.decode(generator, sample)[0]["tokens"].tolist()
         (search,) = generator.searches
-        found[-1].steps, found[-1].limit = search.depth, search.rules.limit
+        found[-1].steps = search.depth
+        found[-1].limit = generator.options.limits(sample["net_input"], session.models).longest
     return found
 
 
@@ -91,22 +97,20 @@ def replayed(session: Session, beam: int, records: Sequence[SearchRecord]) -> Sy
     """Our search on a session whose sentences are the records' in their order, which decides as they say."""
     generator, counters = session.generator("beam", beam)
     assert isinstance(generator, BeamGenerator)
-    generator.budget = SteadyBudget("cpu", beam)
     current = [records[0]]
 
-    class Replayed(BeamSearch):
-        def tables(self, table: Tensor) -> Any:
-            tree = self.rows[0].tree
-            known = [current[0].rows[tuple(tree.words(node))] for node in self.requests[0]]
-            return super().tables(torch.tensor(known))
+    class Replayed(Prefixes):
+        def tables(self, window: TreeWindow, table: Tensor) -> Tensor:
+            super().tables(window, table)
+            return torch.tensor([current[0].rows[words] for words in self.prefixes(window)])
 
-    eos = generator.eos
-    generator.texts = lambda sample, verifier: [CopyPaths(current[0].text, eos, current[0].match)]
+    generator.texts = lambda sample, verifier: Copies([current[0].text], current[0].match)
     generator.search_type = Replayed
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
         current[0] = records[sample["id"].item()]
         generator.max_len_a, generator.max_len_b = 0, current[0].limit
+        generator.forget()
         return [session.decode(generator, sample)[0]["tokens"].tolist()]
 
     return System(f"search{beam}", decode, counters)

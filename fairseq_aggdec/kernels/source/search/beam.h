@@ -1,242 +1,186 @@
-// Beam search of a batch that evaluates nothing ahead: every step needs the prefixes that are in the beam, no others.
+// Beam search of a batch: each sentence over its own tree of prefixes, all of them in the same calls of the decoder.
 //
-// fairseq_aggdec/search/beam/rules.py has the rules in Python. All sums are of doubles, in the same order.
+// fairseq_aggdec/search/beam/ has the same search in Python, where nothing is evaluated ahead.
 
 #pragma once
 
-#include <cmath>
-
 #include "loop.h"
+#include "sentence.h"
 
-extern "C" int64_t aggdec_best_tokens(const float* logits, int64_t rows, int64_t size, int64_t count,
-                                      const int64_t* wanted, int64_t pad, float* out, int64_t threads);
+extern "C" int64_t aggdec_best_tokens(float* logits, int64_t rows, int64_t size, int64_t count, const int64_t* wanted,
+                                      int64_t pad, int64_t unk, double unk_penalty, const Pair* banned,
+                                      int64_t pairs, float* out, int64_t threads);
 
-// Generation options of a batch of B sentences.
-struct BeamOptions {
-    int64_t sentences, beam, eos, pad, start, threads;
-    int64_t limit, floor;     // output index at which </s> is forced, and before which it is banned
-    int64_t prefix_size;      // P
-    const int64_t* prefixes;  // (B, P): tokens forced by the caller, padding where there is none
-    const int64_t* lengths;   // (B): of the sources where outputs must have the same; null: they need not
+// The tree of a sentence: N prefixes, S steps, C calls, E endings.
+struct BeamTree {
+    std::vector<int64_t> parents, tokens, places, calls, reasons, used;  // (N), see Node
+    std::vector<double> totals;                                          // (N)
+    std::vector<int64_t> endings;       // (E): prefixes
+    std::vector<double> ending_totals;  // (E)
 };
 
 namespace {
 
-// A prefix: its last token, the prefix before that, its place in the cache, its log-probability in nats.
-struct Node {
-    int64_t parent, token, place;
-    double total;
-};
-
-// A prefix and a token behind it.
-struct Continuation {
-    double total;
-    int64_t node, token;
-};
-
-// A token that may follow a prefix, and its log-probability.
-struct Choice {
-    int64_t token;
-    double value;
-};
-
-struct Hypotheses {
-    std::vector<Node> nodes;
-    std::vector<int64_t> active;        // unfinished hypotheses, best first
-    std::vector<Continuation> endings;  // finished ones, in the order of finishing
-    int64_t places = 0, depth = 0;      // evaluated prefixes; tokens of each unfinished one
-    bool done = false;
-};
-
 class BeamSearch final : public Search {
   public:
     explicit BeamSearch(const BeamOptions& options)
-        : options_(options), sentences_(options.sentences) {
-        prefixes_.assign(options.prefixes, options.prefixes + options.sentences * options.prefix_size);
-        if (options.lengths) lengths_.assign(options.lengths, options.lengths + options.sentences);
+        : options_(options), rules_(options), planner_(options.budget, options.beam, options.sentences) {
         found.rounds.assign(options.sentences, 0);
-        for (Hypotheses& own : sentences_) {
-            own.nodes.push_back({-1, options.start, 0, 0.0});
-            own.active.push_back(0);
+        sentences_.reserve(options.sentences);
+        for (int64_t row = 0; row < options.sentences; ++row)
+            sentences_.emplace_back(row, options, rules_, planner_);
+        if (!options.texts || !options.budget) return;
+        const int64_t* text = options.texts;
+        for (int64_t row = 0; row < options.sentences; text += options.sizes[row++])
+            if (options.sizes[row]) sentences_[row].resemble({text, text + options.sizes[row]}, options.match);
+    }
+
+    // Goes on with what aggdec_best_tokens gives of the window: (N, 2 best + 1).
+    void take_tables(const float* tables, int64_t best) {
+        read(tables, best);
+        taken();
+    }
+
+    // Whether tables are to be foretold after this call.
+    bool expects_heads() const { return plan_.foretold >= 0; }
+
+    // By sentence the token of the last window behind which tables may be foretold, -1 for none; and the one behind that.
+    void behind(std::vector<int64_t>& places, std::vector<int64_t>& tokens) const {
+        places.assign(sentences_.size(), -1);
+        tokens.assign(sentences_.size(), -1);
+        for (size_t i = 0; i < nodes_.size(); ++i) {
+            const SentenceSearch& own = sentences_[rows_[i]];
+            if (own.before_best() != nodes_[i]) continue;
+            places[rows_[i]] = static_cast<int64_t>(i);
+            tokens[rows_[i]] = own.tree[own.active[0].node].token;
+        }
+    }
+
+    // tables: (heads, 2 best + 1), of what the heads expect 1, 2, ... tokens behind a token of the last window.
+    void foretell(int64_t place, const float* tables, int64_t heads, int64_t best) {
+        SentenceSearch& own = sentences_[rows_[place]];
+        for (int64_t head = 0; head < heads; ++head)
+            own.foretell(nodes_[place], head + 1, tables + head * (2 * best + 1), best);
+    }
+
+    const SentenceSearch& sentence(int64_t row) const { return sentences_[row]; }
+
+    void write_tree(int64_t row, BeamTree& view) const {
+        const SentenceSearch& own = sentences_[row];
+        view = {};
+        for (const Node& node : own.tree.nodes) {
+            view.parents.push_back(node.parent);
+            view.tokens.push_back(node.token);
+            view.places.push_back(node.place);
+            view.calls.push_back(node.call);
+            view.reasons.push_back(node.why);
+            view.used.push_back(node.used);
+            view.totals.push_back(node.total);
+        }
+        for (const Continuation& ending : own.endings) {
+            view.endings.push_back(ending.node);
+            view.ending_totals.push_back(ending.total);
         }
     }
 
     void finish() override {
         for (int64_t row = 0; row < options_.sentences; ++row) {
-            Hypotheses& own = sentences_[row];
-            found.nodes += own.places;
-            for (const Continuation& ending : own.endings) write_output(row, own.nodes, ending);
+            const SentenceSearch& own = sentences_[row];
+            found.rounds[row] = own.calls;
+            found.used += own.used;
+            count_calls(own);
+            for (const Continuation& ending : own.endings) write_output(row, own.tree, ending);
         }
-        found.emitted.assign(found.drafted.size(), 1);
     }
 
   protected:
     void write(Asked& asked) override {
-        wanted_.clear();
-        for (Hypotheses& own : sentences_) {
-            const int64_t width = own.done ? 0 : static_cast<int64_t>(own.active.size());
+        nodes_.clear(), rows_.clear();
+        const auto left = std::count_if(sentences_.begin(), sentences_.end(),
+                                        [](const SentenceSearch& own) { return !own.done; });
+        if (left) plan_ = planner_.plan(left);
+        for (int64_t row = 0; row < options_.sentences; ++row) {
+            SentenceSearch& own = sentences_[row];
+            const size_t before = nodes_.size();
             asked.starts.push_back(own.places);
-            asked.widths.push_back(width);
-            if (own.done) continue;
-            const int64_t row = &own - sentences_.data(), forced = forced_token(row, own.depth);
-            for (const int64_t node : own.active) {
-                own.nodes[node].place = own.places++;
-                asked.tokens.push_back(own.nodes[node].token);
-                asked.depths.push_back(own.depth);
-                wanted_.push_back(forced >= 0 ? forced : options_.eos);
-            }
-            asked.end = std::max(asked.end, own.places);
-            asked.reach = std::max(asked.reach, own.depth + 1);
+            if (!own.done) own.request(plan_, nodes_);
+            rows_.resize(nodes_.size(), row);
+            asked.widths.push_back(static_cast<int64_t>(nodes_.size() - before));
+            for (size_t i = before; i < nodes_.size(); ++i) ask_for(row, nodes_[i], asked);
         }
         asked.seen_bytes = (asked.end + 7) / 8;
-        asked.seen.assign(asked.tokens.size() * asked.seen_bytes, 0);
-        uint8_t* bits = asked.seen.data();
-        for (const Hypotheses& own : sentences_) {
-            if (own.done) continue;
-            for (int64_t node : own.active) {
-                for (; node >= 0; node = own.nodes[node].parent)
-                    bits[own.nodes[node].place / 8] |= static_cast<uint8_t>(1 << own.nodes[node].place % 8);
-                bits += asked.seen_bytes;
-            }
-        }
+        write_seen(asked);
     }
 
     void decide(const Asked& asked, float* logits, int64_t types) override {
-        const auto count = static_cast<int64_t>(asked.tokens.size());
-        best_ = std::min(options_.beam + 1, types);
-        tables_.resize(count * (2 * best_ + 1));
-        must(aggdec_best_tokens(logits, count, types, best_, wanted_.data(), options_.pad, tables_.data(),
-                                options_.threads));
-        const float* tables = tables_.data();
-        for (int64_t row = 0; row < options_.sentences; ++row) {
-            Hypotheses& own = sentences_[row];
-            if (own.done) continue;
-            ++found.rounds[row];
-            found.drafted.push_back(0);
-            found.accepted.push_back(0);
-            advance(row, own, tables);
-            if (found.broken >= 0) return;
-            tables += asked.widths[row] * (2 * best_ + 1);
-        }
+        const auto count = static_cast<int64_t>(asked.tokens.size()), best = std::min(options_.beam + 1, types);
+        tables_.resize(count * (2 * best + 1));
+        must(aggdec_best_tokens(logits, count, types, best, asked.needed.data(), options_.pad, options_.unk,
+                                options_.unk_penalty, asked.banned.data(),
+                                static_cast<int64_t>(asked.banned.size()), tables_.data(), options_.threads));
+        read(tables_.data(), best);
     }
 
   private:
-    // The token that the caller wants at an output index, -1 for none; at the limit </s> goes first.
-    int64_t forced_token(int64_t row, int64_t depth) const {
-        if (depth >= std::min(options_.prefix_size, options_.limit)) return -1;
-        const int64_t token = prefixes_[row * options_.prefix_size + depth];
-        return token == options_.pad ? -1 : token;
+    // Gives a prefix the next place in the cache of its row.
+    void ask_for(int64_t row, int64_t number, Asked& asked) {
+        SentenceSearch& own = sentences_[row];
+        Node& node = own.tree[number];
+        node.place = own.places++;
+        const auto at = static_cast<int64_t>(asked.tokens.size());
+        asked.tokens.push_back(node.token);
+        asked.depths.push_back(node.depth);
+        asked.needed.push_back(rules_.wanted(row, node.depth));
+        asked.end = std::max(asked.end, own.places);
+        asked.reach = std::max(asked.reach, node.depth + 1);
+        own.tree.banned(number, [&](int64_t token) { asked.banned.push_back({at, token}); });
     }
 
-    void without_end(std::vector<Choice>& choices) const {
-        choices.erase(std::remove_if(choices.begin(), choices.end(),
-                                     [&](const Choice& choice) { return choice.token == options_.eos; }),
-                      choices.end());
-    }
-
-    // What may follow a prefix of a sentence, best first, by its row of what aggdec_best_tokens gives.
-    void read_table(int64_t row, int64_t depth, const float* table, std::vector<Choice>& choices) const {
-        const int64_t forced = forced_token(row, depth);
-        choices.clear();
-        if (forced >= 0) {
-            choices.push_back({forced, table[2 * best_]});
-        } else if (depth >= options_.limit) {
-            choices.push_back({options_.eos, table[2 * best_]});
-        } else {
-            for (int64_t i = 0; i < best_; ++i)
-                choices.push_back({static_cast<int64_t>(table[best_ + i]), table[i]});
-            if (depth < options_.floor && depth >= options_.prefix_size) without_end(choices);
+    // Every prefix sees those that it begins with, and itself.
+    void write_seen(Asked& asked) const {
+        asked.seen.assign(nodes_.size() * asked.seen_bytes, 0);
+        uint8_t* bits = asked.seen.data();
+        for (size_t i = 0; i < nodes_.size(); ++i, bits += asked.seen_bytes) {
+            const Prefixes& tree = sentences_[rows_[i]].tree;
+            for (int64_t node = nodes_[i]; node >= 0; node = tree[node].parent)
+                bits[tree[node].place / 8] |= static_cast<uint8_t>(1 << tree[node].place % 8);
         }
-        if (!lengths_.empty()) {
-            // Stock gives a forced end the log-probability 0, beside whatever else may come.
-            without_end(choices);
-            if (depth >= lengths_[row]) {
-                const auto below = std::find_if(choices.begin(), choices.end(),
-                                                [](const Choice& choice) { return !(choice.value > 0.0); });
-                choices.insert(below, {options_.eos, 0.0});
-            }
-        }
-        while (!choices.empty() && choices.back().value == -INFINITY) choices.pop_back();
     }
 
-    // One step of stock beam search.
-    void advance(int64_t row, Hypotheses& own, const float* tables) {
-        static thread_local std::vector<Continuation> pool;
-        static thread_local std::vector<Choice> choices;
-        pool.clear();
-        double least = -INFINITY;
-        bool ending = false;
-        for (const int64_t node : own.active) {
-            const double total = own.nodes[node].total;
-            if (total <= least) break;  // no continuation scores more than its prefix
-            ++found.used;
-            if (tables[0] != tables[0]) {
-                found.broken = row;
-                return;
-            }
-            read_table(row, own.depth, tables, choices);
-            tables += 2 * best_ + 1;
-            const size_t known = pool.size();
-            for (const Choice& choice : choices) ending |= choice.token == options_.eos;
-            for (const Choice& choice : choices) {
-                if (total + choice.value <= least) break;
-                add(pool, {total + choice.value, node, choice.token});
-            }
-            if (pool.size() > known) least = cut(pool, ending);
+    void read(const float* tables, int64_t best) {
+        for (size_t i = 0; i < nodes_.size(); ++i)
+            sentences_[rows_[i]].receive(nodes_[i], tables + i * (2 * best + 1), best);
+        for (int64_t row = 0; row < options_.sentences; ++row) {
+            if (sentences_[row].done || sentences_[row].advance()) continue;
+            found.broken = row;
+            return;
         }
-        settle(row, own, pool);
     }
 
-    // Keeps continuations in the order of their scores; of equal ones the earlier comes first.
-    static void add(std::vector<Continuation>& pool, const Continuation& item) {
-        auto at = pool.end();
-        while (at != pool.begin() && (at - 1)->total < item.total) --at;
-        pool.insert(at, item);
+    // What each call of a sentence has brought.
+    void count_calls(const SentenceSearch& own) {
+        const size_t first = found.drafted.size();
+        found.drafted.resize(first + own.calls, 0);
+        found.accepted.resize(first + own.calls, 0);
+        found.emitted.insert(found.emitted.end(), own.gains.begin(), own.gains.end());
+        found.emitted.resize(first + own.calls, 0);  // a broken sentence lacks the last
+        for (const Node& node : own.tree.nodes) {
+            if (node.place < 0) continue;
+            ++found.nodes;
+            if (node.why == AWAITED) continue;
+            ++found.drafted[first + node.call - 1];
+            found.accepted[first + node.call - 1] += node.used;
+        }
     }
 
-    // Drops all behind the `beam` best that go on; the least score that counts.
-    double cut(std::vector<Continuation>& pool, bool ending) const {
-        int64_t going_on = 0;
-        for (size_t i = 0; i < pool.size(); ++i) {
-            going_on += !ending || pool[i].token != options_.eos;
-            if (going_on == options_.beam) {
-                pool.resize(i + 1);
-                return pool.back().total;
-            }
-        }
-        return -INFINITY;
-    }
-
-    // Ends hypotheses, and takes the others one token further.
-    void settle(int64_t row, Hypotheses& own, std::vector<Continuation>& pool) {
-        const auto beam = static_cast<size_t>(options_.beam);
-        if (own.depth < options_.limit && forced_token(row, own.depth) == options_.eos && !pool.empty()) {
-            // Where the caller forces </s>, stock ends as many copies of the best hypothesis.
-            const Continuation best = pool.front();
-            pool.assign(beam, best);
-        }
-        own.active.clear();
-        for (size_t i = 0; i < pool.size(); ++i) {
-            const Continuation& item = pool[i];
-            if (item.token != options_.eos) {
-                own.active.push_back(static_cast<int64_t>(own.nodes.size()));
-                own.nodes.push_back({item.node, item.token, 0, item.total});
-            } else if (i < beam && own.endings.size() < beam) {
-                own.endings.push_back(item);
-            }
-        }
-        ++own.depth;
-        own.done = own.endings.size() == beam || own.active.empty();
-    }
-
-    void write_output(int64_t row, const std::vector<Node>& nodes, const Continuation& ending) {
+    void write_output(int64_t row, const Prefixes& tree, const Continuation& ending) {
         const size_t first = found.tokens.size();
         double after = ending.total;
         found.tokens.push_back(options_.eos);
-        for (int64_t node = ending.node; node >= 0; node = nodes[node].parent) {
-            found.scores.push_back(static_cast<float>(after - nodes[node].total));
-            after = nodes[node].total;
-            if (node > 0) found.tokens.push_back(nodes[node].token);
+        for (int64_t node = ending.node; node >= 0; node = tree[node].parent) {
+            found.scores.push_back(static_cast<float>(after - tree[node].total));
+            after = tree[node].total;
+            if (node > 0) found.tokens.push_back(tree[node].token);
         }
         std::reverse(found.tokens.begin() + first, found.tokens.end());
         std::reverse(found.scores.begin() + first, found.scores.end());
@@ -246,10 +190,13 @@ class BeamSearch final : public Search {
     }
 
     const BeamOptions options_;
-    std::vector<int64_t> prefixes_, lengths_, wanted_;
-    std::vector<Hypotheses> sentences_;
+    const BeamRules rules_;
+    Planner planner_;
+    std::vector<SentenceSearch> sentences_;
+    // Of the window.
+    Plan plan_;
+    std::vector<int64_t> nodes_, rows_;  // (N): prefixes and their sentences
     std::vector<float> tables_;
-    int64_t best_ = 0;  // tokens of a table
 };
 
 }  // namespace

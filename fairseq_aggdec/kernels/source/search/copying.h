@@ -1,13 +1,14 @@
 // Drafts that are copied from a text for each sentence, and how long they are.
 //
-// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_account.py are the same in Python.
+// fairseq_aggdec/drafters/copy/copy_text.py and budget/copy_account.py are the same in Python;
+// CopyPaths, for a tree of prefixes, is here only.
 
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,39 @@ struct CopyOptions {
 
 namespace {
 
+// Of each place of a text how many tokens up to it are those that an output ends with.
+using Runs = std::vector<int64_t>;
+
+// The output is one token longer.
+inline void follow(const std::vector<int64_t>& text, int64_t token, Runs& runs) {
+    for (size_t place = text.size(); place-- > 0;)
+        runs[place] = text[place] == token ? (place ? runs[place - 1] : 0) + 1 : 0;
+}
+
+constexpr int64_t UNIQUE = 0, LONGEST = 1, ALIGNED = 3;
+
+// Where the longest suffix of an output that occurs in the text ends there, -1 for nowhere. copied: the last token that
+// the output has copied.
+inline int64_t occurrence(const Runs& runs, int64_t match, int64_t copied) {
+    const int64_t longest = *std::max_element(runs.begin(), runs.end());
+    if (longest == 0) return -1;
+    int64_t first = -1, later = -1;
+    for (auto place = static_cast<int64_t>(runs.size()) - 1; place >= 0; --place) {
+        if (runs[place] != longest) continue;
+        if (match == UNIQUE && first >= 0) return -1;
+        first = place;
+        if (place > copied) later = place;
+    }
+    return match == LONGEST || later < 0 ? first : later;
+}
+
+// Appends a text from behind a token on, at most `limit` tokens, up to one that is never drafted.
+inline void copy_from(const std::vector<int64_t>& text, int64_t cursor, int64_t limit, std::vector<int64_t>& draft) {
+    if (cursor < 0) return;
+    const int64_t end = cursor + 1 + std::min(limit, static_cast<int64_t>(text.size()) - cursor - 1);
+    for (int64_t i = cursor + 1; i < end && text[i] >= 0; ++i) draft.push_back(text[i]);
+}
+
 // A text to copy from, and how far the output has followed it.
 class CopyText {
   public:
@@ -31,12 +65,8 @@ class CopyText {
 
     int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
 
-    // Appends the text from where the output stands on, at most `limit` tokens, up to one that is never drafted.
-    void copy(int64_t limit, std::vector<int64_t>& draft) const {
-        if (cursor_ < 0) return;
-        const int64_t end = cursor_ + 1 + std::min(limit, size() - cursor_ - 1);
-        for (int64_t i = cursor_ + 1; i < end && tokens_[i] >= 0; ++i) draft.push_back(tokens_[i]);
-    }
+    // Appends the text from where the output stands on.
+    void copy(int64_t limit, std::vector<int64_t>& draft) const { copy_from(tokens_, cursor_, limit, draft); }
 
     // Finds where the output, start symbol included, stands now.
     void follow(const std::vector<int64_t>& output) {
@@ -55,31 +85,14 @@ class CopyText {
             }
             copied_ = before + alike;
         }
-        for (; read_ < length; ++read_)  // only where a draft has failed: many never do
-            for (int64_t place = size() - 1; place >= 0; --place)
-                runs_[place] = tokens_[place] == output[read_] ? (place ? runs_[place - 1] : 0) + 1 : 0;
-        cursor_ = occurrence();
+        // Only where a draft has failed: many never do.
+        for (; read_ < length; ++read_) ::follow(tokens_, output[read_], runs_);
+        cursor_ = occurrence(runs_, match_, copied_);
         if (match_ == ALIGNED && cursor_ < 0 && before >= 0) cursor_ = replaced(before);
         else guessed_ = false;
     }
 
   private:
-    static constexpr int64_t UNIQUE = 0, LONGEST = 1, ALIGNED = 3;
-
-    // Where the longest suffix of the output that occurs in the text ends there, -1 for nowhere.
-    int64_t occurrence() const {
-        const int64_t longest = *std::max_element(runs_.begin(), runs_.end());
-        if (longest == 0) return -1;
-        int64_t first = -1, later = -1;
-        for (int64_t place = size() - 1; place >= 0; --place) {
-            if (runs_[place] != longest) continue;
-            if (match_ == UNIQUE && first >= 0) return -1;
-            first = place;
-            if (place > copied_) later = place;
-        }
-        return match_ == LONGEST || later < 0 ? first : later;
-    }
-
     // Where the output stands if its last token replaced the rejected one.
     int64_t replaced(int64_t cursor) {
         const bool inserted = guessed_ && copied_ == cursor;
@@ -92,7 +105,65 @@ class CopyText {
     int64_t match_, cursor_ = 0, copied_ = 0;  // the token that the output stands at, and the last that it has copied
     bool guessed_ = false;                     // the cursor stands where a token was replaced, as nothing says otherwise
     int64_t followed_ = 1, read_ = 0;          // tokens of the output that were followed, and that `runs_` tells of
-    std::vector<int64_t> runs_;                // how many tokens up to each place are those that the output ends with
+    Runs runs_;
+};
+
+// A text to copy from, and where the prefixes of a tree stand in it. A prefix is placed once, from where the one that is
+// a token shorter stands.
+class CopyPaths {
+  public:
+    CopyPaths(std::vector<int64_t> tokens, int64_t match) : tokens_(std::move(tokens)), match_(match) {
+        places_[0] = {0, 0, false, {}};
+    }
+
+    // Appends what outputs may begin with.
+    void beginning(int64_t limit, std::vector<int64_t>& draft) const { copy_from(tokens_, 0, limit, draft); }
+
+    // Appends the text from where a prefix stands on. tree: of nodes with a parent and a token.
+    template <class Tree>
+    void behind(const Tree& tree, int64_t node, int64_t limit, std::vector<int64_t>& draft) {
+        copy_from(tokens_, place(tree, node).cursor, limit, draft);
+    }
+
+  private:
+    struct Place {
+        int64_t cursor, copied;  // the token that a prefix stands at, -1 for none; the last that it has copied
+        bool guessed;            // the cursor stands where a token was replaced, as nothing says otherwise
+        Runs runs;               // empty: the prefix is the text up to the cursor
+    };
+
+    template <class Tree>
+    const Place& place(const Tree& tree, int64_t node) {
+        const auto known = places_.find(node);
+        if (known != places_.end()) return known->second;
+        Place found = step(place(tree, tree[node].parent), tree[node].token);
+        return places_[node] = std::move(found);
+    }
+
+    // Where a prefix stands after one token more.
+    Place step(const Place& before, int64_t token) const {
+        const int64_t cursor = before.cursor;
+        const auto size = static_cast<int64_t>(tokens_.size());
+        const bool follows = cursor >= 0 && cursor + 1 < size && tokens_[cursor + 1] == token;
+        if (follows && before.runs.empty()) return {cursor + 1, before.copied, false, {}};
+        Runs runs = before.runs;
+        if (runs.empty()) {
+            runs.assign(size, 0);
+            for (int64_t read = 0; read <= cursor; ++read) follow(tokens_, tokens_[read], runs);
+        }
+        follow(tokens_, token, runs);
+        if (follows) return {cursor + 1, before.copied, false, std::move(runs)};
+        const int64_t copied = cursor < 0 ? before.copied : cursor;
+        const int64_t found = occurrence(runs, match_, copied);
+        if (match_ != ALIGNED || found >= 0 || cursor < 0) return {found, copied, false, std::move(runs)};
+        const int64_t replaced = before.guessed ? cursor : copied + 1;
+        const bool inside = replaced + 1 < size;
+        return {inside ? replaced : -1, copied, inside, std::move(runs)};
+    }
+
+    std::vector<int64_t> tokens_;
+    int64_t match_;
+    std::unordered_map<int64_t, Place> places_;  // by node
 };
 
 // How long copies are: as long as is worth their cost, by the chances of their tokens.

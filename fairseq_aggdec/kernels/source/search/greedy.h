@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <memory>
+
 #include "copying.h"
 #include "loop.h"
 
@@ -141,15 +143,6 @@ class GreedySearch final : public Search {
         if (output < limits_[2][row] || (output >= size && output < limits_[1][row])) banned_.push_back({place, eos});
         if (options_.ngram)
             repeats(line_, options_.ngram, [&](int64_t token) { banned_.push_back({place, token}); });
-    }
-
-    // f(token) for each token that would repeat an n-gram behind a line, start symbol first.
-    template <class F>
-    static void repeats(const std::vector<int64_t>& line, int64_t ngram, const F& f) {
-        const auto size = static_cast<int64_t>(line.size()), context = ngram - 1;
-        const auto last = line.end() - std::min(context, size);
-        for (int64_t end = std::max<int64_t>(context, 1); end < size; ++end)
-            if (std::equal(last, line.end(), line.begin() + end - context)) f(line[end]);
     }
 
     // Appends what is emitted; sentences that have ended leave.

@@ -29,6 +29,15 @@ struct Reader {
     double seconds;           // after which the caller is asked whether to go on
 };
 
+// f(token) for each token that would repeat an n-gram behind a line, start symbol first.
+template <class F>
+void repeats(const std::vector<int64_t>& line, int64_t ngram, const F& f) {
+    const auto size = static_cast<int64_t>(line.size()), context = ngram - 1;
+    const auto last = line.end() - std::min(context, size);
+    for (int64_t end = std::max<int64_t>(context, 1); end < size; ++end)
+        if (std::equal(last, line.end(), line.begin() + end - context)) f(line[end]);
+}
+
 // The window that a search asks for. A sentence that has ended has the width 0.
 struct Asked {
     std::vector<int64_t> starts, widths;  // (B)
@@ -36,10 +45,13 @@ struct Asked {
     std::vector<int64_t> depths;          // (N): positions in the sentence; empty: those of the places
     std::vector<uint8_t> seen;            // (N, seen_bytes): bits of the places that each sees; empty: all up to itself
     int64_t seen_bytes, end, reach;       // end: of the places; reach: of the positions
+    // Of searches that decide from tables of the best tokens: (N) one more token of each table, and those that are in none.
+    std::vector<int64_t> needed;
+    std::vector<Pair> banned;
 
     void clear() {
-        for (auto* numbers : {&starts, &widths, &tokens, &depths}) numbers->clear();
-        seen.clear();
+        for (auto* numbers : {&starts, &widths, &tokens, &depths, &needed}) numbers->clear();
+        seen.clear(), banned.clear();
         seen_bytes = end = reach = 0;
     }
 };
@@ -73,8 +85,7 @@ class Search {
     // The logits (N, V) of the window, which may be changed.
     void take(float* logits, int64_t types) {
         decide(asked_, logits, types);
-        asking_ = false;
-        ++found.calls;
+        taken();
     }
 
     // Writes the outputs into `found`.
@@ -86,6 +97,12 @@ class Search {
   protected:
     virtual void write(Asked& asked) = 0;
     virtual void decide(const Asked& asked, float* logits, int64_t types) = 0;
+
+    // The search knows what the model says of its window.
+    void taken() {
+        asking_ = false;
+        ++found.calls;
+    }
 
   private:
     Asked asked_;

@@ -6,9 +6,11 @@
 
 // What a search asks for: see Asked.
 struct AskedView {
-    int64_t rows, count, end, reach, seen_bytes;
+    int64_t rows, count, end, reach, seen_bytes, pairs;
     const int64_t *starts, *widths, *tokens, *depths;
-    const uint8_t* seen;
+    const void* seen;
+    const int64_t* needed;
+    const Pair* banned;
 };
 
 // What a search has found: see Found.
@@ -17,6 +19,15 @@ struct FoundView {
     const int64_t *owners, *lengths, *tokens, *rounds, *emitted, *drafted, *accepted;
     const float* scores;
     const double* totals;
+};
+
+// The tree of a sentence of beam search: see BeamTree and SentenceSearch.
+struct TreeView {
+    int64_t nodes, steps, endings, calls, depth, done;
+    const int64_t *parents, *tokens, *places, *node_calls, *reasons, *used;
+    const double* totals;
+    const int64_t *beams, *widths, *gains, *ended;
+    const double* ended_totals;
 };
 
 namespace {
@@ -31,16 +42,12 @@ Search* made(const Options* options) noexcept {
     }
 }
 
+BeamSearch& beam(Search* search) { return *static_cast<BeamSearch*>(search); }
+
 }  // namespace
 
 // Numbers are NO_MEMORY where there is too little; the search can then only be freed.
 extern "C" {
-
-// Size of the structures, to be compared with what the caller believes.
-int64_t aggdec_search_layout() {
-    return sizeof(Reader) + 1000 * (sizeof(BeamOptions) + sizeof(GreedyOptions) + sizeof(CopyOptions)) +
-           1000000 * (sizeof(AskedView) + sizeof(FoundView));
-}
 
 Search* aggdec_beam(const BeamOptions* options) { return made<BeamSearch>(options); }
 
@@ -58,16 +65,67 @@ int64_t aggdec_search_ask(Search* search, AskedView* view) {
              asked->end,
              asked->reach,
              asked->seen_bytes,
+             static_cast<int64_t>(asked->banned.size()),
              asked->starts.data(),
              asked->widths.data(),
              asked->tokens.data(),
              asked->depths.empty() ? nullptr : asked->depths.data(),
-             asked->seen.empty() ? nullptr : asked->seen.data()};
+             asked->seen.empty() ? nullptr : asked->seen.data(),
+             asked->needed.data(),
+             asked->banned.data()};
     return 1;
 }
 
 int64_t aggdec_search_take(Search* search, float* logits, int64_t types) {
     return tried([&] { search->take(logits, types); });
+}
+
+// Of beam search, where the tables of the best tokens are made elsewhere.
+int64_t aggdec_beam_take(Search* search, const float* tables, int64_t best) {
+    return tried([&] { beam(search).take_tables(tables, best); });
+}
+
+// Whether the window that was asked for is to be read with what block heads expect behind it.
+int64_t aggdec_beam_expects(Search* search) { return beam(search).expects_heads(); }
+
+// (B) twice: by sentence the token of the last window behind which heads are to be read, and the one behind that.
+int64_t aggdec_beam_behind(Search* search, int64_t* places, int64_t* tokens) {
+    return tried([&] {
+        std::vector<int64_t> found, following;
+        beam(search).behind(found, following);
+        std::copy(found.begin(), found.end(), places);
+        std::copy(following.begin(), following.end(), tokens);
+    });
+}
+
+int64_t aggdec_beam_foretell(Search* search, int64_t place, const float* tables, int64_t heads, int64_t best) {
+    return tried([&] { beam(search).foretell(place, tables, heads, best); });
+}
+
+// The tree of a sentence, valid until the next call of this.
+int64_t aggdec_beam_tree(Search* search, int64_t row, TreeView* view) {
+    static thread_local BeamTree tree;
+    if (tried([&] { beam(search).write_tree(row, tree); })) return NO_MEMORY;
+    const SentenceSearch& own = beam(search).sentence(row);
+    *view = {static_cast<int64_t>(tree.parents.size()),
+             static_cast<int64_t>(own.widths.size()),
+             static_cast<int64_t>(own.endings.size()),
+             static_cast<int64_t>(own.gains.size()),
+             own.depth,
+             own.done,
+             tree.parents.data(),
+             tree.tokens.data(),
+             tree.places.data(),
+             tree.calls.data(),
+             tree.reasons.data(),
+             tree.used.data(),
+             tree.totals.data(),
+             own.beams.data(),
+             own.widths.data(),
+             own.gains.data(),
+             tree.endings.data(),
+             tree.ending_totals.data()};
+    return 0;
 }
 
 // Why it came back, see loop.h; where the decoder needs more room, aggdec_search_ask says how much.

@@ -1,0 +1,259 @@
+"""Beam search in the compiled library: whole batches in one call, or window by window where Python reads these."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, in_fp32
+from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.search.beam.budget import Budget
+from fairseq_aggdec.search.beam.tables import table_of
+from fairseq_aggdec.search.beam.tree import Ending, SearchedTree, Tree
+from fairseq_aggdec.search.compiled.searches import (
+    MATCHES,
+    BeamOptionsStruct,
+    Outputs,
+    TreeStruct,
+    WholeSearch,
+    doubles,
+    numbers,
+    words,
+)
+from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.errors import NonFiniteError
+from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
+from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.tree_window import TreeWindow
+from fairseq_aggdec.windows.window import Said
+
+
+class BeamLibrary(WholeSearch):
+    """The search of a batch.
+
+    Args:
+        options: generation options. limits: of the batch.
+        start: the start symbol.
+        prefixes: output tokens forced by the caller, per sentence.
+        texts: what the outputs may resemble.
+        budget: what is known of prefixes that are evaluated ahead; None: none are.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        limits: Limits,
+        start: int,
+        prefixes: Sequence[Sequence[int]],
+        texts: Copies = NO_COPIES,
+        budget: Budget | None = None,
+    ):
+        self.sentences, self.lengths = len(prefixes), limits.ends if limits.exact else None
+        self.budget = budget  # alive
+        call = BeamOptionsStruct(
+            self.sentences, options.beam_size, options.eos, options.pad, options.unk, start
+        )
+        call.threads, call.unk_penalty = torch.get_num_threads(), options.unk_penalty
+        call.ngram = max(0, options.no_repeat_ngram_size)
+        call.limit, call.floor = limits.longest, limits.floor
+        forced = words(list(itertools.chain.from_iterable(prefixes)))
+        call.prefix_size, call.prefixes = len(prefixes[0]), ctypes.addressof(forced)
+        lengths = words(limits.ends)
+        if limits.exact:
+            call.lengths = ctypes.addressof(lengths)
+        tokens = words(list(itertools.chain.from_iterable(texts.texts)))
+        sizes = words([len(text) for text in texts.texts])
+        if texts.texts:
+            call.texts, call.sizes = map(ctypes.addressof, (tokens, sizes))
+            call.match = MATCHES.index(texts.match)
+        if budget is not None:
+            call.budget = ctypes.addressof(budget)
+        super().__init__("beam", call)
+
+    def trees(self) -> list[SearchedTree]:
+        """How each sentence was searched so far."""
+        return [self._tree(index) for index in range(self.sentences)]
+
+    def _tree(self, index: int) -> SearchedTree:
+        view = TreeStruct()
+        self.library.aggdec_beam_tree(self.handle, index, ctypes.addressof(view))
+        parents, tokens, places, calls, reasons, used = (
+            numbers(getattr(view, name), view.nodes)
+            for name in ("parents", "tokens", "places", "node_calls", "reasons", "used")
+        )
+        totals = doubles(view.totals, view.nodes)
+        placed = sorted(
+            (node for node in range(view.nodes) if places[node] >= 0), key=places.__getitem__
+        )
+        widths = numbers(view.widths, view.steps)
+        flat = iter(numbers(view.beams, sum(widths)))
+        asked: list[list[int]] = [[] for _ in range(view.calls)]
+        for node in placed:
+            if calls[node] <= view.calls:
+                asked[calls[node] - 1].append(node)
+        return SearchedTree(
+            index,
+            Tree(
+                [max(above, 0) for above in parents],
+                tokens,
+                {node: total for node, total in enumerate(totals) if not math.isnan(total)},
+                placed,
+                {node for node in range(view.nodes) if used[node]},
+            ),
+            [[(totals[node], node) for node in itertools.islice(flat, width)] for width in widths],
+            list(
+                map(
+                    Ending,
+                    doubles(view.ended_totals, view.endings),
+                    numbers(view.ended, view.endings),
+                )
+            ),
+            bool(view.done),
+            asked,
+            numbers(view.gains, view.calls),
+            {node for node in placed if reasons[node]},
+            None if self.lengths is None else self.lengths[index],
+        )
+
+    @property
+    def expects_heads(self) -> bool:
+        """Whether the window that is asked for is to be read with what block heads expect behind it."""
+        return bool(self.library.aggdec_beam_expects(self.handle))
+
+    def outputs(self, counters: Counters) -> Outputs:
+        """The endings of all sentences in the order of finishing, when the search has come to its end; counts them.
+
+        Raises:
+            NonFiniteError: the model gave no numbers where the search needs them.
+        """
+        outputs = Outputs(self, self.sentences, self.lengths)
+        found = outputs.found
+        if found.broken >= 0:
+            raise NonFiniteError(found.broken)
+        emitted, drafted, accepted = outputs.iterations()
+        counters.sentences += self.sentences
+        counters.iterations += len(emitted)
+        counters.nodes += found.nodes
+        counters.nodes_used += found.used
+        counters.drafted += sum(drafted)
+        counters.accepted += sum(accepted)
+        counters.emitted.update(emitted)
+        return outputs
+
+
+# Places of a window, their rows, the best token behind each, what the model said, options -> what is expected 1 to H
+# tokens behind what follows each place: (R, H, 2 count + 1) on the host, see best_tokens.
+Foretell = Callable[[Sequence[int], Sequence[int], Sequence[int], Said, Options], Tensor]
+
+
+class WindowByWindow:
+    """A search of THE loop whose windows Python reads: on a GPU, of an ensemble, with block heads.
+
+    Args:
+        library: the search.
+        options: generation options.
+        device: of the models.
+        foretell: is asked after calls that may use it; None: nothing is foretold.
+        watch: is shown the trees after every call.
+    """
+
+    def __init__(
+        self,
+        library: BeamLibrary,
+        options: Options,
+        device: torch.device,
+        foretell: Foretell | None = None,
+        watch: Callable[[Sequence[SearchedTree]], None] | None = None,
+    ):
+        self.library, self.options, self.device = library, options, device
+        self.foretell, self.watch = foretell, watch
+        self.rows: list[int] = []
+        self._look()
+
+    def _look(self) -> None:
+        """Finds out what is asked for, and of which sentences."""
+        self.asked = self.library.ask()
+        if self.asked is None:
+            self.rows = []
+            return
+        self.starts, self.widths = (
+            numbers(at, self.asked.rows) for at in (self.asked.starts, self.asked.widths)
+        )
+        self.rows = [row for row, width in enumerate(self.widths) if width]
+
+    def ask(self) -> TreeWindow:
+        """The requested prefixes of every sentence; one copy to the device."""
+        asked = self.asked
+        assert asked is not None
+        count, size = asked.count, asked.seen_bytes
+        packed = ctypes.string_at(asked.seen, count * size)
+        seen = [
+            int.from_bytes(packed[n : n + size], "little") for n in range(0, count * size, size)
+        ]
+        tokens, depths, needed = (
+            numbers(at, count) for at in (asked.tokens, asked.depths, asked.needed)
+        )
+        starts, widths = ([own[row] for row in self.rows] for own in (self.starts, self.widths))
+        window = TreeWindow(tokens, starts, widths, depths, seen, self.device)
+        sent = to_device([*tokens, *depths, *needed], self.device)  # at once
+        window.tokens, window.depths, self.wanted = sent.view(3, -1).unbind(0)
+        return window
+
+    def take(self, window: TreeWindow, said: Said) -> Kept | None:
+        """Searches on; one copy to the host."""
+        asked, library, rows = self.asked, self.library, self.rows
+        assert asked is not None
+        pairs = iter(numbers(asked.banned, 2 * asked.pairs))
+        banned = list(zip(pairs, pairs, strict=True))
+        expects = self.foretell is not None and library.expects_heads
+        count = min(self.options.beam_size + 1, said.logits.size(1))
+        table = self.tables(window, table_of(said.logits, count, self.wanted, self.options, banned))
+        library.library.aggdec_beam_take(library.handle, table.data_ptr(), count)
+        if self.watch is not None:
+            self.watch(library.trees())
+        if expects:
+            self._foresee(said)
+        self._look()
+        if self.asked is None:  # all have ended, or one is broken
+            return None
+        keep = [row for row, index in enumerate(rows) if self.widths[index]]
+        return None if len(keep) == len(rows) else Kept(keep)
+
+    def tables(self, window: TreeWindow, table: Tensor) -> Tensor:
+        """What is read of :func:`~fairseq_aggdec.search.beam.tables.best_tokens`, on the host."""
+        return table.float().cpu().contiguous()
+
+    def _foresee(self, said: Said) -> None:
+        library = self.library
+        behind, following = words([0] * library.sentences), words([0] * library.sentences)
+        library.library.aggdec_beam_behind(
+            library.handle, ctypes.addressof(behind), ctypes.addressof(following)
+        )
+        read = [row for row, index in enumerate(self.rows) if behind[index] >= 0]
+        if not read:
+            return
+        assert self.foretell is not None
+        places, tokens = ([own[self.rows[row]] for row in read] for own in (behind, following))
+        tables = self.foretell(places, read, tokens, said, self.options).contiguous()
+        heads, count = tables.size(1), tables.size(2) // 2
+        for place, own in zip(places, tables, strict=True):
+            library.library.aggdec_beam_foretell(
+                library.handle, place, own.data_ptr(), heads, count
+            )
+
+
+def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
+    """The hypotheses of every sentence, in the order of finishing."""
+    found: list[list[Hypothesis]] = [[] for _ in outputs.rounds]
+    each = zip(outputs.owners, outputs.tokens(), outputs.scores(), outputs.totals, strict=True)
+    for owner, tokens, scores, total in each:
+        score = options.score(total, len(tokens))
+        if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
+            score = -torch.inf
+        found[owner].append(hypothesis(tokens, scores, in_fp32(score), outputs.rounds[owner]))
+    return found
