@@ -223,14 +223,7 @@ def explain(
 def difference(
     theirs: Ranked, mine: Ranked, steps: StockSteps, search: SearchedTree, sentence: int
 ) -> tuple[int, float]:
-    """The first rank at which two n-best lists differ, and by how many nats stock prefers its own.
-
-    Args:
-        theirs, mine: of stock and of ours.
-        steps: of stock.
-        search: ours.
-        sentence: by which ``steps`` knows it.
-    """
+    """The first rank at which two n-best lists of a sentence differ, and by how many nats stock prefers its own."""
     order, own = ([tuple(tokens) for tokens in tokens_of(ranked)] for ranked in (theirs, mine))
     rank = next(
         (i for i, (a, b) in enumerate(zip(order, own, strict=False)) if a != b),

@@ -72,13 +72,7 @@ def entries(args: Namespace, arguments: Sequence[str]) -> tuple[list[Entry], dic
 
 
 def check(args: Namespace, found: Sequence[Entry], arguments: Sequence[str] = ()) -> None:
-    """Refuses what cannot be measured or written, before anything is loaded.
-
-    Args:
-        args: the tool's own options.
-        found: the systems.
-        arguments: options of fairseq-generate for all systems.
-    """
+    """Refuses what cannot be measured or written, before anything is loaded; ``arguments`` are of all systems."""
     for entry in found:
         check_stock(entry, arguments)
     results.check_counts(args, "limit", "repeats", "batch_sizes", "threads")

@@ -26,11 +26,6 @@ def parameters(
 ) -> dict[str, Tensor]:
     """The ``model`` entry of a checkpoint. Tables that are one in the model are one tensor here.
 
-    Args:
-        folder: what the weights belong to.
-        weights: of the folder, by their names there.
-        source, target: where their rows go.
-
     Raises:
         ValueError: a parameter is missing or has another shape.
     """

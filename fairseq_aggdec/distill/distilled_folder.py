@@ -34,13 +34,7 @@ TEXT = "text"  # sub-folder of the text files
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder as ``fairseq-preprocess`` writes it.
-
-    Attributes:
-        path: the folder.
-        source, target: languages.
-        impl: ``--dataset-impl``; None: as the files are.
-    """
+    """A folder as ``fairseq-preprocess`` writes it; ``impl`` is its ``--dataset-impl``, None: as the files are."""
 
     path: Path
     source: str
@@ -124,11 +118,7 @@ def write_subset(
     """Writes the pairs that are kept, binarised and as text, and a list of those that are dropped.
 
     Args:
-        data: the folder that was decoded.
         output: the new folder, with its sub-folder :data:`TEXT`.
-        found: a subset's outputs.
-        rule: which pairs are kept.
-        dictionaries: of source and target.
 
     Raises:
         DistillationError: nothing is kept.
@@ -181,10 +171,7 @@ def write_side(
     """Writes one language of a set: ``NAME.LANGUAGE.bin``, ``.idx`` and ``text/SUBSET.LANGUAGE``.
 
     Args:
-        output: folder.
         name: ``SUBSET.SOURCE-TARGET``.
-        language: one of the two.
-        dictionary: of this language.
         sentences: token ids (T,) with ``</s>``.
     """
     path = str(output / f"{name}.{language}")

@@ -104,12 +104,7 @@ def precision(args: Namespace) -> list[str]:
 
 
 class DrafterTraining:
-    """The steps from a model and its data to a drafter.
-
-    Args:
-        args: of ``aggdec train-drafter``.
-        run: :func:`run_module`.
-    """
+    """The steps from a model and its data to a drafter; ``args`` are of ``aggdec train-drafter``."""
 
     def __init__(
         self, args: Namespace, run: Callable[[str, Sequence[str], Path | None], list[float]]

@@ -184,12 +184,7 @@ class Job:
 
 
 class Progress:
-    """Tells now and then how far all workers are, and for how long they will work.
-
-    Args:
-        job: whose shards are counted.
-        left: shards that are to be made.
-    """
+    """Tells now and then how far all workers are, and how long the ``left`` shards will take."""
 
     def __init__(self, job: Job, left: int):
         self.job, self.left = job, left

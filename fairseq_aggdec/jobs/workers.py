@@ -134,8 +134,6 @@ def launch(args: argparse.Namespace, command: str, logs: Path) -> None:
     """Starts ``--workers`` of a command with this process's arguments, and waits for them.
 
     Args:
-        args: with the options of :func:`add_options`.
-        command: of :data:`COMMANDS`.
         logs: folder of submitit's files.
 
     Raises:

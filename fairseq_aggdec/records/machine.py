@@ -69,12 +69,7 @@ def _versions() -> dict[str, str]:
 
 
 def command(tool: str, arguments: Sequence[str]) -> str:
-    """The command line that was given; paths in it are relative to the checkout.
-
-    Args:
-        tool: name of a tool of ``aggdec``, or of a module of the checkout's ``scripts``, with dots.
-        arguments: what the tool was given.
-    """
+    """The command line of a tool of ``aggdec`` or a module (with dots); its paths are relative to the checkout."""
     checkout = Path(__file__).resolve().parents[2]
     start = ["python", "-m", tool] if "." in tool else ["aggdec", tool.replace("_", "-")]
     return shlex.join([*start, *arguments]).replace(f"{checkout}/", "")

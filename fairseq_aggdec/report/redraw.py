@@ -18,12 +18,7 @@ Record = Mapping[str, Any]
 
 
 def draw(output: Path, record: Record) -> list[Path]:
-    """Draws ``OUTPUT-*.svg``, whichever belong to a result; gives those that were written.
-
-    Args:
-        output: name of the result without ``.json``.
-        record: what is in that file.
-    """
+    """Draws ``OUTPUT-*.svg``, whichever belong to the result OUTPUT.json; gives those that were written."""
     drawn: list[Path | None] = []
     for field, plot in PLOTS.items():
         if field in record:

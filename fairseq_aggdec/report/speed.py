@@ -16,13 +16,7 @@ from fairseq_aggdec.bench.timing import measure
 def against_stock(
     session: Session, method: str, beam: int, batches: Sequence[dict[str, Any]]
 ) -> list[table.Line]:
-    """Times stock with this beam, with beam 1 our greedy, and a method, in turn.
-
-    Args:
-        method: a ``--decoding`` of the task.
-        beam: of stock and of the method.
-        batches: of one sentence each.
-    """
+    """Times stock with this beam, with beam 1 our greedy, and a ``--decoding``, in turn, on batches of one sentence."""
     stock = f"fairseq beam {beam}"
     wanted = {stock: "stock", "ours, greedy": "greedy"}
     wanted[LABELS.get(method, f"ours, beam {beam}")] = method
