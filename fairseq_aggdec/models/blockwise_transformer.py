@@ -6,7 +6,7 @@ whose output is that of head 1; the other heads are for ``--decoding blockwise``
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ class HeadedDecoder(ChainedDecoder):
 
     heads: BlockHeads
     head_layers: HeadLayers | None
-    layers: nn.ModuleList
     output_embed_dim: int
 
     def __init__(self, args: Namespace, *others: Any):
@@ -63,12 +62,8 @@ class HeadedDecoder(ChainedDecoder):
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits of head 1, the model itself: (..., C) -> (..., V)."""
-        return self.head_logits(features, [0]).squeeze(-2)
-
-    def head_logits(self, features: Tensor, heads: Sequence[int]) -> Tensor:
-        """Logits of consecutive heads (counted from 0), without their layers: (..., C) -> (..., len(heads), V)."""
-        logits: Tensor = self.output_projection(self.heads(features, heads))
-        return logits
+        logits: Tensor = self.output_projection(self.heads(features, [0]))
+        return logits.squeeze(-2)
 
     def head_features(
         self,
@@ -94,14 +89,6 @@ class HeadedDecoder(ChainedDecoder):
             return torch.cat([self.heads(features, [0]), others], dim=-2)
         return others[..., heads[0] - 1 :, :]
 
-    def begin_head_layers(self) -> None:
-        """The heads' layers begin as the last ones of the decoder."""
-        if self.head_layers is None:
-            return
-        own = self.head_layers.layers
-        for layer, trained in zip(own, self.layers[-len(own) :], strict=False):
-            layer.load_state_dict(trained.state_dict())
-
 
 class BlockwiseDecoder(HeadedDecoder, TransformerDecoder):
     """A stock Transformer decoder with block heads."""
@@ -120,8 +107,8 @@ class BlockwiseTransformerModel(TransformerModel):
         super().__init__(args, encoder, decoder)
         self.frozen = bool(args.freeze_base)
         if self.frozen:
-            for parameter in self.base_parameters():
-                parameter.requires_grad = False
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad = name.startswith(NEW)
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -143,7 +130,10 @@ class BlockwiseTransformerModel(TransformerModel):
         model: BlockwiseTransformerModel = super().build_model(args, task)
         if base is not None:
             base.load(model, new=NEW)
-            model.decoder.begin_head_layers()
+            if args.head_layers:  # they begin as the last ones of the decoder
+                last = model.decoder.layers[-args.head_layers :]
+                for layer, trained in zip(model.decoder.head_layers.layers, last, strict=False):
+                    layer.load_state_dict(trained.state_dict())
         if args.init_heads_from:
             load_heads(model, args.init_heads_from)
             args.init_heads_from = None  # as with the base
@@ -152,12 +142,6 @@ class BlockwiseTransformerModel(TransformerModel):
     @classmethod
     def build_decoder(cls, args: Namespace, tgt_dict: Any, embed_tokens: Any) -> HeadedDecoder:
         return cls.decoder_class(args, tgt_dict, embed_tokens)
-
-    def base_parameters(self) -> Iterator[nn.Parameter]:
-        """Every parameter but those of the heads, their layers and their chain."""
-        for name, parameter in self.named_parameters():
-            if not name.startswith(NEW):
-                yield parameter
 
     @property
     def trained_heads(self) -> range:

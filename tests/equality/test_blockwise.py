@@ -222,7 +222,7 @@ def test_fast_heads_equal_the_module(layout: str, identity: bool) -> None:
             decoder.heads.propose(features, 4)[1],
             decoder.heads.propose(features, 4, Proposing(types=9))[1],
         )
-    logits = model.decoder.head_logits(features, range(1, 4))
+    logits = model.decoder.output_projection(model.decoder.heads(features, range(1, 4)))
     torch.testing.assert_close(proposed, logits)
     torch.testing.assert_close(among_few, logits[..., :9])
 
