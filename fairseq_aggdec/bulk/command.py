@@ -15,7 +15,7 @@ from fairseq import options, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import DictConfig
 
-from fairseq_aggdec.api.session import Session, generation_parser
+from fairseq_aggdec.api.session import REFUSED, Session, generation_parser, refuse_ignored
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bulk import text, translation
@@ -31,6 +31,13 @@ from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
 
 OPTIONS = ("--input-file", "--output-file")
+ALSO_REFUSED = {
+    "constraints": "the lines of a text have none",
+    "print_alignment": "it is for the text that fairseq-generate prints",
+    "prefix_size": "a text has no targets",
+    "lm_path": "the model alone writes",
+    "model_overrides": "the model is what its checkpoint says",
+}
 
 
 def is_wanted(arguments: list[str]) -> bool:
@@ -72,23 +79,9 @@ def help_text() -> str:
     return parser.format_help()
 
 
-def refuse_pointless(cfg: DictConfig, places: BulkPlaces) -> None:
-    """Options that have no meaning for a text are refused, not ignored."""
+def check(cfg: DictConfig, places: BulkPlaces) -> None:
+    """Refuses options that contradict each other, or would make the output depend on the clock."""
     generation = cfg.generation
-    refused = {
-        "--lm-path": generation.lm_path is not None,
-        "--score-reference": generation.score_reference,
-        "--constraints": generation.constraints is not None,
-        "--replace-unk": generation.replace_unk is not None,
-        "--print-alignment": generation.print_alignment is not None,
-        "--prefix-size": generation.prefix_size > 0,
-        "--results-path": cfg.common_eval.results_path is not None,
-        "--model-overrides": cfg.common_eval.model_overrides != "{}",
-        "--num-shards": cfg.dataset.num_shards != 1,
-    }
-    for option, given in refused.items():
-        if given:
-            raise BulkError(f"{option} does not go with --input-file")
     refuse_clocked_drafts(cfg)
     if generation.beam < 1:
         raise BulkError(f"--beam {generation.beam}: it must be at least 1")
@@ -137,10 +130,11 @@ def make_header(session: Session, index: text.Index, places: BulkPlaces) -> dict
 def main(arguments: list[str]) -> None:
     """Translates; ``arguments`` are those of the command line."""
     sys.argv = ["aggdec-generate", *arguments]
-    args = options.parse_args_and_arch(build_parser(), input_args=arguments)
+    args = options.parse_args_and_arch(parser := build_parser(), input_args=arguments)
+    refuse_ignored(parser, args, REFUSED | ALSO_REFUSED)
     cfg = convert_namespace_to_omegaconf(args)
     places = BulkPlaces(args.input_file, args.output_file)
-    refuse_pointless(cfg, places)
+    check(cfg, places)
     places.check()
     if args.launcher != workers.HERE:
         if places.read_once:

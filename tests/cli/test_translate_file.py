@@ -260,7 +260,11 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--nbest", "2"], "name the output *.jsonl", None),
         (["--nbest", "3"], "--nbest 3: it must be 1 to --beam, 2", None),
         (["--beam", "0"], "--beam 0: it must be at least 1", None),
-        (["--prefix-size", "1"], "--prefix-size does not go with --input-file", None),
+        (
+            ["--prefix-size", "1"],
+            "--prefix-size 1 is not honoured here: a text has no targets",
+            None,
+        ),
         (["--shard-size", "0"], "--shard-size", None),
         (
             [*("--decoding", "gad", "--draft-tree", "auto"), *("--acceptance", "top-beta")],
