@@ -17,4 +17,10 @@ die() { printf 'gpu_speed: error: %s\n' "$*" >&2; exit 2; }
 
 . scripts/gpu_python.sh
 gpu_python "$@"
-"$PYTHON" -m scripts.recipes.gpu.run "${OPTIONS[@]+"${OPTIONS[@]}"}"
+"$PYTHON" -m scripts.recipes.gpu.run "${OPTIONS[@]+"${OPTIONS[@]}"}" &
+program=$! status=0
+# What ends this script ends the program, which ends its worker.
+trap 'kill -TERM "$program" 2>/dev/null' TERM INT HUP
+wait "$program" || status=$?
+while kill -0 "$program" 2>/dev/null; do wait "$program" || status=$?; done  # a signal ends a wait
+exit "$status"

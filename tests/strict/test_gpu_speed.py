@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +147,65 @@ def test_a_worker_that_hangs_outside_of_stages_is_ended(tmp_path: Path) -> None:
     long_ago = time.monotonic() - gpu_run.GRACE - 1
     assert not gpu_run.watch(worker, args, [], long_ago)
     assert worker.exitcode == -9
+
+
+def processes_of(parent: int) -> list[int]:
+    """All that a process has started, and all that these have."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = status.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                child = int(status.parent.name)
+                found += [child, *processes_of(child)]
+    return found
+
+
+# In place of the environment's Python: the real program, with one stage, which never ends.
+ENDLESS = """
+import multiprocessing, sys, time
+from scripts.recipes.gpu import run
+from scripts.recipes.gpu.plan import Stage
+
+def endless(plan):
+    yield {"a": 1}
+    time.sleep(600)
+
+run.PROFILES = {"speed": {"endless": Stage(endless, 1)}}
+run.PROCESSES = multiprocessing.get_context("fork")
+run.write = lambda *_: {}
+sys.exit(run.main(["--out", sys.argv[1], "--rehearse"]))
+"""
+
+
+def test_who_ends_the_script_ends_its_worker(tmp_path: Path) -> None:
+    # A tree of its own, which sets nothing up.
+    (tmp_path / "scripts").mkdir()
+    for name in ("gpu_speed.sh", "gpu_python.sh"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup.sh").write_text("")
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "{tmp_path}"\n')
+    python.chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = ["bash", str(tmp_path / "scripts" / "gpu_speed.sh"), "--out", str(tmp_path)]
+    script = subprocess.Popen(command, env=environment)
+    try:
+        while not gpu_run.read_rows(tmp_path).get("endless", {}).get("rows"):
+            assert script.poll() is None
+            time.sleep(0.1)
+        below = processes_of(script.pid)
+        assert len(below) == 2  # the program and its worker
+    finally:
+        script.terminate()
+    assert script.wait(60) == 128 + signal.SIGTERM
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{process}").exists() for process in below):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_what_is_a_fault() -> None:

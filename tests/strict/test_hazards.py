@@ -209,6 +209,30 @@ def test_tf32_is_what_it_was_when_the_options_were_read(
     assert tf32_allowed()
 
 
+def test_another_tf32_waits_for_its_turn(gpu: torch.device) -> None:
+    """One switch of the process: who wants it otherwise does not change it under those who decode."""
+    before, entered, found = tf32_allowed(), threading.Event(), []
+
+    def other() -> None:
+        with decoding_on(gpu, Streams(), tf32=True):
+            entered.set()
+            found.append(tf32_allowed())
+
+    thread = threading.Thread(target=other)
+    with decoding_on(gpu, Streams(), tf32=False):
+        thread.start()
+        assert not entered.wait(0.2) and not tf32_allowed()
+        with decoding_on(gpu, Streams(), tf32=False):  # within each other the same is no clash
+            assert not tf32_allowed()
+        with (
+            pytest.raises(RuntimeError, match="allow_tf32"),
+            decoding_on(gpu, Streams(), tf32=True),
+        ):
+            pass
+    thread.join(60)
+    assert found == [True] and tf32_allowed() == before
+
+
 @pytest.mark.parametrize("name", ["greedy", "gad", "beam 3"])
 def test_autocast_around_generation_changes_nothing(
     name: str, device: torch.device, tmp_path: Path

@@ -7,7 +7,9 @@ import logging
 import random
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -277,8 +279,23 @@ def test_what_the_compiler_says_is_told() -> None:
 class Driver:
     """CUDA's driver, which runs the kernels as C++ where it is asked to launch them."""
 
+    CONTEXT = 7
+
     def __init__(self) -> None:
         self.library, self.names = ctypes.CDLL(str(build())), list[str]()
+        self.current = threading.local()  # the contexts of a thread, the current one last
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.CONTEXT
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.current.stack = [*getattr(self.current, "stack", []), context.value]
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        context._obj.value = self.current.stack.pop()
+        return 0
 
     def cuModuleLoadData(self, module: Any, code: bytes) -> int:
         return int(code != b"machine code")
@@ -289,6 +306,8 @@ class Driver:
         return 0
 
     def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
+        if getattr(self.current, "stack", [])[-1:] != [self.CONTEXT]:
+            return 201  # an invalid device context
         blocks, _, _, threads, *_, pointers, extra = rest
         assert extra is None and threads.value in operators.THREADS.values()
         kernel = getattr(self.library, f"run_{self.names[function.value - 1]}")
@@ -312,7 +331,10 @@ def test_a_launch_gives_the_driver_what_a_kernel_reads() -> None:
         module = nvrtc.Module(torch.device("cuda", 0), tuple(operators.SCHEMAS))
         with mock.patch.object(operators, "module", lambda device: module):
             arguments = _begin_arguments()
-            operators._launch("begin", *arguments)
+            # In a thread that has asked the device for nothing yet.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(operators._launch, "begin", *arguments).result()
+                assert pool.submit(lambda: driver.current.stack).result() == []
     assert arguments[-3].tolist() == [[5, 6, 7]]
     assert arguments[-2].tolist() == [[0, 1, 2]]
 

@@ -66,16 +66,39 @@ def switches(tf32: bool) -> list[Switch]:
 
 
 class _Held:
-    """The switches, for all threads: the first that decodes sets them, the last puts them back."""
+    """The switches, for all threads: the first that decodes sets them, the last puts them back.
+
+    TF32 is one switch of the process. So a thread that wants it otherwise waits until the others have ended.
+
+    Attributes:
+        holders: who decodes: the thread, and whether products may round to TF32 there.
+    """
 
     def __init__(self) -> None:
-        self.lock, self.holders = threading.Lock(), 0
+        self.lock = threading.Condition()
+        self.holders: list[tuple[int, bool]] = []
         self.before: list[tuple[Switch, Any]] = []
+
+    def _free(self, thread: int, tf32: bool) -> bool:
+        """Whether no other thread needs TF32 otherwise.
+
+        Raises:
+            RuntimeError: this thread does, which would wait for itself.
+        """
+        others = {holder for holder, wanted in self.holders if wanted != tf32}
+        if thread in others:
+            raise RuntimeError(
+                "a generator with TF32 and one without decode within each other; build both under the same "
+                "torch.backends.cuda.matmul.allow_tf32"
+            )
+        return not others
 
     @contextmanager
     def set(self, tf32: bool) -> Iterator[None]:
+        own = threading.get_ident(), tf32
         with self.lock:
-            self.holders += 1
+            self.lock.wait_for(lambda: self._free(*own))
+            self.holders.append(own)
         try:
             with self.lock:
                 for switch in switches(tf32):
@@ -85,11 +108,12 @@ class _Held:
             yield
         finally:
             with self.lock:
-                self.holders -= 1
+                self.holders.remove(own)
                 if not self.holders:
                     for switch, found in reversed(self.before):
                         switch.write(found)
                     self.before.clear()
+                self.lock.notify_all()
 
 
 _held = _Held()

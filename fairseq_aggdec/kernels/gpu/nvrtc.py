@@ -87,6 +87,8 @@ class Module:
             torch.cuda.current_stream(
                 device
             ).synchronize()  # the device's context is there from here on
+            self.context = ctypes.c_void_p()
+            self._call("cuCtxGetCurrent", ctypes.byref(self.context))
             self._call("cuModuleLoadData", ctypes.byref(self.module), code)
             for name in names:
                 function = ctypes.c_void_p()
@@ -101,8 +103,12 @@ class Module:
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
         function, size = self.functions[name], map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, 0))
-        with torch.cuda.device(self.device):
+        # The driver launches in its current context. A thread has none before it has asked the device for anything.
+        self._call("cuCtxPushCurrent_v2", self.context)
+        try:
             self._call("cuLaunchKernel", function, *size, stream, pointers, None)
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def _call(self, name: str, *arguments: Any) -> None:
         result = getattr(self.driver, name)(*arguments)

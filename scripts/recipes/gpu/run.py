@@ -22,8 +22,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -67,6 +67,7 @@ def share(left: float, stages: Sequence[str], of: Mapping[str, Stage]) -> float:
 
 def work(profile: str, names: Sequence[str], plan: Plan) -> None:
     """In a process of its own: runs stages, one after the other, and writes their rows."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # with the processes that it starts it can be ended
     with (plan.out / LOG).open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
@@ -124,6 +125,16 @@ def read_rows(folder: Path) -> dict[str, dict[str, Any]]:
         else:
             one |= {key: value for key, value in line.items() if key != "stage"}
     return found
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within this, SIGTERM ends the program as an error does, so that no worker is left behind."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(args: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
@@ -248,7 +259,8 @@ def main(given: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     with refusals(), tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         check(parser, args)
-        return run(args, arguments, Path(folder))
+        with ended_by_signals():
+            return run(args, arguments, Path(folder))
 
 
 if __name__ == "__main__":
