@@ -101,12 +101,12 @@ class FastEncoder:
         """:meth:`__call__` without the host, for tokens (R, L) after :meth:`places` was asked; there is padding."""
         padding, encoder = tokens.eq(self.padding_idx), self.encoder
         real = ~padding
-        x = encoder.embed_scale * encoder.embed_tokens(tokens)
+        x = embedding = encoder.embed_scale * encoder.embed_tokens(tokens)
         if self.positions is not None:
             x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), self.positions)
         if encoder.layernorm_embedding is not None:
             x = encoder.layernorm_embedding(x)
-        return _output(self._plain(x, padding), padding, real.sum(1, keepdim=True), x)
+        return _output(self._plain(x, padding), padding, real.sum(1, keepdim=True), embedding)
 
     def places(self, length: int) -> Tensor | None:
         """(N, C) what is added to a source of that length, or to as much as has positions; None: nothing."""

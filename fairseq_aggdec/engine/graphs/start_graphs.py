@@ -7,6 +7,7 @@ one token. A size is captured when it comes for the second time; the first time 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -66,15 +67,16 @@ class CapturedStart:
     Args:
         size: of the grid.
         run: the tokens (R, L) -> fairseq's encoder output; puts all else where it is read.
-        states: (R, L, C_enc), where the states are kept.
+        kept: (2, R, L, C_enc), where embeddings and states are put.
         pool: see :class:`~fairseq_aggdec.engine.graphs.capture.Captured`.
     """
 
-    def __init__(self, size: StartSize, run: Callable[[Tensor], dict[str, Any]], states: Tensor):
-        self.run, self.states = run, states
-        self.given = torch.zeros(*size[:2], dtype=torch.long, device=states.device)
+    def __init__(self, size: StartSize, run: Callable[[Tensor], dict[str, Any]], kept: Tensor):
+        self.run, self.kept = run, kept
+        self.embeddings, self.states = kept.unbind(0)
+        self.given = torch.zeros(*size[:2], dtype=torch.long, device=kept.device)
         self.hidden = torch.zeros_like(self.given, dtype=torch.bool)
-        self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=states.device)
+        self.lengths = torch.zeros(size.rows, 1, dtype=torch.int32, device=kept.device)
         self.captured: Captured | None = None
         self.names: list[str] = []  # of what fairseq's encoder output has
 
@@ -93,7 +95,9 @@ class CapturedStart:
         self.names = list(found)
         self.hidden.copy_(found["encoder_padding_mask"][0])
         self.lengths.copy_(found["src_lengths"][0])
-        return self.states.copy_(found["encoder_out"][0].transpose(0, 1))
+        self.embeddings.copy_(found["encoder_embedding"][0])
+        self.states.copy_(found["encoder_out"][0].transpose(0, 1))
+        return self.kept
 
 
 class StartGraphs:
@@ -109,7 +113,7 @@ class StartGraphs:
         self.graphs, self.encoder, self.read = graphs, encoder, read
         self.starts: dict[StartSize, CapturedStart] = {}
         self.met: Counter[StartSize] = Counter()
-        self.states: Tensor | None = None  # flat
+        self.kept: Tensor | None = None  # flat
         self.over: tuple[object, ...] = ()  # what the captured starts read and write
 
     def __call__(self, source: Tensor, capacity: int, like: Tensor) -> Any:
@@ -140,24 +144,24 @@ class StartGraphs:
         return {
             **{name: [] for name in start.names},
             "encoder_out": [start.states[own].transpose(0, 1)],
+            "encoder_embedding": [start.embeddings[own]],
             "encoder_padding_mask": [start.hidden[own]] if padded else [],
             "src_lengths": [start.lengths[:rows]],
         }
 
     def _start_of(self, size: StartSize, like: Tensor) -> CapturedStart:
-        channels = self.encoder.channels
-        count = size.rows * size.length * channels
-        if self.states is None or self.states.numel() < count:
-            self.states = like.new_zeros(count)
-        over = self.graphs.generation, self.states, self.encoder.places(size.length)
+        shape = 2, size.rows, size.length, self.encoder.channels
+        count = math.prod(shape)
+        if self.kept is None or self.kept.numel() < count:
+            self.kept = like.new_zeros(count)
+        over = self.graphs.generation, self.kept, self.encoder.places(size.length)
         if len(over) != len(self.over) or any(
             a is not b for a, b in zip(over, self.over, strict=True)
         ):
             self.starts.clear()
             self.over = over
         if size not in self.starts:
-            states = self.states[:count].view(size.rows, size.length, channels)
-            self.starts[size] = CapturedStart(size, self._run, states)
+            self.starts[size] = CapturedStart(size, self._run, self.kept[:count].view(shape))
         return self.starts[size]
 
     def _run(self, tokens: Tensor) -> dict[str, Any]:
