@@ -35,7 +35,9 @@ class CopyText:
         )
         # Output tokens, start symbol included, that it has followed, and that ``runs`` tell of.
         self.followed, self.read = 1, 0
-        self.runs = Runs(self.tokens)
+        # How many tokens up to each place are those that the output ends with: where the largest number stands, its
+        # longest suffix that occurs in the text ends.
+        self.text, self.runs = np.asarray(self.tokens), np.zeros(len(self.tokens), np.int64)
 
     def copy(self, limit: int) -> list[int]:
         """The text from the cursor on, at most ``limit`` tokens, up to the first that is never drafted."""
@@ -62,9 +64,9 @@ class CopyText:
                 return
             self.copied = cursor + common_prefix(following, output[-gained:])
         for token in output[self.read :]:  # only where a draft has failed: many never do
-            self.runs = self.runs.then(token)
+            self.runs = (np.append(0, self.runs[:-1]) + 1) * (self.text == token)
         self.read = len(output)
-        self.cursor = self.runs.occurrence(self.match, self.copied)
+        self.cursor = self._occurrence()
         if self.match == "aligned" and self.cursor is None and cursor is not None:
             self.cursor = self._replaced(cursor)
         else:
@@ -74,6 +76,15 @@ class CopyText:
         """The first ``length`` tokens of the output, start symbol included, led to a place of the text."""
         self.cursor = self.copied = place
         self.followed, self.guessed = length, False
+
+    def _occurrence(self) -> int | None:
+        """Where the longest suffix of the output that occurs in the text ends there, None for nowhere."""
+        longest = self.runs.max()
+        ends = np.flatnonzero(self.runs == longest) if longest else self.runs[:0]
+        if len(ends) == 0 or (self.match == "unique" and len(ends) > 1):
+            return None
+        later = ends if self.match == "longest" else ends[ends > self.copied]
+        return int(later[0] if len(later) else ends[0])
 
     def _replaced(self, cursor: int) -> int | None:
         """Where the output stands if its last token replaced the rejected one.
@@ -85,41 +96,6 @@ class CopyText:
         place = cursor if inserted else self.copied + 1
         self.guessed = place + 1 < len(self.tokens)
         return place if self.guessed else None
-
-
-class Runs:
-    """How many tokens up to each place of a text are those that an output ends with.
-
-    Where the largest number stands, the longest suffix of the output that occurs in the text ends.
-
-    Args:
-        text: tokens.
-        lengths: (L,) int64; None: nothing was written yet.
-    """
-
-    def __init__(self, text: Sequence[int] | np.ndarray, lengths: np.ndarray | None = None):
-        self.text = np.asarray(text)
-        self.lengths = np.zeros(len(self.text), np.int64) if lengths is None else lengths
-
-    def then(self, token: int) -> "Runs":
-        """The same after one token more of the output."""
-        lengths = np.ones_like(self.lengths)
-        lengths[1:] += self.lengths[:-1]
-        return Runs(self.text, lengths * (self.text == token))
-
-    def occurrence(self, match: str, copied: int) -> int | None:
-        """The place where that suffix ends, None for nowhere.
-
-        Args:
-            match: which occurrence counts, see :class:`CopyText`.
-            copied: index of the last token that was copied.
-        """
-        longest = self.lengths.max()
-        ends = np.flatnonzero(self.lengths == longest) if longest else self.lengths[:0]
-        if len(ends) == 0 or (match == "unique" and len(ends) > 1):
-            return None
-        later = ends if match == "longest" else ends[ends > copied]
-        return int(later[0] if len(later) else ends[0])
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
