@@ -118,22 +118,15 @@ def _data_globals() -> list[Any]:
     allowed += [(Any, "typing.Any"), (_plain_dict, "collections.defaultdict")]
     for module, names in _CONFIGURATION_CLASSES.items():
         allowed += [getattr(importlib.import_module(module), name) for name in names]
-    return allowed + _meters()
+    # The meters of fairseq, which old checkpoints hold as objects, under the names of either age.
+    meters = importlib.import_module("fairseq.logging.meters")
+    modules = ("fairseq.meters", "fairseq.logging.meters")
+    return allowed + [(getattr(meters, name), f"{at}.{name}") for name in _METERS for at in modules]
 
 
 def _plain_dict(*_: Any) -> dict[Any, Any]:
     """What a ``defaultdict`` is loaded as: without the function that makes its defaults."""
     return {}
-
-
-def _meters() -> list[Any]:
-    """The meters of fairseq, which old checkpoints hold as objects, under the names of either age."""
-    meters = importlib.import_module("fairseq.logging.meters")
-    return [
-        (getattr(meters, name), f"{module}.{name}")
-        for name in _METERS
-        for module in ("fairseq.meters", "fairseq.logging.meters")
-    ]
 
 
 def check_checkpoint(path: str) -> Mapping[Any, Any] | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +27,19 @@ def watch_hub() -> None:
 
 
 class HubFilter(logging.Filter):
-    """Lets every record pass that the root's level lets pass, and looks at configurations among them."""
+    """Lets every record pass that the root's level lets pass.
+
+    It says a line where a configuration among them names this package and not how to decode.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, Mapping):
-            say_how(record.msg)
+        if isinstance(cfg := record.msg, Mapping):
+            common, task = cfg.get("common") or {}, cfg.get("task") or {}
+            user_dir = common.get("user_dir")
+            told = task if isinstance(task, Mapping) else vars(task)
+            if user_dir and Path(user_dir).resolve() == PACKAGE and "decoding" not in told:
+                logger.info(
+                    "this hub model decodes with --decoding beam; fairseq's hub drops other options of the plugin, "
+                    "which fairseq_aggdec.adopt(model, decoding=...) takes"
+                )
         return record.levelno >= logging.getLogger("fairseq").getEffectiveLevel()
-
-
-def say_how(cfg: Mapping[str, Any]) -> None:
-    """A line if a configuration names this package and not how to decode."""
-    common, task = cfg.get("common") or {}, cfg.get("task") or {}
-    user_dir = common.get("user_dir")
-    told = task if isinstance(task, Mapping) else vars(task)
-    if user_dir and Path(user_dir).resolve() == PACKAGE and "decoding" not in told:
-        logger.info(
-            "this hub model decodes with --decoding beam; fairseq's hub drops other options of the plugin, which "
-            "fairseq_aggdec.adopt(model, decoding=...) takes"
-        )

@@ -128,14 +128,11 @@ class Hooks(FairseqTask):
         """
         if self.validated:
             self.validated = False
-            self._release()
+            release = getattr(getattr(self, "sequence_generator", None), "release", None)
+            if release is not None:
+                release()
         with torch.autocast("cpu", torch.bfloat16, enabled=isinstance(optimizer, AMPOptimizer)):
             return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
-
-    def _release(self) -> None:
-        release = getattr(getattr(self, "sequence_generator", None), "release", None)
-        if release is not None:
-            release()
 
     def valid_step(self, sample: Any, model: Any, criterion: Any, **more: Any) -> Any:
         self.validated = True

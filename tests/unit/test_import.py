@@ -76,6 +76,16 @@ def test_decoding_loads_nothing_of_other_methods(decoding: str) -> None:
     )
 
 
+def test_the_python_interface_loads_no_drafter_of_a_model() -> None:
+    others = ("drafters.nar", "drafters.trees", "drafters.blockwise_heads", "lattice", "serve")
+    run(
+        "import sys, fairseq_aggdec.api\n"
+        f"others = tuple('fairseq_aggdec.' + room for room in {(*others, 'report', 'bench')!r})\n"
+        "loaded = [name for name in sys.modules if name.startswith(others)]\n"
+        "assert not loaded, loaded"
+    )
+
+
 @pytest.mark.parametrize(
     "module", ["kernels.library", "windows.window", "jobs.claims", "records.machine"]
 )
