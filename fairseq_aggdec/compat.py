@@ -132,8 +132,7 @@ def _plain_dict(*_: Any) -> dict[Any, Any]:
 def check_checkpoint(path: str) -> Mapping[Any, Any] | None:
     """The state in a checkpoint as it is stored, its tensors mapped and not read, if it holds data only.
 
-    Returns:
-        None where there is no such file, which fairseq itself names well.
+    None where there is no such file, which fairseq itself names well.
 
     Raises:
         CheckpointError: `path` hides code, in what is pickled or in its options, or is no readable checkpoint.

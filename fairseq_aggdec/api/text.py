@@ -20,11 +20,7 @@ FILE_SETTINGS = ("_codes", "_encoder_json", "_merges", "_model", "_path", "_voca
 
 @dataclass
 class Codec:
-    """Text -> the line of tokens that a dictionary reads, and back; without parts, text is such a line already.
-
-    Attributes:
-        tokenizer, subwords: fairseq's encoders, each with ``encode`` and ``decode`` from text to text.
-    """
+    """Text -> the line of tokens that a dictionary reads, and back, by fairseq's encoders; without any text is one."""
 
     tokenizer: Any = None
     subwords: Any = None

@@ -65,10 +65,8 @@ class Bench:
     """A session that says what is decoded, and what is to be measured on it.
 
     Args:
-        args: the tool's own options.
-        arguments: those of fairseq-generate.
-        entries: the systems.
-        absent: name of a system that cannot be measured -> why.
+        args: the tool's own options. arguments: those of fairseq-generate.
+        entries: the systems. absent: name of a system that cannot be measured -> why.
     """
 
     def __init__(

@@ -11,7 +11,11 @@ from fairseq.tasks import FairseqTask
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import precision
+from fairseq_aggdec.options.options import Options
+from fairseq_aggdec.options.stock_generator import generator_gap
+from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.drafter import Drafter
+from fairseq_aggdec.search.errors import refusal
 
 
 @dataclass
@@ -26,7 +30,6 @@ class Request:
         models: those of ``--path``, in evaluation mode.
         args: fairseq's generation options; any of them may be missing, as with ``--eval-bleu-args``.
         stock: the generator that the task itself builds, once.
-        make: called with a class of generator of ours and its own arguments, builds one in the place of the task's.
         extra: what else the caller of ``build_generator`` hands over, by name.
         named: the option that named the models, for messages.
         known: the models decoded for the task before, as they are now or were then.
@@ -37,7 +40,6 @@ class Request:
     models: Sequence[Any]
     args: Any
     stock: Callable[[], Any]
-    make: Callable[..., Any]
     extra: dict[str, Any] = field(default_factory=dict)
     named: str = "--path"
     known: bool = False
@@ -59,6 +61,25 @@ class Request:
         if self.option("print_alignment"):
             extra["print_alignment"] = self.args.print_alignment
         return extra
+
+    def make(self, kind: Any, own: dict[str, Any]) -> Any:
+        """A generator of class ``kind``, with options of its own and those of the one that the task has built.
+
+        Raises:
+            ValueError: what the task has built is more than stock beam search.
+        """
+        stock, task = self.stock(), self.task
+        if gap := generator_gap(stock, bool(self.option("print_alignment"))):
+            raise ValueError(refusal(gap, self.cfg.decoding, "use --decoding stock"))
+        values = Options.of(stock).arguments() | {"search_strategy": stock.search} | own
+        if not issubclass(kind, BeamGenerator):
+            values["beam_size"] = 1
+        models = list(stock.model.models)
+        if task.verifier is not None and not task.verifier.fits(models, values["precision"]):
+            task.verifier = None
+        generator = kind(models, stock.tgt_dict, verifier=task.verifier, **values)
+        task.verifier = generator.verifier
+        return generator
 
     def make_alone(self, kind: Any, own: dict[str, Any]) -> Any:
         """A generator of ours with fairseq's options, whatever the task would build."""

@@ -11,13 +11,9 @@ NONE: Set[int] = frozenset()
 class Ngrams:
     """The n-grams of one output that grows: no work is done twice for what was committed.
 
-    Args:
-        size: the n of the n-grams.
-
     Attributes:
         followers: the first n - 1 tokens of each n-gram -> its last tokens.
-        tail: the last n - 1 tokens of the output, fewer while it is shorter.
-        count: how many tokens of the output were taken up.
+        tail: the last n - 1 tokens of the output, fewer while it is shorter. count: tokens that were taken up.
     """
 
     def __init__(self, size: int):

@@ -55,10 +55,8 @@ class Batcher:
     """The queue of jobs and the thread that decodes them. All methods run in the event loop.
 
     Args:
-        translator: decodes.
-        max_batch: sentences decoded together at most.
+        max_batch: sentences decoded together at most. max_queue: sentences that may wait.
         max_wait: seconds that a sentence waits for others while nothing is decoded.
-        max_queue: sentences that may wait.
         decoded: is told of every batch how many sentences and tokens it had.
     """
 

@@ -28,9 +28,6 @@ from fairseq_aggdec.methods.refusing import (
 )
 from fairseq_aggdec.methods.table import build_generator, method_of
 from fairseq_aggdec.options.hypotheses import are_hypotheses
-from fairseq_aggdec.options.options import Options
-from fairseq_aggdec.options.stock_generator import generator_gap
-from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.drafter import Drafter
 from fairseq_aggdec.search.errors import (
     BROKEN,
@@ -38,7 +35,6 @@ from fairseq_aggdec.search.errors import (
     broken_weight,
     check_best,
     explained,
-    refusal,
 )
 from fairseq_aggdec.search.generator import CachedGenerator, DraftAndVerifyGenerator
 from fairseq_aggdec.tasks.asked import asked_options
@@ -132,8 +128,7 @@ class DecodingTask(Hooks):
         if (function := given.get("prefix_allowed_tokens_fn")) is not None:
             extra["prefix_allowed_tokens_fn"] = function
         settings = read_settings(self.asked, self.every)
-        request = Request(settings, self, models, args, stock, lambda: None, extra)
-        request.make = partial(_in_place_of, request)
+        request = Request(settings, self, models, args, stock, extra)
         own = self.verifier
         request.known = own is not None and own.fits(models, precision(settings))
         if not request.known:
@@ -207,19 +202,3 @@ class DecodingTask(Hooks):
             names = split_paths(paths) if paths else []
             row = getattr(error, "row", None)
             raise explained(row, sample, named, names) from None
-
-
-def _in_place_of(request: Request, kind: Any, options: Mapping[str, Any]) -> Any:
-    """A generator of class ``kind``, with ``options`` of its own and those of the one that the task has built."""
-    stock = request.stock()
-    if gap := generator_gap(stock, bool(request.option("print_alignment"))):
-        raise ValueError(refusal(gap, str(request.cfg.decoding), "use --decoding stock"))
-    values = Options.of(stock).arguments() | {"search_strategy": stock.search} | dict(options)
-    if not issubclass(kind, BeamGenerator):
-        values["beam_size"] = 1
-    models, task = list(stock.model.models), request.task
-    if task.verifier is not None and not task.verifier.fits(models, values["precision"]):
-        task.verifier = None
-    generator = kind(models, stock.tgt_dict, verifier=task.verifier, **values)
-    task.verifier = generator.verifier
-    return generator

@@ -109,8 +109,7 @@ class Hooks(FairseqTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Stock batching, but no sentence is lost.
 
-        fairseq drops the end of a set that does not fill ``--required-batch-size-multiple`` (default 8), which is
-        harmless in training only.
+        fairseq drops the end of a set that does not fill ``--required-batch-size-multiple``: harmless in training only.
         """
         of_training = getattr(self.settings, "train_subset", "train")
         if "required_batch_size_multiple" in kwargs and not (

@@ -37,14 +37,7 @@ def same_fields(one: Any, other: Any) -> bool:
 
 @dataclass
 class KeptGenerator:
-    """One generator.
-
-    Attributes:
-        cfg: decoding options.
-        stock: the generator of the task itself.
-        generator: ours, which the caller may have changed since.
-        drafting: what it drafted with when it was built.
-    """
+    """One generator, and what it drafted with when it was built; the caller may have changed it since."""
 
     cfg: Settings
     stock: Any
@@ -73,8 +66,7 @@ class KeptGenerators:
     def go_on(self, new: KeptGenerator, anew: Callable[[], Any]) -> None:
         """Gives a generator what the one before has learned that was built of the same options and models.
 
-        Args:
-            anew: builds one that shares nothing; for two that decode at the same time.
+        ``anew`` builds one that shares nothing, for two that decode at the same time.
         """
         before = next((record for record in self._records if record.precedes(new)), None)
         if before is None:

@@ -66,7 +66,7 @@ def lively(directions: int, words: int, seed: int = 1, **options: Any) -> Any:
 def built(cfg: DecodingConfig, task: Any, models: list[Any], args: Namespace) -> Any:
     """The generator of ``--decoding interleaved`` with options that a task does not have."""
     method, unused = method_of("interleaved"), mock.Mock()
-    request = Request(read_settings(cfg), task, models, args, unused, unused)
+    request = Request(read_settings(cfg), task, models, args, unused)
     method.refuses(request)
     return method.build(request)
 

@@ -222,6 +222,7 @@ def test_every_option_is_read_or_announced(
         model = make_model(make_task(), 1, "interleaved_transformer")
     drafter = make_model(make_task(), 1, "nar_drafter", block_size=3)
     monkeypatch.setattr(gad, "load_drafter", lambda *_: drafter)
+    monkeypatch.setattr(Request, "make", lambda *_: None)
     read = 0
     for option, value in GIVEN.items():
         said = {"drafter_path": "x", "draft_file": __file__ if source == "file" else None}
@@ -233,9 +234,7 @@ def test_every_option_is_read_or_announced(
         ):
             continue
         watched = Watched(**vars(settings))
-        request = Request(
-            watched, make_task(decoding), [model], Namespace(beam=5), lambda: None, lambda *_: None
-        )
+        request = Request(watched, make_task(decoding), [model], Namespace(beam=5), lambda: None)
         vars(watched)["seen"].clear()
         try:
             method_of(decoding).build(request)

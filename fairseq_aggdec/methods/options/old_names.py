@@ -18,13 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OldName:
-    """An option as it was called before.
-
-    Attributes:
-        name: with ``_`` for ``-``.
-        default: its value in configurations that do not give it.
-        now: how the option is given today, for the page of moved names.
-    """
+    """An option as it was called before, with ``_`` for ``-``; its default; how it is given ``now``."""
 
     name: str
     default: Any

@@ -94,10 +94,9 @@ def lookup(cfg: Any, name: str, default: Any = None) -> Any:
 
 
 def read_settings(cfg: Any, every: bool = False) -> Settings:
-    """The settings that a configuration says; settings are returned as they are.
+    """The settings that a configuration says, by new or old names; settings are returned as they are.
 
     Args:
-        cfg: options by name, old names among them; a missing one has its default.
         every: a model drafts in every iteration where nothing is said of how much.
 
     Raises:

@@ -9,13 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Variant:
-    """A key of ``--variant``.
-
-    Attributes:
-        default: what holds without it; values have its type.
-        help: what it chooses.
-        choices: the values there are; none: any number, or for a text any that ``--draft-tokens`` takes.
-    """
+    """A key of ``--variant``: its default, what it chooses, the values there are; none: any of the default's type."""
 
     default: Any
     help: str
