@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import time
@@ -93,8 +92,7 @@ class Decoder:
         self.name = f"{self.decoding}, {len(self.models)} model(s) on {self.device}"
         self.made_by: Callable[[], Decoder] | None = None  # set by from_pretrained
         self._weights = self._versions()
-        # Made when a call asks for them: a generator for the other kind of beam, one or several; what drafts are given.
-        self._other: Any = None
+        # What proposes the drafts of a call, by generator.
         self._given: dict[int, GivenTexts] = {}
 
     @property
@@ -109,7 +107,7 @@ class Decoder:
         view of NumPy: these may be seen some hundreds of batches later.
         """
         with self.alone():
-            for generator in (self.generator, self._other):
+            for generator in (self.generator, *self.speech.generators.values()):
                 if hasattr(generator, "refresh"):  # stock fairseq keeps nothing
                     generator.refresh()
 
@@ -213,21 +211,14 @@ class Decoder:
 
     def _generator_for(self, call: Call) -> Any:
         """The translator's own; with ``decoding="beam"`` one hypothesis and several are two ways to search."""
-        own = self.generator
-        if self.speech.other(call):
-            beam = call.beam or self.own.beam
-            return self.speech.generator(call, self.generation, beam)
-        alike = call.beam is None or (call.beam == 1) == (self.own.beam == 1)
-        if alike or self.decoding != "beam" or type(own) is SequenceGenerator:
+        own, beam = self.generator, call.beam or self.own.beam
+        alike = (beam == 1) == (self.own.beam == 1) or self.decoding != "beam"
+        if not self.speech.other(call) and (alike or type(own) is SequenceGenerator):
             return own
         if self.generation is None:
-            raise ValueError(f"beam={call.beam}: this translator was made for beam {self.own.beam}")
+            raise ValueError(f"beam={beam}: this translator was made for beam {self.own.beam}")
         with self.alone():
-            if self._other is None:
-                options = copy.deepcopy(self.generation)
-                options.beam, options.nbest = call.beam, 1
-                self._other = self.task.build_generator(self.models, options)
-        return self._other
+            return self.speech.generator(call, self.generation, beam)
 
     def check(self, call: Call) -> None:
         """Raises ``ValueError`` in one sentence for what this translator cannot do."""
@@ -245,8 +236,8 @@ class Decoder:
                 )
             # Another thread of the parent, which is not here, may have had its turn.
             self.process, self.turn = os.getpid(), threading.RLock()
-            for generator in (self.generator, self._other):
-                vars(generator or self).pop("_one_thread", None)
+            for generator in (self.generator, *self.speech.generators.values()):
+                vars(generator).pop("_one_thread", None)
         with self.turn:
             yield
 

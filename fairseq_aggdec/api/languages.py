@@ -85,6 +85,7 @@ class Languages:
         all: those of the model; None: it has its own only.
         targets: what each language can be translated into.
         tags: the target tokens that begin an output and are no part of its text.
+        generators: for calls with other languages, or with one hypothesis in place of several, or several of one.
     """
 
     def __init__(self, task: Any, models: Sequence[Any]):
@@ -93,7 +94,7 @@ class Languages:
         self.all: list[str] | None = None
         self.targets = {code: [self.own[1]] if code == self.own[0] else [] for code in self.own}
         self.tags: set[int] = set()
-        self._generators: dict[tuple[str, str, bool], Any] = {}
+        self.generators: dict[tuple[str, str, bool], Any] = {}
         if task.kind == APART:
             self.all = list(task.dicts)
             pairs = [pair.split("-") for pair in task.model_lang_pairs]
@@ -174,11 +175,11 @@ class Languages:
         """The one for the languages of a call, which the task has now; fairseq's options say the rest."""
         source, target = self.pair(call)
         key = source if self.task.kind == APART else "", target, beam == 1
-        if key not in self._generators:
+        if key not in self.generators:
             options = copy.deepcopy(generation)
-            options.beam = beam
-            self._generators[key] = self.task.build_generator(self.models(call), options)
-        return self._generators[key]
+            options.beam, options.nbest = beam, min(options.nbest, beam)
+            self.generators[key] = self.task.build_generator(self.models(call), options)
+        return self.generators[key]
 
     def prefix(self, given: Tensor) -> Tensor | None:
         """The forced tokens (B, P) of a batch behind the tag of the language; None where nothing is forced."""
