@@ -32,13 +32,14 @@ def asked_options(
     found = {option.name: option.default for option in OPTIONS} | {"bf16": False}
     found |= _found(settings, OF_THE_TASK)
     found |= _found(settings, [name for name in NAMES if name not in hidden])
-    found |= {**(given or {}), **_found(args, NAMES)}
+    of_call = {**(given or {}), **_found(args, NAMES)}
+    found |= of_call
     for option in OPTIONS:
         kind: Any = option.type
         if isinstance(kind, enum.EnumMeta):
             choices = list(map(str, kind))
             found[option.name] = str(found[option.name])
-            if found[option.name] not in choices:
+            if option.name in of_call and found[option.name] not in choices:
                 name = "--" + option.name.replace("_", "-")
                 raise ValueError(f"{name} {found[option.name]}: there are {', '.join(choices)}")
     return Namespace(**found)
