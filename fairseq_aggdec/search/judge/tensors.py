@@ -29,7 +29,8 @@ def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> 
     tree = window if isinstance(window, DraftedTree) else None
     ruled = rules.applied(logits, window, asked.state)
     own = first_largest(ruled)
-    accepted = accept(ruled, own, drafted_next(window), tree)
+    branching = () if tree is None else (tree,)  # a rule need not know trees
+    accepted = accept(ruled, own, drafted_next(window), *branching)
     flags, choices, tokens = torch.stack([accepted.to(own.dtype), own, window.tokens]).tolist()
     if (
         tree is None
