@@ -368,25 +368,38 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) judge(const Judgement
 
 constexpr int MOST_BEAM = 32;
 
-// A block for each row: a sentence of W hypotheses with K continuations each. The board is that of search/beam/board.py.
+// A block for each row: a sentence of W hypotheses, each with K continuations, of which the last is </s>. The board is
+// that of search/beam/board.py.
 struct BeamStep {
-    Int blocks, width, each, eos;
+    Int blocks, width, each, eos, pad, prefix;
     Int length, places, end;  // T; places of a mask, of which `end` count
     Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
     const Int* clock;
-    const float* values;        // (R, W, K)
-    const Int* tokens;          // (R, W, K)
-    const unsigned char* known; // (R, W)
-    const Int* forced;          // (R, 1), or none
+    const float* values;  // (R, W, K - 1)
+    const Int* tokens;    // (R, W, K - 1)
+    const float* ends;    // (R, W), of </s>
+    const Int* forced;    // (R, 1), or none
+    const Int* lengths;   // of the sources where outputs must match them, or none
     Int* last;                  // (R, W), the tokens of the hypotheses
     double* sums;
     Int *rounds, *count, *flags, *words, *parents;
     double* totals;
     Int* nodes;
-    double* ends;
+    double* finished;
     void* sight;
     Int* written;
 };
+
+// What a continuation adds to its hypothesis.
+__device__ inline float gain_of(const BeamStep& p, Int row, Int continuation) {
+    const Int slot = row * p.width + continuation / p.each, at = continuation % p.each, others = p.each - 1;
+    const Int depth = p.clock[0], limit = p.clock[1], floor = p.clock[2];
+    if (at < others) return depth < limit ? p.values[slot * others + at] : -INFINITY;
+    if (p.lengths) return depth >= p.lengths[row] ? 0 : -INFINITY;
+    const Int given = p.forced ? p.forced[row] : p.pad;
+    const bool banned = (given != p.pad && given != p.eos) || (depth < floor && depth >= p.prefix);
+    return banned ? -INFINITY : p.ends[slot];
+}
 
 // Column by column: what hypothesis i has there becomes what its parent had. So no thread reads what another writes.
 template <typename Number>
@@ -404,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) beam_step(const BeamS
     const Int row = blockIdx.x, width = p.width, size = width * p.each, first = row * width, depth = p.clock[0];
     double* sums = p.sums + first;
     for (Int i = threadIdx.x; i < size; i += blockDim.x) {
-        const double sum = sums[i / p.each], score = sum + (double)p.values[row * size + i];
+        const double sum = sums[i / p.each], score = sum + (double)gain_of(p, row, i);
         scores[i] = sum > -INFINITY && score > -INFINITY ? score : -INFINITY;  // no NaN: that has no rank
     }
     __syncthreads();
@@ -417,19 +430,20 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) beam_step(const BeamS
     if (threadIdx.x == 0) {
         const bool copies = p.forced && p.forced[row] == p.eos, active = sums[0] > -INFINITY;
         bool broken = false;
-        for (Int slot = 0; slot < width; ++slot) broken = broken || (sums[slot] > -INFINITY && !p.known[first + slot]);
+        for (Int slot = 0; slot < width; ++slot) broken = broken || (sums[slot] > -INFINITY && p.ends[first + slot] != p.ends[first + slot]);
         Int count = p.count[row], going_on = 0;
         double left[MOST_BEAM];
         for (Int rank = 0; rank < 2 * width; ++rank) {
-            const Int at = ranked[copies ? 0 : rank], token = p.tokens[row * size + at], parent = at / p.each;
-            if (token != p.eos && going_on < width) {
-                words[going_on] = token;
+            const Int at = ranked[copies ? 0 : rank], parent = at / p.each, others = p.each - 1;
+            const bool ends = at % p.each == others;
+            if (!ends && going_on < width) {
+                words[going_on] = p.tokens[(first + parent) * others + at % p.each];
                 parents[going_on] = parent;
                 left[going_on++] = scores[at];
-            } else if (token == p.eos && rank < width && count < width && scores[at] > -INFINITY) {
+            } else if (ends && rank < width && count < width && scores[at] > -INFINITY) {
                 ++count;
                 p.nodes[row * (width + 1) + count] = depth * width + parent;
-                p.ends[row * (width + 1) + count] = scores[at];
+                p.finished[row * (width + 1) + count] = scores[at];
             }
         }
         for (; going_on < width; ++going_on) {

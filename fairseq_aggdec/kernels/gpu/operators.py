@@ -43,10 +43,10 @@ SCHEMAS = {
     "judge": _JUDGEMENT,
     "commit": _JUDGEMENT,
     "beam_step": """(
-        int blocks, int width, int each, int eos, int length, int places, int end, int bytes, int room, Tensor clock,
-        Tensor values, Tensor tokens, Tensor known, Tensor? forced, Tensor(a!) last, Tensor(b!) sums,
-        Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words, Tensor(g!) parents,
-        Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) ends, Tensor(k!) sight, Tensor(l!)? written) -> ()""",
+        int blocks, int width, int each, int eos, int pad, int prefix, int length, int places, int end, int bytes,
+        int room, Tensor clock, Tensor values, Tensor tokens, Tensor ends, Tensor? forced, Tensor? lengths,
+        Tensor(a!) last, Tensor(b!) sums, Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words,
+        Tensor(g!) parents, Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) finished, Tensor(k!) sight, Tensor(l!)? written) -> ()""",
 }
 # Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
 THREADS = {

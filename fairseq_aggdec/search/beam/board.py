@@ -20,7 +20,7 @@ from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
-from fairseq_aggdec.search.rules import repeats_on_device
+from fairseq_aggdec.search.rules import end_banned, repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
@@ -137,8 +137,7 @@ class BeamBoard:
             logits: (R W, V) fp32 of the model.
         """
         forced = self._forced(rows)
-        values, tokens, known = self._continuations(rows, logits, forced)
-        self._choose(rows, end, values, tokens, known, forced)
+        self._choose(rows, end, *self._continuations(rows, logits, forced), forced)
         depth, limit, _ = self.clock.split(1)
         depth.copy_(torch.minimum(depth + 1, limit))
 
@@ -148,11 +147,12 @@ class BeamBoard:
         end: int,
         values: Tensor,
         tokens: Tensor,
-        known: Tensor,
+        ends: Tensor,
         forced: Tensor | None,
     ) -> None:
-        """Ends hypotheses and goes on with others; arguments as :meth:`take` has them from what is called there."""
-        beam = self.options.beam_size
+        """Ends hypotheses and goes on with others; arguments as :meth:`take` gives them."""
+        beam, known = self.options.beam_size, ~ends.isnan()
+        values, tokens = self._ruled(rows, values, tokens, ends, forced)
         active = self.sums[:rows] > -torch.inf  # (R, W)
         each = self.sums[:rows].unsqueeze(2) + values
         each = each.masked_fill_(~active.unsqueeze(2), -torch.inf)
@@ -185,37 +185,44 @@ class BeamBoard:
     def _continuations(
         self, rows: int, logits: Tensor, forced: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What may follow each hypothesis: the W likeliest tokens, best first, and ``</s>``.
+        """What may follow each hypothesis but for lengths: the likeliest tokens, best first, and ``</s>``.
 
         Returns:
-            log-probabilities (R, W, K) fp32, tokens (R, W, K) int64, whether the model gave numbers (R, W) bool.
+            log-probabilities (R, W, K) fp32 and tokens (R, W, K) int64 without ``</s>``, and those of it (R, W), NaN
+            where the model gave no numbers.
         """
-        options, beam = self.options, self.options.beam_size
-        depth, limit, floor = self.clock.split(1)
+        options, shape = self.options, (rows, self.options.beam_size, -1)
         log_probs = logits.log_softmax(-1)
         log_probs.select(1, options.pad).fill_(-torch.inf)
         if options.unk_penalty:
             log_probs.select(1, options.unk).sub_(options.unk_penalty)
-        end = log_probs[:, options.eos].view(rows, beam)
-        known = ~end.isnan()
+        ends = log_probs[:, options.eos].clone()
         self._ban_repeats(rows, log_probs, forced)
         if forced is not None:
             types = torch.arange(log_probs.size(1), device=logits.device)
             others = (types != forced) & (forced != options.pad)  # (R, V)
-            log_probs.view(rows, beam, -1).masked_fill_(others.unsqueeze(1), -torch.inf)
+            log_probs.view(*shape).masked_fill_(others.unsqueeze(1), -torch.inf)
+        log_probs.select(1, options.eos).fill_(-torch.inf)
+        values, tokens = log_probs.topk(min(options.beam_size, log_probs.size(1)))
+        return values.view(*shape), tokens.view(*shape), ends.view(rows, -1)
+
+    def _ruled(
+        self, rows: int, values: Tensor, tokens: Tensor, ends: Tensor, forced: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The continuations with ``</s>`` behind the others, as lengths allow them: (R, W, K + 1)."""
+        options, (depth, limit, floor) = self.options, self.clock.split(1)
+        values = values.masked_fill(depth >= limit, -torch.inf)
         if options.match_source_len:
             # Stock gives a forced end the log-probability 0, beside whatever else may come.
             free = depth >= self.lengths[:rows].unsqueeze(1)
-            end = torch.full_like(end, -torch.inf).masked_fill_(free, 0.0)
+            ends = torch.full_like(ends, -torch.inf).masked_fill_(free, 0.0)
         else:
-            banned = (depth < floor) & (depth >= self.prefix)
-            end = end.masked_fill(banned, -torch.inf)
-        log_probs.select(1, options.eos).fill_(-torch.inf)
-        values, tokens = log_probs.topk(min(beam, log_probs.size(1)))
-        values = values.masked_fill_(depth >= limit, -torch.inf).view(rows, beam, -1)
-        tokens = tokens.view(values.shape)
-        ends = torch.full_like(tokens[:, :, :1], options.eos)
-        return torch.cat([values, end.unsqueeze(2)], 2), torch.cat([tokens, ends], 2), known
+            banned = end_banned(depth, floor, 0, self.prefix)
+            if forced is not None:
+                banned = banned | ((forced != options.pad) & (forced != options.eos))
+            ends = ends.masked_fill(banned, -torch.inf)
+        eos = torch.full_like(tokens[:, :, :1], options.eos)
+        return torch.cat([values, ends.unsqueeze(2)], 2), torch.cat([tokens, eos], 2)
 
     def _ban_repeats(self, rows: int, log_probs: Tensor, forced: Tensor | None) -> None:
         """Hides in (R W, V) what would repeat an n-gram; the caller's tokens may."""
@@ -263,16 +270,17 @@ class FusedBoard(BeamBoard):
         end: int,
         values: Tensor,
         tokens: Tensor,
-        known: Tensor,
+        ends: Tensor,
         forced: Tensor | None,
     ) -> None:
         written, sight = self.written, self.sight
+        options, lengths = self.options, self.lengths if self.options.match_source_len else None
         gpu.operators().beam_step(
-            *(rows, self.options.beam_size, values.size(2), self.options.eos, self.room[1]),
-            *(sight.size(2), end, sight.element_size(), 0 if written is None else written.size(2)),
-            *(self.clock, values, tokens, known, forced, self.tokens, self.sums, self.rounds),
-            *(self.count, self.flags, self.words, self.parents, self.totals, self.nodes, self.ends),
-            *(sight, written),
+            *(rows, options.beam_size, values.size(2) + 1, options.eos, options.pad, self.prefix),
+            *(self.room[1], sight.size(2), end, sight.element_size()),
+            *(0 if written is None else written.size(2), self.clock, values, tokens, ends, forced),
+            *(lengths, self.tokens, self.sums, self.rounds, self.count, self.flags, self.words),
+            *(self.parents, self.totals, self.nodes, self.ends, sight, written),
         )
 
 

@@ -106,14 +106,14 @@ static std::vector<double> search(unsigned seed, Int threads) {
     for (auto& one : sight) one = static_cast<unsigned short>(below(999));
     for (Int depth = 0; depth < LENGTH; ++depth) {
         const Int clock[] = {depth, LENGTH - 1, 0};
-        std::vector<float> values(count * EACH);
-        for (float& one : values) one = depth == LENGTH - 1 ? -INFINITY : -static_cast<float>(below(9));
-        std::vector<Int> tokens = numbers_below(slots * EACH, 9);
-        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i % EACH == EACH - 1 ? 2 : tokens[i] + 4;
-        const std::vector<unsigned char> known(count, 1);
+        std::vector<float> values(count * (EACH - 1));
+        for (float& one : values) one = -static_cast<float>(below(9));
+        std::vector<Int> tokens = numbers_below(slots * (EACH - 1), 9);
+        std::vector<float> end(count);
+        for (float& one : end) one = -static_cast<float>(below(9));
         forced[1] = depth == 2 ? 2 : 1;
-        const BeamStep step{ROWS, beam, EACH, 2, LENGTH, MASK, MASK - 8, 2, LENGTH + 1, clock, values.data(), tokens.data(),
-                            known.data(), forced.data(), last.data(), sums.data(), rounds.data(), finished.data(),
+        const BeamStep step{ROWS, beam, EACH, 2, 1, 1, LENGTH, MASK, MASK - 8, 2, LENGTH + 1, clock, values.data(),
+                            tokens.data(), end.data(), forced.data(), nullptr, last.data(), sums.data(), rounds.data(), finished.data(),
                             flags.data(), words.data(), parents.data(), totals.data(), nodes.data(), ends.data(),
                             sight.data(), written.data()};
         run_beam_step(&step, ROWS, threads);
