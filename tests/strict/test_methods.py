@@ -50,6 +50,7 @@ IN_HALF = [
     "gad, shared encoder",
     "blockwise, dense",
     "blockwise, per head",
+    "beam 3",
     "interleaved, one word, beam 3",
 ]
 

@@ -46,7 +46,8 @@ SCHEMAS = {
         int blocks, int width, int each, int eos, int pad, int prefix, int length, int places, int end, int bytes,
         int room, Tensor clock, Tensor values, Tensor tokens, Tensor ends, Tensor? forced, Tensor? lengths,
         Tensor(a!) last, Tensor(b!) sums, Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words,
-        Tensor(g!) parents, Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) finished, Tensor(k!) sight, Tensor(l!)? written) -> ()""",
+        Tensor(g!) parents, Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) finished, Tensor(k!) sight,
+        Tensor(l!)? written) -> ()""",
 }
 # Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
 THREADS = {
