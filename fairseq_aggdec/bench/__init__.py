@@ -1,1 +1,1 @@
-"""How fast is it: systems, rivals, timing, replays."""
+"""How fast is it: systems, rivals, timing."""
