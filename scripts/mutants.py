@@ -69,10 +69,10 @@ MUTANTS = [
         ("tests/unit/test_window.py", CACHED),
     ),
     Mutant(
-        *("a node of a tree does not see its ancestors", "search/beam/tree.py"),
-        "above | 1 << self.places",
-        "1 | 1 << self.places",
-        ("tests/unit/test_beam_tree.py", BEAM),
+        *("a node of a tree does not see its ancestors", "search/beam/search.py"),
+        "above | 1 << tree.places",
+        "1 | 1 << tree.places",
+        (BEAM,),
     ),
     Mutant(
         *("positions of a tree by place, not by depth", "windows/tree_window.py"),
@@ -196,8 +196,8 @@ MUTANTS = [
     ),
     Mutant(
         *("beam search: scores divided by a length without the end", "search/beam/generator.py"),
-        "self.options.score(ending.total, tree.depths[node] + 1)",
-        "self.options.score(ending.total, max(1, tree.depths[node]))",
+        "self.options.score(ending.total, len(totals))",
+        "self.options.score(ending.total, max(1, len(totals) - 1))",
         (BEAM,),
     ),
     Mutant(
