@@ -1,4 +1,4 @@
-"""Stock fairseq's rules of beam search over small tables on the host: the only place where they are written down.
+"""Stock fairseq's rules of beam search over small tables on the host; ``beam_rules.h`` of the kernels has the same.
 
 What ``SequenceGenerator._generate`` and ``BeamSearch.step`` decide from (beam, V) log-probabilities they decide from
 the beam + 1 best of each hypothesis, and the log-probability of one more token: ``</s>``, or the one that is forced.
