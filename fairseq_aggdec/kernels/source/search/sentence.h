@@ -206,7 +206,10 @@ class SentenceSearch {
         if (worth || why == ALIKE) waiting_.push_back({node, gap, why});
         if (!worth) return true;
         --left_;
-        if (why == ALIKE && shadowing_) {
+        // Behind a prefix that is not evaluated nothing can be.
+        const int64_t parent = tree[node].parent;
+        const bool lost = !tree.evaluated(parent) && tree[parent].call != calls;
+        if (lost || (why == ALIKE && shadowing_)) {
             tree[node].shadow = calls;
             ++shadow_.asked;
         } else {
