@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, chooses_alike
 from fairseq_aggdec.search.beam.rules import SentenceRules, step
-from fairseq_aggdec.search.beam.tables import best_tokens
+from fairseq_aggdec.search.beam.tables import by_operators
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.unit.test_rules import repeats
 
@@ -82,7 +82,7 @@ class Twins:
         wanted = torch.full((len(active),), rules.wanted(depth))
         count = min(chosen.beam_size + 1, self.types)
         special = PAD, UNK, chosen.unk_penalty, banned
-        table = best_tokens(logits[: len(active)].clone(), count, wanted, *special).tolist()
+        table = by_operators(logits[: len(active)].clone(), count, wanted, *special).tolist()
         tables = {
             index: rules.table(depth, [int(token) for token in own[count:-1]], own[:count], own[-1])
             for index, own in enumerate(table)
