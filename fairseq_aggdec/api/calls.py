@@ -166,7 +166,7 @@ def _copies(generator: Any) -> bool:
 
 @contextmanager
 def answering(
-    generator: Any, decoding: str, call: Call, given: GivenTexts | None, watcher: Watcher | None
+    generator: Any, call: Call, given: GivenTexts | None, watcher: Watcher | None
 ) -> Iterator[None]:
     """Has a generator do what a call asks for, and afterwards what it did before.
 
@@ -187,7 +187,7 @@ def answering(
         drafter = generator.drafter
         if given is not None:  # and where that fails what a model's drafter proposes
             drafter = drafter.other if isinstance(drafter, CopyFirst) else drafter
-            drafter = CopyFirst(given, drafter) if kind_of(decoding).model_drafts else given
+            drafter = CopyFirst(given, drafter) if drafter.model_drafts else given
         changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
     before = {name: getattr(generator, name) for name in changes}
     _set(generator, changes)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -160,12 +160,15 @@ class Decoder:
     ) -> list[list[Hypothesis]]:
         """Hypotheses of a batch; ``beside`` as for :meth:`decode_tokens`, of its rows, with prefixes of one length."""
         prefix = torch.stack([own for own, _ in beside]).to(self.device)
-        most = min(call.nbest or self.nbest, call.beam or self.own.beam)
+        beam = call.beam or self.own.beam
+        most = min(call.nbest or self.nbest, beam)
+        if generator is not self.generator:  # it was made for the beam of an earlier call
+            call = replace(call, beam=beam)
         start = time.perf_counter()
         with self.alone():
             watcher = self._watcher(call, sample["id"].tolist())
             given = self._texts(generator, [draft.tolist() for _, draft in beside])
-            with answering(generator, self.decoding, call, given, watcher):
+            with answering(generator, call, given, watcher):
                 models, forced = self.speech.models(call), self.speech.prefix(prefix)
                 found = self.task.inference_step(generator, models, sample, prefix_tokens=forced)
             found = [ranked[:most] for ranked in found]

@@ -48,6 +48,8 @@ READ_BY_SOME = {
 }
 DEFAULT_DECODING = "beam"
 GREEDY_OR_DEFAULT = (1, 5)  # what --beam may be where it is not read
+# Values of options that say what is done anyway, beside the default, which the machine may decide.
+HARMLESS = {"beam": GREEDY_OR_DEFAULT, "distributed_world_size": (1,)}
 
 
 def generation_parser(description: str | None) -> argparse.ArgumentParser:
@@ -64,7 +66,7 @@ def refuse_ignored(
     """Ends with a sentence about the first option that would be ignored; ``refused``: name -> why it is."""
     for name, reason in refused.items():
         value = getattr(args, name)
-        harmless = GREEDY_OR_DEFAULT if name == "beam" else (parser.get_default(name),)
+        harmless = (*HARMLESS.get(name, ()), parser.get_default(name))
         if value not in harmless:
             option = "--" + name.replace("_", "-")
             shown = "" if value is True else f" {value}"

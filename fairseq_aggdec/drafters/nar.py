@@ -57,6 +57,8 @@ class NarDrafter(ModelDrafter):
         broken: its numbers are not finite: it drafts nothing until its parameters change.
     """
 
+    model_drafts = True
+
     def __init__(
         self,
         model: NarDrafterModel,
@@ -126,8 +128,16 @@ class NarDrafter(ModelDrafter):
             features = self._features(state, self.trees.slots(block_size))
             logits = self.slots.slot_logits(features, self.proposing)
             return self.grown(self.trees, features, logits, last, room, state.eos)
-        # What follows a drafted </s> is verified in vain, which costs less on a GPU than a look at it.
-        return BlockDraft(self._chosen(self._features(state, block_size), last), room)
+        block = self._chosen(self._features(state, block_size), last)
+        if block.is_cuda:
+            # What follows a drafted </s> is verified in vain, which costs less there than a look at it.
+            return BlockDraft(block, room)
+        drafts = []
+        for tokens, most in zip(block.tolist(), room, strict=True):
+            if state.eos in tokens:
+                del tokens[tokens.index(state.eos) + 1 :]
+            drafts.append(tokens[:most])
+        return Draft(drafts)
 
     def _growing(self, proposer: Proposer, state: DecodeState, size: int) -> Grow:
         """Grows trees of ``size`` slots, in one call with the decoder unless the features are looked at."""

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # Numbers that PyTorch's loops over elements take at once on a CPU, at most: two vectors of 16.
 VECTORS = 32
+# More rows than this are filled up to a multiple of it where oneDNN multiplies.
+FEWEST_FILLED = 4
 
 
 def fast_kernels() -> bool:
@@ -106,11 +108,13 @@ class FastLinear:
         if self.kernel is not None:
             return self.kernel(x)
         if self.transposed is None:
-            after = "relu" if self.relu else "none"
+            after, rows = "relu" if self.relu else "none", x.size(-2)
+            if rows > FEWEST_FILLED:  # oneDNN compiles a product for every number of rows
+                x = F.pad(x, (0, 0, 0, -rows % FEWEST_FILLED))
             found: Tensor = torch.ops.mkldnn._linear_pointwise(
                 x, self.packed, self.bias, after, [], ""
             )
-            return found
+            return found if found.size(-2) == rows else found[..., :rows, :]
         return _product(x, self.transposed, self.bias, self.relu)
 
     def add_to(self, x: Tensor, y: Tensor) -> Tensor:

@@ -60,7 +60,10 @@ def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
 
 
 def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None:
-    """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in one copy."""
+    """Moves tokens and scores of a batch's hypotheses from the host to the device (in place), in one copy.
+
+    They share its memory, which is free when the last of them is gone.
+    """
     if device.type == "cpu":
         return
     hypotheses = [one for ranked in found for one in ranked]

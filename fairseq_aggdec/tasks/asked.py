@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_aggdec.methods.config import DecodingConfig
 
@@ -55,6 +56,9 @@ def _found(holder: Any, names: Iterable[str]) -> dict[str, Any]:
         if name in nodes:
             value = nodes[name]._value()
             if isinstance(value, str) and "${" in value:  # it stands in another section
-                value = holder[name] if holder._get_parent() is not None else False
+                try:
+                    value = holder[name]
+                except OmegaConfBaseException:
+                    value = False
             found[name] = value
     return found

@@ -129,8 +129,11 @@ class DecodingTask(Hooks):
             extra["prefix_allowed_tokens_fn"] = function
         settings = read_settings(self.asked, self.every)
         request = Request(settings, self, models, args, stock, extra)
-        own = self.verifier
-        request.known = own is not None and own.fits(models, precision(settings))
+        how = precision(settings)
+        known = (one for one in (self.verifier, *self.kept.verifiers()) if one is not None)
+        fitting = next((one for one in known if one.fits(models, how)), None)
+        request.known = fitting is not None
+        self.verifier = fitting or self.verifier
         if not request.known:
             self._warn_of_broken(models)
         self._log_summary_at_exit()

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.search.generator import CachedGenerator
 
@@ -56,12 +57,22 @@ class KeptGenerator:
             and same_fields(self.stock, other.stock)
         )
 
+    def laid_out_before(self, other: KeptGenerator) -> bool:
+        """Whether it has another verifier of the same models in the same precision."""
+        own, new = self.generator.verifier, other.generator.verifier
+        models = [member.model for member in new.members]
+        return own is not new and own.fits(models, new.precision)
+
 
 class KeptGenerators:
     """The last generators of a task."""
 
     def __init__(self) -> None:
         self._records: list[KeptGenerator] = []
+
+    def verifiers(self) -> list[Verifier]:
+        """Those of the generators, the last one first."""
+        return [record.generator.verifier for record in reversed(self._records)]
 
     def go_on(self, new: KeptGenerator, anew: Callable[[], Any]) -> None:
         """Gives a generator what the one before has learned that was built of the same options and models.
@@ -70,7 +81,10 @@ class KeptGenerators:
         """
         before = next((record for record in self._records if record.precedes(new)), None)
         if before is None:
-            self._records = [*self._records[1 - MOST :], new]
+            # Of a model that has been laid out anew the copy of before is of no use any more.
+            alike = self._records
+            alike = [record for record in alike if not record.laid_out_before(new)]
+            self._records = [*alike[1 - MOST :], new]
             return
         self._records.remove(before)
         self._records.append(before)

@@ -221,6 +221,22 @@ def test_weights_are_packed_once(adopted: Any, monkeypatch: pytest.MonkeyPatch) 
     assert_equal(changed, adopted.generate(tokens, **HOW, decoding="stock"))
 
 
+def test_calls_in_two_precisions_pack_weights_once_each(
+    adopted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    look = Member._look
+    monkeypatch.setattr(Member, "_look", lambda self: (made.append(self), look(self))[1])
+    tokens = tokens_of(adopted)
+    for more in ({}, {"low_memory": True}):
+        adopted.generate(tokens, **HOW | more)
+    packed = len(made)
+    for more in ({}, {"low_memory": True}) * 3:
+        adopted.generate(tokens, **HOW | more)
+    assert len(made) == packed
+    assert len(adopted.task.kept._records) == 2
+
+
 def test_a_call_with_the_same_options_goes_on_with_what_was_learned(adopted: Any) -> None:
     tokens, kept = tokens_of(adopted), adopted.task.kept
     for beam in (1, 4, 1, 4, 4):

@@ -65,6 +65,9 @@ def test_languages_of_a_call(style: str, tmp_path: Path) -> None:
     assert model.languages == ("de", "en")
     assert model.translate(lines) == expected["en"]
     other = {"source_lang": "en", "target_lang": "de"}
+    model.translate(
+        lines, beam=2, **other
+    )  # calls with these languages to come keep the model's own beam
     assert model.translate(lines, **other) == expected["de"]
     assert model.translate(lines) == expected["en"]
     assert_scores(model, [*command[:3], *BATCHES, "--task", task, *flags])

@@ -18,6 +18,7 @@ from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import Settings, read_settings
 from fairseq_aggdec.methods.options.variants import VARIANTS
 from fairseq_aggdec.methods.table import method_of, unused
+from fairseq_aggdec.tasks.asked import _found
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecTask
 from tests.random_models import make_model, make_task
 
@@ -265,3 +266,9 @@ def test_no_acceptance_is_the_exact_one() -> None:
 def test_the_verified_methods_are_those_that_read_the_option() -> None:
     reading = [name for name in KINDS if "shortlist" in method_of(name).reads(Settings(name))]
     assert reading == list(VERIFIED)
+
+
+def test_an_option_that_stands_nowhere_is_not_set() -> None:
+    """A part of a configuration whose other sections are missing, as scripts of one's own make it."""
+    whole = OmegaConf.create({"task": {"bf16": "${common.bf16}", "decoding": "iad"}})
+    assert _found(whole.task, ["bf16", "decoding"]) == {"bf16": False, "decoding": "iad"}

@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -101,9 +102,8 @@ class Aligner:
         Raises:
             RuntimeError: the aligner failed.
         """
-        scratch = output.with_name(f"{output.name}.align")
-        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-        scratch.mkdir(parents=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{output.name}.align.", dir=output.parent))
         try:
             corpus, partial, links = scratch / "corpus", scratch / "links", 0
             full = _write_corpus(pairs, corpus, total)
