@@ -119,9 +119,10 @@ def compare(session: Session) -> int:
     audit.check(args, decoding)
     if decoding not in VERIFIED:
         raise SystemExit(f"error: --decoding {decoding} verifies no drafts: {', '.join(VERIFIED)}")
-    margins = audit.bounds(args, session.precision)
+    oracle = audit.oracle_of(session)
+    margins = oracle.margin, oracle.tolerance
     types = len(session.task.target_dictionary)
-    findings, sentences = audit.Findings(session), session.sentences(args.limit)
+    findings, sentences = audit.Findings(session, oracle), session.sentences(args.limit)
     for size in args.batch_sizes:
         expected = equality.decode_all(session, "stock", size, args.limit)
         outputs = {sentence: one[0]["tokens"].tolist() for sentence, one in expected.items()}

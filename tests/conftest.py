@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +82,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not any(part in name for part in ONE_BY_ONE):
             item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: "recipe" not in item.path.name)
+
+
+def who_asked() -> tuple[list[bool], set[str]]:
+    """What ``adopt()`` and ``--user-dir`` have changed, which tests put back; of modules that are loaded."""
+    takeover = sys.modules.get("fairseq_aggdec.pipelines.takeover")
+    utils = sys.modules.get("fairseq.utils")
+    memo = vars(utils.import_user_module).setdefault("memo", set()) if utils else set()
+    return takeover._asked if takeover else [], memo
+
+
+@contextmanager
+def asked() -> Iterator[None]:
+    """Who asks for the plugin within it has not asked afterwards."""
+    before = [copy.copy(part) for part in who_asked()]
+    yield
+    adopted, folders = who_asked()
+    adopted[:] = before[0]
+    folders.clear()
+    folders.update(before[1])
+
+
+@pytest.fixture(autouse=True)
+def asked_by_a_test() -> Iterator[None]:
+    with asked():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def asked_by_a_file() -> Iterator[None]:
+    with asked():
+        yield
 
 
 @pytest.fixture(autouse=True)

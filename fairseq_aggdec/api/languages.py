@@ -177,7 +177,7 @@ class Languages:
         key = source if self.task.kind == APART else "", target, beam == 1
         if key not in self.generators:
             options = copy.deepcopy(generation)
-            options.beam, options.nbest = beam, min(options.nbest, beam)
+            options.beam, options.nbest = beam, min(getattr(options, "nbest", 1), beam)
             self.generators[key] = self.task.build_generator(self.models(call), options)
         return self.generators[key]
 

@@ -20,10 +20,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         base = base.parent
     made, own = base / "copier-made", tmp_path_factory.mktemp("copier")
     with FileLock(base / "copier.lock"):
-        if not made.exists():
-            shutil.rmtree(base / "copier-partial", ignore_errors=True)
-            train_copier(Trained(base / "copier-partial"))
-            (base / "copier-partial").rename(made)
+        if not (made / "done").exists():
+            shutil.rmtree(made, ignore_errors=True)
+            train_copier(Trained(made))
+            (made / "done").touch()
     shutil.copytree(made, own, dirs_exist_ok=True)
     return Trained(own)
 

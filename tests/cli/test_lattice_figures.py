@@ -34,7 +34,7 @@ def random_lattice(seed: int) -> tuple[Lattice, Tensor, Tensor]:
         tokens[row, :, 0], tokens[row, :, 1] = EOS, PAD
         own[row, :, 0] = torch.where((at >= shortest[row]) & (at <= longest[row]), 0.0, -torch.inf)
         own[row, :, 1] = torch.where(at > shortest[row], 0.0, -torch.inf)
-    lattice = Lattice(tokens, own, LengthWindow(shortest, longest, False), PAD, EOS)
+    lattice = Lattice(tokens, own, LengthWindow(shortest, longest), PAD, EOS)
     # Few different scores: ties are there.
     first = -torch.randint(1, 4, (2, 5), generator=generator).float()
     edges = -torch.randint(1, 6, (2, 4, 5, 5), generator=generator).float()

@@ -91,7 +91,7 @@ WORK: dict[str, tuple[Callable[[Tensor], Any], dict[str, int]]] = {
         {TRANSFER: 1, BLOCKING: 1},
     ),
     "pinned": (lambda x: to_device([1, 2], x.device), {TRANSFER: 1}),
-    "read at once": (lambda x: read([x, x > 1]), {KERNEL: 3, TRANSFER: 1, BLOCKING: 1}),
+    "read at once": (lambda x: read([x, x > 1]), {KERNEL: 1, TRANSFER: 2, BLOCKING: 1}),
     "repeats": (lambda x: x.repeat_interleave(x), {KERNEL: 2, BLOCKING: 1}),
     "synchronize": (lambda x: torch.cuda.synchronize(), {BLOCKING: 1}),
 }

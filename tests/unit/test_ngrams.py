@@ -55,7 +55,7 @@ def test_no_token_is_drafted_that_cannot_be_accepted() -> None:
         rules = Rules(pad=1, unk=3, eos=2, no_repeat_ngram_size=size)
         return rules.possible(draft, DecodeState(rows, 2, torch.device("cpu")))
 
-    draft, tree = Draft([[6, 8], [6, 7]]), Draft([[6], [6]], [[0], [0]])
+    draft, tree = Draft([[6, 8], [6, 7]]), Draft([[6, 7], [6, 7]], [[0, 0], [0, 0]])
     assert possible(draft, 0) is possible(draft, 3) is draft
     assert possible(draft, 2).tokens == [[], [6, 7]]
     assert possible(tree, 2) is tree
