@@ -90,8 +90,8 @@ class DrafterAround(Drafter):
         self.drafter = drafter
         self.needs_cached_decoder = drafter.needs_cached_decoder
         self.starts_beside = drafter.starts_beside
+        self.model_drafts = drafter.model_drafts
 
-    model_drafts = property(operator.attrgetter("drafter.model_drafts"))
     warms_up = property(operator.attrgetter("drafter.warms_up"))
     watches = property(operator.attrgetter("drafter.watches"))
 

@@ -46,10 +46,12 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
 def test_a_drafter_around_another_hands_everything_on() -> None:
     """Every method and trait of the base class, those that will be added too."""
     inner = mock.MagicMock(spec=Drafter)
-    inner.needs_cached_decoder, inner.starts_beside = True, True
+    values = {"needs_cached_decoder", "starts_beside", "model_drafts"}
+    for name in values:
+        setattr(inner, name, True)
     around = DrafterAround(inner)
-    assert around.needs_cached_decoder and around.starts_beside
-    told_apart = {"encoder_seconds", "wait", "needs_cached_decoder", "starts_beside", "copies"}
+    assert all(getattr(around, name) is True for name in values)
+    told_apart = {"encoder_seconds", "wait", "copies", *values}
     assert DrafterAround(EmptyDrafter()).copies() is None  # who looks on sees every iteration
     for name, value in vars(Drafter).items():
         if name.startswith("_") or name in told_apart:

@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -102,8 +101,9 @@ class Aligner:
         Raises:
             RuntimeError: the aligner failed.
         """
-        output.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{output.name}.align.", dir=output.parent))
+        scratch = output.with_name(f"{output.name}.align")
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+        scratch.mkdir(parents=True)
         try:
             corpus, partial, links = scratch / "corpus", scratch / "links", 0
             full = _write_corpus(pairs, corpus, total)
