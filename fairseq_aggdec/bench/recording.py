@@ -97,7 +97,7 @@ class RecordingDrafter(DrafterAround):
             zip(state.rows, window.widths, verdict.accepted, verdict.emitted, strict=True)
         ):
             order = list(range(first, first + width))
-            if verdict.paths is not None:  # of a tree what stands comes first
+            if verdict.paths is not None:  # the accepted tokens of a tree come first
                 path = verdict.paths[place]
                 order = path + [slot for slot in order if slot not in path]
             self.open[row.index].iterations.append(

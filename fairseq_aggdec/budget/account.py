@@ -75,7 +75,7 @@ class Account:
         return self.size
 
     def batch_ended(self, gain: float) -> None:
-        """A device has decoded the batch alone, with so many tokens per iteration."""
+        """A device has decoded the batch alone; ``gain`` is in tokens per iteration."""
 
     def observe(
         self, drafted: int, emitted: Sequence[int], seconds: float, once: float = 0.0

@@ -198,10 +198,10 @@ class Board:
         self.flags[: len(owners)] = torch.where(ended, ~position, position)
 
     def outcomes(self, lengths: Sequence[int]) -> list[Outcome]:
-        """What was decoded for the first sentences, which have so many tokens; one launch and one copy."""
+        """What was decoded for the first sentences, whose numbers of tokens are given; one launch and one copy."""
         count, longest = len(lengths), max(lengths)
         found = self.written[:, :count, : longest + 1].contiguous().cpu()
-        # The first iterations that have written so many tokens; what stands behind them is of other batches.
+        # The first iterations that have written these tokens; later places are of other batches.
         ends = torch.tensor(lengths).unsqueeze(1)
         rounds = 1 + (found[1].cumsum(1) < ends).sum(1)
         return [

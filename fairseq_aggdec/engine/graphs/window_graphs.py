@@ -212,7 +212,7 @@ class WindowGraphs:
         self.room = self._room(like)
 
     def taken(self, rows: int, length: int) -> KeysValues:
-        """The memory of so many rows and keys of a source of the batch."""
+        """The memory for the given numbers of rows and source keys of the batch."""
         assert self.room is not None and self.batch is not None
         return self.room.part(GridSize(rows, 0, self.batch.end, length))
 

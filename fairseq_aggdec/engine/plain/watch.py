@@ -275,7 +275,7 @@ def _flattened(probe: Tensor) -> Tensor:
 
 
 def _probe(tensor: Tensor, start: float) -> Tensor:
-    """View of :data:`RUN` numbers side by side, or of so many rows where the numbers do not stand so."""
+    """View of :data:`RUN` numbers side by side, or of as many rows where the numbers are not side by side."""
     flat = _flat(tensor)
     found = tensor.detach() if flat is None else flat
     first = int(start * max(1, len(found) - RUN))
@@ -298,7 +298,7 @@ class Numbers:
         self.turn = 0
 
     def next(self) -> Tensor | None:
-        """(N,) what stands at the next places, on their device."""
+        """(N,) the numbers at the next places, on their device."""
         if not self.values:
             return None
         self.turn = (self.turn + 1) % TURNS

@@ -27,7 +27,7 @@ FORETOLD = (0.7, 0.5, 0.3, 0.1)
 GAIN_OF_FEW, FEW = 2.0, 2
 # Weight of these, in prefixes and in calls of a sentence.
 PRIOR_WEIGHT, GAIN_WEIGHT = 10.0, 5.0
-# Where a text is no good, it is looked at in one of so many batches.
+# Where a text is no good, it is looked at in one batch out of this many.
 LOOK_AGAIN = 32
 
 
@@ -54,7 +54,7 @@ class Budget(BudgetStruct):
         ]
 
     def wants_texts(self, sentences: int, beam: int) -> bool:
-        """Whether the next batch, of so many sentences, may draft from texts, or is to find out whether it could."""
+        """Whether the next batch may draft from texts, or is to find out whether it could."""
         least = 1.0 / (1.0 + self.call_cost / (sentences * beam))
         chance = max(mean.sum / mean.weight for mean in (self.text, self.piece))
         return bool(chance >= least or self.batches % LOOK_AGAIN == 0)

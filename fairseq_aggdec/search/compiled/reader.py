@@ -62,7 +62,7 @@ class CompiledReader:
                 watch()
 
     def _make_room(self, end: int, reach: int) -> None:
-        """For so many places of a row, and so many positions."""
+        """For the given numbers of places of a row and of positions."""
         cache, embedding = self.decoder.cache, self.decoder.embedding
         cache.reserve(end)
         self.compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)

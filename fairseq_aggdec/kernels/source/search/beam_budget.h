@@ -59,7 +59,7 @@ class Planner {
 
     explicit operator bool() const { return budget_; }
 
-    // For a call of so many sentences.
+    // Of the next call.
     Plan plan(int64_t sentences) {
         Plan found;
         if (!budget_) return found;
@@ -102,7 +102,7 @@ class Planner {
     static constexpr double SURE = 40.0;
     // Weight of everything seen, per new observation.
     static constexpr double FORGET = 0.998, FORGET_GAIN = 0.995;
-    // Where foretold tables do not pay, those of most certainty are tried in one of so many batches.
+    // Where foretold tables do not pay, those of most certainty are tried in one batch out of this many.
     static constexpr int64_t LOOK_AGAIN = 32;
 
     bool trial() const { return budget_->batches % LOOK_AGAIN == 1; }

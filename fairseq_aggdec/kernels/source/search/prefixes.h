@@ -142,7 +142,7 @@ class Prefixes {
   private:
     // How far apart two prefixes that end in the same token may be for one to stand in for the other.
     static constexpr int64_t NEAR = 4;
-    // A token may be everywhere: so many of its prefixes are looked at, the last evaluated first.
+    // A token may be everywhere: at most this many of its prefixes are looked at, the last evaluated first.
     static constexpr int64_t LOOKED_AT = 64;
     static constexpr Choice NOTHING[1] = {{0, 0.0}};
 

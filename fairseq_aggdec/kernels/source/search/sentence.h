@@ -63,7 +63,7 @@ class SentenceSearch {
         tree.note(node, choices);
     }
 
-    // Notes what is expected so many tokens behind a prefix, best first.
+    // Notes what is expected a given number of tokens behind a prefix, best first.
     void foretell(int64_t node, int64_t distance, const float* table, int64_t best) {
         static thread_local std::vector<Choice> choices;
         choices.clear();
