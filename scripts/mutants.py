@@ -81,18 +81,6 @@ MUTANTS = [
         ("tests/unit/test_window.py", BEAM),
     ),
     Mutant(
-        *("an edit replaced one token of the text, whatever it was", "drafters/copy/copy_tree.py"),
-        "CopyStep(edit.written, place + edit.passed, edit)",
-        "CopyStep(edit.written, place + 1, edit)",
-        ("tests/unit/test_copy_tree.py",),
-    ),
-    Mutant(
-        *("a lattice's position is drafted twice", "drafters/lattice_tree.py"),
-        "self.places[row], self.before[row] = found[0] + 1, found[1]",
-        "self.places[row], self.before[row] = found[0], found[1]",
-        ("tests/equality/test_draft_from.py",),
-    ),
-    Mutant(
         *("the first rejected token stands", "search/judge/tensors.py"),
         "best_path(parents, flags[row], tokens[row], choices[row])",
         "best_path(parents, [1] * width, tokens[row], choices[row])",

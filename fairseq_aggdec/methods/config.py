@@ -76,8 +76,8 @@ class DecodingConfig(OldNames):
     )
     draft_tree: Optional[str] = option(
         None,
-        "iad, gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as many as pay "
-        "(default: one path; gad, blockwise in fp32 on a CPU: what pays)",
+        "gad, blockwise: draft a tree of N tokens, the likeliest paths, instead of one path; auto: as many as pay "
+        "(default: one path; in fp32 on a CPU: what pays)",
         "auto|N",
     )
     acceptance: str = option(

@@ -15,7 +15,7 @@ from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED, OF_LATTICE
-from fairseq_aggdec.methods.shared.amounts import choosing, copied_length, drafted_nodes
+from fairseq_aggdec.methods.shared.amounts import copied_length
 from fairseq_aggdec.methods.shared.loading import load_writer
 from fairseq_aggdec.methods.table import method_of
 from fairseq_aggdec.search.counters import Counters
@@ -35,9 +35,8 @@ def reads(settings: Settings) -> set[str]:
     kind = settings.draft_from
     if kind == "none":
         return {"draft_from"}
-    found = {"draft_from", "draft_file", "draft_tree", "acceptance"} | TEXT_READS.get(kind, set())
-    of_the_lattice = kind == "lattice" and settings.draft_tree is not None
-    return found if of_the_lattice else found | {"draft_tokens", "iad_match"}
+    found = {"draft_from", "draft_file", "draft_tokens", "acceptance", "iad_match"}
+    return found | TEXT_READS.get(kind, set())
 
 
 def copy_drafter(request: Request) -> CopyDrafter | None:
@@ -98,18 +97,6 @@ def _writer_drafter(request: Request) -> CopyDrafter:
     return WriterDrafter(generator, model, task.target_dictionary.eos(), cfg.iad_match)
 
 
-def branching(drafter: Any, cfg: Settings) -> Any:
-    """Lets drafts branch where ``--draft-tree`` asks for trees: of copies, or of paths through a lattice."""
-    nodes = drafted_nodes(cfg)
-    if nodes and cfg.draft_from == "lattice":
-        from fairseq_aggdec.drafters.lattice_tree import LONGEST, LatticeTreeDrafter
-
-        account = choosing(cfg, LONGEST, drafter.model)
-        return LatticeTreeDrafter(drafter.generator, drafter.model, account, nodes)
-    drafter.branch(nodes)
-    return drafter
-
-
 def draft(request: Request) -> Drafter:
     """Copies the text that ``--draft-from`` names; nothing with ``none``."""
     kind = request.cfg.draft_from
@@ -117,8 +104,7 @@ def draft(request: Request) -> Drafter:
         return EmptyDrafter()
     if kind == "heads":
         raise ValueError(refusal("--draft-from heads", "iad", "use blockwise, or beam"))
-    copies = copy_drafter(request)
-    return EmptyDrafter() if copies is None else branching(copies, request.cfg)
+    return copy_drafter(request) or EmptyDrafter()
 
 
 METHOD = loop_method("iad", draft, reads)

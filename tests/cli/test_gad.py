@@ -182,7 +182,7 @@ def test_whole_runs(
     options = [str(trained.data), *PLUGIN[:2], "--path", str(trained.checkpoint), "--cpu"]
     options += ["--system", "greedy=--decoding greedy"]
     options += ["--system", f"auto=--decoding gad --drafter-path {drafter} --block-size auto"]
-    options += ["--system", "copies=--decoding iad --draft-nodes 9"]
+    options += ["--system", "copies=--decoding iad"]
     options += ["--batch-sizes", "1", "4", "--passes", "2", "--limit", "9"]
     script("scripts.recipes.gad.whole_runs").main([*options, "--output", str(tmp_path / "runs")])
     rows = json.loads((tmp_path / "runs.json").read_text())["results"]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.drafters.lattice_tree import LatticeTable
 from fairseq_aggdec.lattice.candidates import CandidateModel
 from fairseq_aggdec.methods import iad as iad_method
 from tests.random_models import random_tables
@@ -104,14 +103,12 @@ WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("nodes", [None, "3", "12", "auto"])
 @pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize("kind", list(WRITERS))
 def test_another_model_drafts(
     verifier: Any,
     kind: str,
     rows: int,
-    nodes: str | None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -122,49 +119,14 @@ def test_another_model_drafts(
     plain = make_task()
     random_tables().save(folder, plain.source_dictionary, plain.target_dictionary, {})
     assert CandidateModel.open(folder, plain.source_dictionary, plain.target_dictionary)
-    chosen = {"drafter_path": "writer.pt", "lattice": str(folder), "draft_nodes": nodes}
+    chosen = {"drafter_path": "writer.pt", "lattice": str(folder)}
     task = make_task("iad", draft_from=kind, **chosen)
     sample = make_batch(random_sources(6, rows))
     for options in ({}, {"min_len": 6, "max_len_b": 9}):
         found = generate(task, [verifier], sample, **options)
         assert_same(found, stock([verifier], sample, **options))
-    assert task.counters.drafted > 0 or nodes == "auto"
+    assert task.counters.drafted > 0
     assert task.counters.sentences == 2 * rows
-
-
-@pytest.mark.parametrize("nodes", ["1", "7", "auto"])
-def test_trees_of_a_lattice_that_the_verifier_agrees_with(
-    verifier: Any, nodes: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The scorer says what was written before: fewer iterations than tokens, wherever the outputs end."""
-    writer = make_model(make_task(), 2, "lattice_transformer", decoder_layers=1)
-    monkeypatch.setattr(iad_method, "load_writer", lambda path, task: writer)
-    plain = make_task()
-    random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
-    more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
-    task = make_task("iad", draft_from="lattice", draft_nodes=nodes, **more)
-    sample = make_batch(random_sources(6, 5))
-    expected = stock([verifier], sample)
-    outputs = [hypothesis["tokens"].tolist() for hypothesis in expected]
-    make, ends = LatticeTable.__init__, []
-
-    def made(table: LatticeTable, lattice: Any, first: Any, edges: Any) -> None:
-        make(table, lattice, first, edges)
-        ends.extend(table.ends)
-        told, likely = table.tokens.clone(), table.pairs.clone()
-        for row, output in enumerate(outputs):
-            size = min(len(output), table.positions)
-            told[row, :size, 0] = torch.tensor(output[:size])
-            likely[row, :size, :, 0] = 99.0
-        table.tokens, table.pairs, table.host_tokens = told, likely, told.tolist()
-
-    monkeypatch.setattr(LatticeTable, "__init__", made)
-    found = generate(task, [verifier], sample)
-    assert_same(found, expected)
-    if nodes == "7":  # a path of seven and the verifier's own token, up to where the lattice ends
-        for hypothesis, output, end in zip(found, outputs, ends, strict=True):
-            told = min(len(output), end + 1)
-            assert hypothesis["steps"] <= -(-told // 8) + len(output) - told
 
 
 def test_scores_that_are_no_numbers_draft_nothing(
@@ -177,7 +139,7 @@ def test_scores_that_are_no_numbers_draft_nothing(
     plain = make_task()
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
-    task = make_task("iad", draft_from="lattice", draft_nodes="5", **more)
+    task = make_task("iad", draft_from="lattice", **more)
     sample = make_batch(random_sources(6, 5))
     assert_same(generate(task, [verifier], sample), stock([verifier], sample))
     assert task.counters.drafted == 0
@@ -196,10 +158,9 @@ def test_a_source_too_long_for_the_other_model_has_no_draft(
     random_tables().save(tmp_path / "lattice", plain.source_dictionary, plain.target_dictionary, {})
     more = {"drafter_path": "writer.pt", "lattice": str(tmp_path / "lattice")}
     sample = make_batch([[5, 6, 7, 8, 9], [5]])
-    for nodes in (None, "5"):
-        task = make_task("iad", draft_from=kind, draft_nodes=nodes, **more)
-        assert_same(generate(task, [verifier], sample), stock([verifier], sample))
-        assert task.counters.drafted == 0
+    task = make_task("iad", draft_from=kind, **more)
+    assert_same(generate(task, [verifier], sample), stock([verifier], sample))
+    assert task.counters.drafted == 0
 
 
 @pytest.mark.parametrize("kind", list(WRITERS))

@@ -32,7 +32,7 @@ OLD: dict[str, tuple[str, str]] = {
         "gad",
         "--variant copy-tokens=all --draft-from source",
     ),
-    "--draft-nodes auto": ("iad", "--draft-tree auto"),
+    "--draft-nodes auto": ("gad", "--draft-tree auto"),
     "--acceptance top-beta --top-beta 4": ("iad", "--acceptance top-beta:4"),
     "--acceptance top-beta --tolerance 2.5": ("gad", "--acceptance top-beta:3:2.5"),
     "--acceptance top-k --top-k 5": ("blockwise", "--acceptance top-k:5"),

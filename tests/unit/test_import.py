@@ -55,13 +55,7 @@ def test_alone_it_is_light() -> None:
 
 
 # What no CPU needs for decoding with beam, iad or greedy: other methods, the loop of a GPU, the tools.
-OTHERS = (
-    "lattice",
-    "search.interleaved",
-    "drafters.nar",
-    "drafters.trees",
-    "drafters.copy.copy_tree",
-)
+OTHERS = ("lattice", "search.interleaved", "drafters.nar", "drafters.trees")
 OTHERS += ("search.ahead", "report", "api", "bench", "cli")
 
 

@@ -72,11 +72,6 @@ class CopyText:
         else:
             self.guessed = False
 
-    def arrive(self, place: int, length: int) -> None:
-        """The first ``length`` tokens of the output, start symbol included, led to a place of the text."""
-        self.cursor = self.copied = place
-        self.followed, self.guessed = length, False
-
     def _occurrence(self) -> int | None:
         """Where the longest suffix of the output that occurs in the text ends there, None for nowhere."""
         longest = self.runs.max()

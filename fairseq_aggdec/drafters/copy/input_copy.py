@@ -6,13 +6,11 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.drafters.copy.copy_on_device import CopyBoard, copy_board
 from fairseq_aggdec.drafters.copy.copy_text import NEVER_DRAFTED, CopyText
@@ -24,9 +22,6 @@ from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies, Draft, Verdict
 from fairseq_aggdec.windows.transfer import on_host
 
-if TYPE_CHECKING:
-    from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
-
 
 class CopyDrafter(DeviceDrafter):
     """Drafts from one text per sentence. What text that is, is said by the class that inherits.
@@ -37,7 +32,6 @@ class CopyDrafter(DeviceDrafter):
 
     Attributes:
         new_account: makes what says how long drafts are, with nothing learned.
-        trees: makes drafts that branch; None: drafts are copies only.
 
     Where hardly anything is copied it rests: most batches cost what they cost without a drafter.
     """
@@ -47,20 +41,11 @@ class CopyDrafter(DeviceDrafter):
     def __init__(self, eos: int, match: str):
         self.eos, self.match = eos, match
         self.on_device: CopyBoard | None = None
-        self.trees: CopyTrees | None = None
         self.limit_drafts(CopyAccount)
 
     def limit_drafts(self, new_account: Callable[[], CopyAccount]) -> None:
         self.new_account = new_account
         self.forget()
-
-    def branch(self, budget: NodeBudget | None) -> None:
-        """Drafts trees of this size from now on; None: copies only."""
-        self.trees = None
-        if budget is not None:
-            from fairseq_aggdec.drafters.copy.copy_tree import CopyTrees
-
-            self.trees = CopyTrees(budget, self.eos)
 
     def release(self) -> None:
         self.on_device = None
@@ -68,8 +53,6 @@ class CopyDrafter(DeviceDrafter):
     def forget(self) -> None:
         """Forgets what was learned from the batches before."""
         self.account = self.new_account()
-        if self.trees is not None:
-            self.branch(self.trees.budget)
 
     @property
     def resting(self) -> bool:
@@ -90,66 +73,31 @@ class CopyDrafter(DeviceDrafter):
         if by == "cuda" and verifier.dtype is not torch.float32:
             by = "cuda half"
         self.account.start(len(state.rows), by)
-        self.branched = False
         if not self.resting:
             self.texts = [CopyText(tokens, self.eos, self.match) for tokens in self.copied(sample)]
-            # Of a tree that the verifier cannot read one path would be shown to it, which need not be the copy.
-            self.growing = self.trees if self.trees and verifier.reads_trees else None
-            if self.growing is not None:
-                self.growing.start(len(self.texts))
 
     def draft(self, state: DecodeState) -> Draft:
-        self.branched = False
         if self.resting or self.account.idle:
             return Draft([()] * len(state.rows))
-        limits = [self._limit(place, row) for place, row in enumerate(state.rows)]
-        if self.growing is not None:
-            self.branched = True
-            return self._branched(self.growing, limits)
-        return Draft([text.copy(limit) for text, limit in zip(self.texts, limits, strict=True)])
+        return Draft([self._copy(place, row) for place, row in enumerate(state.rows)])
 
-    def _limit(self, place: int, row: Row) -> int:
-        """How many tokens of a text are drafted at most; where any are, it is followed as far as the output goes."""
+    def _copy(self, place: int, row: Row) -> list[int]:
+        """The draft of a row, whose text is followed as far as the output goes."""
         text = self.texts[place]
         limit = self.account.plan(place, min(row.end - row.position, len(text.tokens)))
         gained = len(row.tokens) - text.followed
         if limit and gained:  # not before: a row that drafts nothing need not know where it stands
             text.follow(row.tokens, gained)
-        return limit
-
-    def _branched(self, trees: CopyTrees, limits: Sequence[int]) -> Draft:
-        cost, chances = self.account.fixed_cost, self.account.chances
-        grown = [
-            trees.grow(row, text, (chances.of(row), chances.mean), limit, cost)
-            for row, (text, limit) in enumerate(zip(self.texts, limits, strict=True))
-        ]
-        tokens = [[step.token for step in tree.steps] for tree in grown]
-        return Draft(tokens, [tree.parents for tree in grown])
+        return text.copy(limit)
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        if self.resting:
-            return
-        drafted, accepted = verdict.drafted, verdict.accepted
-        if self.branched and self.growing is not None and verdict.whole:
-            drafted, accepted = self._learn_edits(self.growing, verdict, state)
-        self.account.observe(drafted, accepted)
-
-    def _learn_edits(
-        self, trees: CopyTrees, verdict: Verdict, state: DecodeState
-    ) -> tuple[list[int], list[int]]:
-        """Learns from what became of trees; what was drafted and stood, as if they had been copies."""
-        rows = zip(self.texts, verdict.nodes(), state.rows, strict=True)
-        found = [
-            trees.observe(place, text, path, row.tokens)
-            for place, (text, path, row) in enumerate(rows)
-        ]
-        drafted, accepted = map(list, zip(*found, strict=True))
-        return drafted, accepted
+        if not self.resting:
+            self.account.observe(verdict.drafted, verdict.accepted)
 
     def copies(self) -> Copies | None:
         if self.resting:
             return NO_COPIES
-        if self.growing is not None or type(self.account) not in (CopyAccount, FixedCopyAccount):
+        if type(self.account) not in (CopyAccount, FixedCopyAccount):
             return None
         account, total = self.account, self.account.chances.total
         texts, first = [text.tokens for text in self.texts], (account.probing, account.unknown)
@@ -159,8 +107,6 @@ class CopyDrafter(DeviceDrafter):
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.resting:
             return 0
-        if self.trees is not None:
-            return None
         most, longest = self.account.most, max(len(text.tokens) for text in self.texts) - 1
         limit = self.account.plan(0, longest)
         if limit == 0:
@@ -191,8 +137,6 @@ class CopyDrafter(DeviceDrafter):
         if not self.resting:
             self.texts = [self.texts[row] for row in rows]
             self.account.keep_rows(rows)
-            if self.growing is not None:
-                self.growing.keep_rows(rows)
 
 
 # How fairseq's tasks write the language of a sentence: __de__, [de_DE], <lang:de>, <2de>.

@@ -131,17 +131,14 @@ def proposing(cfg: Settings) -> Proposing:
     return Proposing(types, int8 or cfg.int8_all)
 
 
-def drafted_nodes(cfg: Settings, model: Any = None) -> NodeBudget | None:
+def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
     """How many tokens the tree of a draft has, or how many of a block are worth their cost; None for all of a block.
 
     On a GPU ``auto`` is about whole blocks: a tree is grown on the host, which takes longer there than it saves.
-
-    Args:
-        model: that drafts; None: a text is copied.
     """
-    given, gpu = cfg.draft_tree, model is not None and on_gpu(model)
+    given, gpu = cfg.draft_tree, on_gpu(model)
     if given is None:
-        learned = cfg.draft_tokens == "auto" and model is not None and not gpu
+        learned = cfg.draft_tokens == "auto" and not gpu
         return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
     if given == "auto":
         return None if gpu else NodeBudget(MOST_NODES, learned=True)
