@@ -80,7 +80,7 @@ def rows_of(running: Sequence[System], measurements: Sequence[Measurement]) -> l
         same = "" if differing is None else "yes" if differing == 0 else f"no, {differing} differ"
         rows.append(
             [
-                systems.LABELS[name],
+                systems.label(name),
                 f"{m.total:.1f}",
                 f"{len(m.outputs) / m.total:.1f}",
                 f"{by_name[STOCK[name]].total / m.total:.1f}",
@@ -127,7 +127,7 @@ def draw(session: Session, measurements: Sequence[Measurement], folder: Path) ->
     base, method = by_name["beam1"], by_name["iad"]
     speedups = [a / b for a, b in zip(base.seconds, method.seconds, strict=True)]
     ratios = tables.edit_ratios(session, method, None)
-    label = systems.LABELS["beam1"]
+    label = systems.label("beam1")
     about = Label(
         "Speed-up of single sentences by IAD",
         f"model checkpoints/ua_gec; {len(ratios)} sentences of UA-GEC, one at a time; "

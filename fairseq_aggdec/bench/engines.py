@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.dataclass.configs import GenerationConfig
@@ -20,50 +20,51 @@ from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.methods.shared.loading import load_writer
 
 
-class CTranslate2(NamedTuple):
-    """How CTranslate2 decodes; ``rows``: sentences of a batch at most, which it makes itself, 0: as it is given."""
+@dataclass(frozen=True)
+class Engine:
+    """How another engine decodes.
 
-    compute_type: str
-    beam: int
-    rows: int = 0
+    Attributes:
+        library: ``CTranslate2``, ``Hugging Face transformers`` or ``ONNX Runtime``.
+        form: precision, as the library names it.
+        beam: of its search, 1 for greedy.
+        assisted: a smaller model drafts.
+    """
+
+    library: str
+    form: str = "float32"
+    beam: int = 1
+    assisted: bool = False
+
+    @property
+    def label(self) -> str:
+        search = "greedy" if self.beam == 1 else f"beam {self.beam}"
+        if self.library == CTRANSLATE2:
+            return f"{self.library} {self.form}, {search}"
+        more = [", with an assistant"] if self.assisted else []
+        more += [f", {short}" for short, form in HALF.items() if form == self.form]
+        return "".join([f"{self.library}, {search}", *more])
 
 
-OWN_BATCH = 32
-ENDINGS = {"": (1, 0), "-beam5": (5, 0), "-own": (1, OWN_BATCH)}
-CTRANSLATE2 = {
-    f"ct2-{kind}{ending}": CTranslate2(kind, *how)
-    for kind, (ending, how) in itertools.product(
-        ("float32", "float16", "bfloat16", "int8"), ENDINGS.items()
-    )
-}
+CTRANSLATE2, TRANSFORMERS, ONNX = "CTranslate2", "Hugging Face transformers", "ONNX Runtime"
+HALF = {"bf16": "bfloat16", "fp16": "float16"}  # in the names of systems -> as PyTorch names it
 ASSISTED = "hf-assistant"
-ONNX = {"onnx": 1, "onnx-beam5": 5}
-HALF = {"-bf16": torch.bfloat16, "-fp16": torch.float16}
-HUGGING_FACE = {
-    **{f"hf{beam}{half}": 5 if beam else 1 for beam in ("", "-beam5") for half in ("", *HALF)},
-    ASSISTED: 1,
-    **ONNX,
-}  # beam
-LABELS = {
+SEARCHES = {"": 1, "-beam5": 5}
+ENGINES = {
     **{
-        name: f"CTranslate2 {found.compute_type}, {'beam 5' if found.beam > 1 else 'greedy'}"
-        + (f", its own batches of {found.rows}" if found.rows else "")
-        for name, found in CTRANSLATE2.items()
+        f"ct2-{form}{ending}": Engine(CTRANSLATE2, form, beam)
+        for form in ("float32", "float16", "bfloat16", "int8")
+        for ending, beam in SEARCHES.items()
     },
+    **{f"hf{ending}": Engine(TRANSFORMERS, beam=beam) for ending, beam in SEARCHES.items()},
     **{
-        name: f"Hugging Face transformers, {'beam 5' if beam > 1 else 'greedy'}"
-        + "".join(f", {half[1:]}" for half in HALF if name.endswith(half))
-        for name, beam in HUGGING_FACE.items()
-        if name not in ONNX
+        f"hf{ending}-{short}": Engine(TRANSFORMERS, form, beam)
+        for ending, beam in SEARCHES.items()
+        for short, form in HALF.items()
     },
-    ASSISTED: "Hugging Face transformers, greedy, with an assistant",
-    "onnx": "ONNX Runtime, greedy",
-    "onnx-beam5": "ONNX Runtime, beam 5",
+    ASSISTED: Engine(TRANSFORMERS, assisted=True),
+    **{f"onnx{ending}": Engine(ONNX, beam=beam) for ending, beam in SEARCHES.items()},
 }
-
-
-NEED_A_GPU = {name for name in LABELS if name.endswith("-fp16") or name.startswith("ct2-float16")}
-
 
 # Generation options that every engine here is told; "--beam" is in the name of a system.
 TOLD = {"beam", "max_len_a", "max_len_b", "min_len"}
@@ -88,10 +89,15 @@ def refuse_untold(name: str, session: Session, beam: int) -> None:
             raise SystemExit(f"error: {name} is not told {shown}, and would decode without it")
 
 
-def refuse_half_on_cpu(name: str, session: Session) -> None:
-    """Ends with a sentence about a system of half precision that no engine has on a CPU."""
-    if name in NEED_A_GPU and not session.cuda:
+def only_model(name: str, session: Session) -> Any:
+    """The session's model; ends with a sentence about what an engine cannot do with it."""
+    engine = ENGINES[name]
+    if len(session.models) > 1:
+        raise SystemExit(f"error: {engine.library} decodes with one model, --path names several")
+    refuse_untold(name, session, engine.beam)
+    if engine.form == "float16" and not session.cuda:
         raise SystemExit(f"error: --systems {name} needs a GPU")
+    return session.models[0]
 
 
 def ctranslate2_system(name: str, session: Session, alone: bool = False) -> System:
@@ -106,13 +112,11 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         raise SystemExit(
             f"error: --systems {name} needs CTranslate2: {installing.advice('ctranslate2')}"
         ) from error
-    task, engine = session.task, CTRANSLATE2[name]
-    refuse_untold(name, session, engine.beam)
-    refuse_half_on_cpu(name, session)
-    one_thread = engine.compute_type == "int8" and not alone
+    task, engine, model = session.task, ENGINES[name], only_model(name, session)
+    one_thread = engine.form == "int8" and not alone
     with tempfile.TemporaryDirectory(prefix="ct2-") as folder:
         checkpoint, converted = Path(folder, "fairseq.pt"), str(Path(folder, "converted"))
-        write_for_ctranslate2(session, checkpoint)
+        write_for_ctranslate2(session, model, checkpoint)
         ctranslate2.converters.FairseqConverter(
             str(checkpoint),
             task.cfg.data,
@@ -124,7 +128,7 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         translator = ctranslate2.Translator(
             converted,
             device="cuda" if session.cuda else "cpu",
-            compute_type=engine.compute_type,
+            compute_type=engine.form,
             intra_threads=1 if one_thread else torch.get_num_threads(),
             inter_threads=1,
         )
@@ -139,7 +143,6 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         found = translator.translate_batch(
             words,
             beam_size=engine.beam,
-            max_batch_size=engine.rows,
             max_decoding_length=limit,
             min_decoding_length=generation.min_len,
         )
@@ -153,28 +156,25 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
 
 def hugging_face_system(name: str, session: Session) -> System:
     """The search of Hugging Face transformers on the same weights, in PyTorch or in ONNX Runtime."""
-    (model,) = one_model(session, "Hugging Face transformers decodes")
-    refuse_untold(name, session, HUGGING_FACE[name])
-    refuse_half_on_cpu(name, session)
-    smaller = assistant_of(session, model) if name == ASSISTED else None
+    engine, model = ENGINES[name], only_model(name, session)
+    smaller = assistant_of(session, model) if engine.assisted else None
     dictionary, assistant = session.task.target_dictionary, None
     try:
         made = hugging_face.exported(model, dictionary)
         if smaller is not None:
             assistant = hugging_face.exported(smaller, dictionary)
-        if name in ONNX:
+        if engine.library == ONNX:
             made = hugging_face.in_onnx(made)
     except ImportError as error:
-        modules = ["transformers", *(["optimum"] if name in ONNX else [])]
-        needed = "Optimum with ONNX Runtime" if name in ONNX else "transformers"
-        raise SystemExit(f"error: {name} needs {needed}: {installing.advice(*modules)}") from error
-    device = torch.device("cuda" if session.cuda and name not in ONNX else "cpu")
-    for ending, dtype in HALF.items():
-        if name.endswith(ending):
-            made.to(dtype)
-    for one in (made, assistant):
-        if one is not None and name not in ONNX:
-            one.to(device)
+        modules = ["transformers", *(["optimum"] if engine.library == ONNX else [])]
+        raise SystemExit(
+            f"error: {name} needs {engine.library}: {installing.advice(*modules)}"
+        ) from error
+    device = torch.device("cpu")
+    if engine.library != ONNX:
+        device = torch.device("cuda" if session.cuda else "cpu")
+        made.to(device, getattr(torch, engine.form))
+        assistant = assistant and assistant.to(device)
     generation = session.cfg.generation
 
     def decode(sample: dict[str, Any]) -> list[list[int]]:
@@ -183,8 +183,8 @@ def hugging_face_system(name: str, session: Session) -> System:
         limit = min(limit, model.max_decoder_positions() - 1)
         if assistant is not None and len(tokens) > 1:
             raise SystemExit(f"error: {name} takes one sentence at a time: --batch-sizes 1")
-        beam = HUGGING_FACE[name]
-        return hugging_face.translate(made, tokens, limit, generation.min_len, beam, assistant)
+        least = generation.min_len
+        return hugging_face.translate(made, tokens, limit, least, engine.beam, assistant)
 
     return System(name, decode)
 
@@ -209,16 +209,8 @@ def assistant_of(session: Session, model: Any) -> Any:
     return smaller
 
 
-def one_model(session: Session, engine: str) -> list[Any]:
-    """The session's only model."""
-    if len(session.models) > 1:
-        raise SystemExit(f"error: {engine} with one model, --path names several")
-    return list(session.models)
-
-
-def write_for_ctranslate2(session: Session, path: Path) -> None:
-    """The session's model as the converter reads it: options of model and task flat in one Namespace."""
-    (model,) = one_model(session, "CTranslate2 decodes")
+def write_for_ctranslate2(session: Session, model: Any, path: Path) -> None:
+    """A model as the converter reads it: options of model and task flat in one Namespace."""
     options: dict[str, Any] = {}
     for part in (session.saved.task, session.saved.model):
         plain = OmegaConf.to_container(part) if isinstance(part, DictConfig) else vars(part)

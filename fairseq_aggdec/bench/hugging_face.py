@@ -6,10 +6,10 @@ behind the first when it decodes with its cache (transformers 4.57).
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,76 +19,54 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.utils import convert_padding_direction
 from torch import Tensor, nn
 
-from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.records.results import write_text
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": nn.functional.relu,
-    "gelu": nn.functional.gelu,
-}
-
-
-def gap(model: Any) -> str | None:
-    """What neither class can represent of a fairseq encoder-decoder model, None if nothing."""
-    encoder, decoder = model.encoder, model.decoder
-    if found := encoder_gap(encoder) or decoder_gap(decoder):
-        return found
-    parts = (encoder, decoder)
-    if any(type(part.embed_positions) is not SinusoidalPositionalEmbedding for part in parts):
-        return "positions that are not sinusoids"
-    if any(part.layernorm_embedding is not None for part in parts):
-        return "a norm behind the embeddings (--layernorm-embedding)"
-    if encoder.embed_tokens.weight.size(1) != decoder.embed_tokens.weight.size(1):
-        return "an encoder and a decoder of different widths"
-    if decoder.project_in_dim is not None or decoder.project_out_dim is not None:
-        return "projections between embeddings and layers"
-    if type(decoder.output_projection) is not nn.Linear:
-        return "an adaptive softmax"
-    if activation(model) is None:
-        return "an activation other than ReLU and GELU"
-    return _norm_gap(encoder, decoder)
-
-
-def _norm_gap(encoder: Any, decoder: Any) -> str | None:
-    """The same of where norms stand."""
-    layers = [*encoder.layers, *decoder.layers]
-    if len({layer.normalize_before for layer in layers}) > 1:
-        return "norms before the layers of one side only"
-    if not layers[0].normalize_before:
-        return None
-    tables = (encoder.embed_tokens.weight, decoder.output_projection.weight)
-    if any(table is not decoder.embed_tokens.weight for table in tables):
-        return "norms before the layers and embeddings that are not all shared"
-    if encoder.layer_norm is None or decoder.layer_norm is None:
-        return "norms before the layers and none behind the last"
-    return None
-
-
-def activation(model: Any) -> str | None:
-    """The name of the one activation of all layers, None where there is no such name."""
-    sample = torch.linspace(-3, 3, 25)
-    layers = [*model.encoder.layers, *model.decoder.layers]
-    for name, function in ACTIVATIONS.items():
-        if all(torch.equal(layer.activation_fn(sample), function(sample)) for layer in layers):
-            return name
-    return None
 
 
 def exported(model: Any, dictionary: Dictionary) -> Any:
     """A transformers model, in fp32 on CPU and in evaluation mode, with a copy of a fairseq model's weights.
 
     Args:
-        model: encoder and decoder of stock layers.
+        model: encoder and decoder.
         dictionary: of the target; that of the source has the same special symbols.
 
     Raises:
         ImportError: transformers is not installed.
-        ValueError: names what the classes there cannot represent.
+        ValueError: the classes there cannot represent the model.
     """
+    try:
+        made = _filled(model, dictionary)
+        if _writes_alike(model, made):
+            return made
+    except (AttributeError, KeyError, RuntimeError):
+        pass  # it has other parts than the classes there
+    raise ValueError(
+        "Hugging Face transformers has no class for this model: with its weights they write other logits. They have "
+        "plain layers, sinusoidal positions, ReLU or GELU, sides of one width, no norm behind the embeddings, and with "
+        "norms before the layers all embeddings shared"
+    )
+
+
+def _writes_alike(model: Any, made: Any) -> bool:
+    """Whether two models, fairseq's and its copy, have the same logits but for rounding."""
+    exact = copy.deepcopy(model).float().cpu()
+    exact.eval()
+    first = made.config.eos_token_id
+    generator = torch.Generator().manual_seed(0)
+    source, target = (
+        torch.randint(first + 1, len(side.embed_tokens.weight), (1, 12), generator=generator)
+        for side in (exact.encoder, exact.decoder)
+    )
+    target[0, 0] = first
+    with torch.no_grad():
+        expected = exact(source, torch.tensor([12]), target)[0]
+        found = made(input_ids=source, decoder_input_ids=target).logits
+    return torch.allclose(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
+def _filled(model: Any, dictionary: Dictionary) -> Any:
+    """The class that may fit, with a model's weights."""
     import transformers
 
-    if found := gap(model):
-        raise ValueError(f"Hugging Face transformers has no class for {found}")
     config = _options(model, dictionary)
     if model.decoder.layers[0].normalize_before:
         made: Any = transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**config))
@@ -121,6 +99,9 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
     encoder, decoder = model.encoder.layers[0], model.decoder.layers[0]
     source, target = model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight
     types, width = target.shape
+    sample = torch.linspace(-3, 3, 25)
+    shown = decoder.activation_fn(sample)
+    activation = "gelu" if torch.equal(shown, nn.functional.gelu(sample)) else "relu"
     return {
         "vocab_size": len(source),
         "decoder_vocab_size": types,
@@ -135,7 +116,7 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
         "decoder_ffn_dim": decoder.fc1.out_features,
         "encoder_layerdrop": 0.0,
         "decoder_layerdrop": 0.0,
-        "activation_function": activation(model),
+        "activation_function": activation,
         "scale_embedding": math.isclose(model.decoder.embed_scale, math.sqrt(width)),
         "max_position_embeddings": max(model.max_positions()) + 1,
         "bos_token_id": dictionary.bos(),

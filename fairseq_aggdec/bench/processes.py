@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 
 from fairseq_aggdec.bench import memory, systems
-from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2
+from fairseq_aggdec.bench.engines import ASSISTED
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.bench.timing import System
 
@@ -122,8 +122,5 @@ def serve(place: Connection, entry: Entry, arguments: list[str], threads: int) -
 
 
 def entered(name: str, batch_size: int) -> bool:
-    """Whether a system has a row for this batch size: batches of an engine's own are smaller ones, and drafts of an
-    assistant are for one sentence at a time."""
-    if name == ASSISTED:
-        return batch_size == 1
-    return name not in CTRANSLATE2 or CTRANSLATE2[name].rows < batch_size
+    """Whether a system has a row for this batch size: drafts of an assistant are for one sentence at a time."""
+    return name != ASSISTED or batch_size == 1

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairseq_aggdec.api.session import Session, generation_parser
-from fairseq_aggdec.bench import engines
-from fairseq_aggdec.bench.engines import ASSISTED, CTRANSLATE2, HUGGING_FACE
+from fairseq_aggdec.bench.engines import (
+    CTRANSLATE2,
+    ENGINES,
+    ctranslate2_system,
+    hugging_face_system,
+)
 from fairseq_aggdec.bench.recording import Record, RecordingDrafter
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.drafter import EmptyDrafter
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 
-STOCK_BEAMS = {"beam5": 5, "beam4": 4, "beam1": 1}
-OUR_BEAMS = {"search5": 5, "search4": 4, "search10": 10, "undrafted5": 5}
-OTHERS = (*STOCK_BEAMS, *CTRANSLATE2, *HUGGING_FACE)  # not ours: no counters
+# Stock's beam search, ours, ours that evaluates only what the search waits for -> its label.
+BEAMS = {
+    "beam": "fairseq beam {}",
+    "search": "ours, beam {}",
+    "undrafted": "ours, beam {}, nothing drafted",
+}
+BEAM = re.compile(rf"({'|'.join(BEAMS)})(1|4|5|10)")
 OURS = ("search5", "greedy", "iad")
 GROUPS = {
     "stock": ("beam5", "beam1"),
@@ -27,20 +36,7 @@ GROUPS = {
 }
 # Ending of a system's name -> what is added to its command line.
 PRECISIONS = {"-bf16": ["--bf16"], "-int8": ["--int8"]}
-LABELS = {
-    "beam5": "fairseq beam 5",
-    "beam4": "fairseq beam 4",
-    "beam1": "fairseq beam 1",
-    "search5": "ours, beam 5",
-    "search4": "ours, beam 4",
-    "search10": "ours, beam 10",
-    "undrafted5": "ours, beam 5, nothing drafted",
-    "greedy": "ours, greedy",
-    "iad": "ours, IAD",
-    "blockwise": "ours, blockwise",
-    "gad": "ours, GAD",
-    **engines.LABELS,
-}
+LABELS = {"greedy": "greedy", "iad": "IAD", "blockwise": "blockwise", "gad": "GAD"}
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,13 @@ class Entry:
     @property
     def external(self) -> bool:
         """Whether another engine decodes."""
-        return self.system in (*CTRANSLATE2, *HUGGING_FACE)
+        return self.system in ENGINES
 
 
 def split(name: str) -> tuple[str, list[str]]:
     """What :func:`build` calls a system, and what its precision adds to the command line: ``iad-int8``."""
     for ending, flags in PRECISIONS.items():
-        if name.endswith(ending) and name not in OTHERS:
+        if name.endswith(ending) and name not in ENGINES:
             return name.removesuffix(ending), flags
     return name, []
 
@@ -74,7 +70,13 @@ def split(name: str) -> tuple[str, list[str]]:
 def label(name: str) -> str:
     """What a table calls a system."""
     system, flags = split(name)
-    return ", ".join([LABELS.get(system, system), *flags])
+    if system in ENGINES:
+        shown = ENGINES[system].label
+    elif beam := BEAM.fullmatch(system):
+        shown = BEAMS[beam[1]].format(beam[2])
+    else:
+        shown = f"ours, {LABELS[system]}" if system in LABELS else system
+    return ", ".join([shown, *flags])
 
 
 def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
@@ -86,10 +88,10 @@ def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
     """
     ours = [*OURS, *more]
     precise = [name + ending for name in ours for ending in ("", *PRECISIONS)]
-    apart = {ASSISTED, *engines.NEED_A_GPU}
+    engines = [n for n, e in ENGINES.items() if not e.assisted and e.form != "float16"]
     groups = GROUPS | {
         "ours": tuple(ours),
-        "all": (*GROUPS["stock"], *precise, *(n for n in engines.LABELS if n not in apart)),
+        "all": (*GROUPS["stock"], *precise, *engines),
     }
     found = [name for word in names for name in word.split(",") if name]
     return list(dict.fromkeys(x for name in found for x in groups.get(name, (name,))))
@@ -97,8 +99,11 @@ def expanded(names: Sequence[str], more: Sequence[str] = ()) -> list[str]:
 
 def beam_of(name: str) -> int:
     """The beam of a system's search, 1 where it is greedy."""
-    known = STOCK_BEAMS | OUR_BEAMS | HUGGING_FACE | {ct2: e.beam for ct2, e in CTRANSLATE2.items()}
-    return known.get(split(name)[0], 1)
+    system, _ = split(name)
+    if system in ENGINES:
+        return ENGINES[system].beam
+    found = BEAM.fullmatch(system)
+    return int(found[2]) if found else 1
 
 
 def load(
@@ -163,15 +168,16 @@ def build(name: str, session: Session, alone: bool = False) -> System:
 
     Args:
         name: ``beam5``, ``beam4`` or ``beam1`` (stock), ``search5`` and its like (ours with this beam), ``undrafted5``
-            (which evaluates only what the search waits for), one of :data:`CTRANSLATE2` or :data:`HUGGING_FACE`, else
-            a ``--decoding`` of the task.
+            (which evaluates only what the search waits for), one of :data:`ENGINES`, else a ``--decoding`` of the task.
         alone: nothing else decodes in this process.
     """
-    if name in CTRANSLATE2:
-        return engines.ctranslate2_system(name, session, alone)
-    if name in HUGGING_FACE:
-        return engines.hugging_face_system(name, session)
-    decoding = "stock" if name in STOCK_BEAMS else "beam" if name in OUR_BEAMS else name
+    if name in ENGINES and ENGINES[name].library == CTRANSLATE2:
+        return ctranslate2_system(name, session, alone)
+    if name in ENGINES:
+        return hugging_face_system(name, session)
+    decoding = name
+    if found := BEAM.fullmatch(name):
+        decoding = "stock" if found[1] == "beam" else "beam"
     system = of_session(name, session, decoding, beam_of(name))
     if name.startswith("undrafted"):
         system.generator.ahead, system.generator.texts = False, None

@@ -9,7 +9,7 @@ import torch
 
 from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bench import table
-from fairseq_aggdec.bench.systems import LABELS, of_session
+from fairseq_aggdec.bench.systems import label, of_session
 from fairseq_aggdec.bench.timing import measure
 
 
@@ -19,7 +19,7 @@ def against_stock(
     """Times stock with this beam, with beam 1 our greedy, and a ``--decoding``, in turn, on batches of one sentence."""
     stock = f"fairseq beam {beam}"
     wanted = {stock: "stock", "ours, greedy": "greedy"}
-    wanted[LABELS.get(method, f"ours, beam {beam}")] = method
+    wanted[f"ours, beam {beam}" if method == "beam" else label(method)] = method
     if beam > 1:
         del wanted["ours, greedy"]
     systems = [of_session(name, session, how, beam) for name, how in wanted.items()]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_aggdec.bench import asked, engines, processes, systems
+from fairseq_aggdec.bench import asked, processes, systems
 from fairseq_aggdec.bench.recording import Record
 from fairseq_aggdec.bench.systems import Entry
 from fairseq_aggdec.cli import bench as command
@@ -111,7 +111,7 @@ def test_what_is_not_installed_says_so(
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("ct2-float32-own", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
+    [("ct2-float32", "ctranslate2"), ("hf", "transformers"), ("onnx", "optimum.onnxruntime")],
 )
 def test_other_engines_give_what_stock_gives(
     name: str, package: str, arguments: list[str], bound: list[Any]
@@ -210,6 +210,7 @@ def test_names_of_systems() -> None:
     assert systems.label("search5-bf16") == "ours, beam 5, --bf16"
     beams = {name: systems.beam_of(name) for name in ("search5-int8", "ct2-int8-beam5", "hf")}
     assert beams == {"search5-int8": 5, "ct2-int8-beam5": 5, "hf": 1}
-    assert not processes.entered("ct2-int8-own", engines.OWN_BATCH)
-    assert processes.entered("ct2-int8-own", 128) and processes.entered("ct2-int8", 8)
+    assert systems.label("undrafted5") == "ours, beam 5, nothing drafted"
+    assert systems.label("ct2-int8-beam5") == "CTranslate2 int8, beam 5"
+    assert systems.label("hf-beam5-bf16") == "Hugging Face transformers, beam 5, bf16"
     assert processes.entered("hf-assistant", 1) and not processes.entered("hf-assistant", 8)

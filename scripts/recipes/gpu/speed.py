@@ -147,7 +147,7 @@ def timed(
             ready.append(system)
         except Exception as error:
             yield names | {
-                "system": _label(system.name),
+                "system": systems.label(system.name),
                 "error": f"{type(error).__name__}: {error}"[:300],
             }
     if not ready:
@@ -157,7 +157,7 @@ def timed(
     for one in found:
         sentences = len(one.outputs)
         yield names | {
-            "system": _label(one.name),
+            "system": systems.label(one.name),
             "ms / sentence": 1e3 * one.total / sentences,
             "ms / token": 1e3 * one.total / one.tokens * len(batches[0]["id"]),
             "sentences / s": sentences / one.total,
@@ -166,10 +166,6 @@ def timed(
             "other than first": timing.different(first, one),
             "captures": one.captured,
         }
-
-
-def _label(name: str) -> str:
-    return systems.LABELS.get(name, name)
 
 
 def base_cells(plan: Plan, precision: str, names: Sequence[str], sizes: Sequence[int]) -> Rows:
@@ -185,7 +181,7 @@ def base_cells(plan: Plan, precision: str, names: Sequence[str], sizes: Sequence
                 yield {
                     "precision": precision,
                     "batch": size,
-                    "system": _label(name),
+                    "system": systems.label(name),
                     "error": str(error)[:300],
                 }
         batches = base.drafter[0].batches(size, plan.sentences(size))
@@ -367,7 +363,7 @@ def peaks(plan: Plan) -> Rows:
                 lambda name=name, batches=batches: {  # type: ignore[misc]
                     "MiB": memory.peak_of(systems.build(name, session), batches)
                 },
-                system=systems.LABELS[name],
+                system=systems.label(name),
                 batch=size,
             )
 
