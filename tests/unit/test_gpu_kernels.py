@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import random
+import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -233,14 +235,58 @@ def test_no_thread_overtakes_another(sanitizer: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("version", ["12", "13"])
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_nvrtc_compiles_the_source(version: str, architecture: str) -> None:
-    try:
-        compiler = ctypes.CDLL(f"libnvrtc.so.{version}")
-    except OSError:
-        pytest.skip(f"no NVRTC of CUDA {version} here")
-    assert nvrtc.compiled(compiler, architecture).startswith(b"\x7fELF")
+def compilers() -> list[str]:
+    """NVRTC's libraries: of a CUDA toolkit, and of pip's packages in a folder of Python's path."""
+    found = [f"libnvrtc.so.{version}" for version in (12, 13)]
+    for folder in sys.path:
+        found += map(str, sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[23]")))
+    return found
+
+
+def architectures(compiler: Any) -> list[int]:
+    """What a compiler knows, as numbers: 90 for sm_90."""
+    count = ctypes.c_int()
+    assert compiler.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    numbers = (ctypes.c_int * count.value)()
+    assert compiler.nvrtcGetSupportedArchs(numbers) == 0
+    return list(numbers)
+
+
+def test_nvrtc_compiles_the_source(caplog: pytest.LogCaptureFixture) -> None:
+    """The real compiler, which needs no GPU; its kernels fit in what every GPU has for a block."""
+    tried = 0
+    caplog.set_level(logging.DEBUG, nvrtc.__name__)
+    for place in compilers():
+        try:
+            compiler = ctypes.CDLL(place)
+        except OSError:
+            continue
+        for number in {80, 90, 100} & set(architectures(compiler)):
+            caplog.clear()
+            code = nvrtc.compiled(compiler, f"sm_{number}", "--ptxas-options=-v")
+            assert code.startswith(b"\x7fELF") and all(
+                name.encode() in code for name in operators.SCHEMAS
+            )
+            assert "warning" not in caplog.text
+            check_resources(caplog.text)
+            tried += 1
+    if not tried:
+        pytest.skip(
+            "no NVRTC; pip install --target FOLDER nvidia-cuda-nvrtc-cu12, with FOLDER in PYTHONPATH"
+        )
+
+
+def check_resources(log: str) -> None:
+    """That each kernel can be launched with its threads, as ptxas counts what it needs."""
+    kernels = log.split("entry function '")[1:]
+    assert {text.split("'")[0] for text in kernels} == set(operators.SCHEMAS)
+    for text in kernels:
+        assert " 0 bytes spill stores, 0 bytes spill loads" in text
+        threads = operators.THREADS[text.split("'")[0]]
+        (registers,) = re.findall(r"Used (\d+) registers", text)
+        assert int(registers) * threads <= 65536
+        assert sum(map(int, re.findall(r"(\d+) bytes smem", text))) <= 48 * 1024  # static
+        assert threads & (threads - 1) == 0  # as `joined` takes halves
 
 
 def test_nvrtc_is_where_pytorch_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

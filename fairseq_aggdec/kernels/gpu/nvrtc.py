@@ -7,11 +7,14 @@ the headers of an installed CUDA toolkit, which few machines have.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("bookkeeping.cu")
 
@@ -36,24 +39,29 @@ def library() -> Any:
     raise OSError("PyTorch has no NVRTC here")
 
 
-def compiled(nvrtc: Any, architecture: str) -> bytes:
-    """The kernels as machine code for an architecture (``sm_90``).
+def compiled(nvrtc: Any, architecture: str, *more: str) -> bytes:
+    """The kernels as machine code for an architecture (``sm_90``); ``more`` options of the compiler, whose words are
+    logged.
 
     Raises:
         RuntimeError: what the compiler says against them.
     """
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     source = SOURCE.read_bytes()
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+    words = f"--gpu-architecture={architecture}", "--std=c++17", *more
+    options = [word.encode() for word in words]
     made = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"bookkeeping.cu", 0, None, None)
     _check(nvrtc, made)
     try:
         array = (ctypes.c_char_p * len(options))(*options)
-        if nvrtc.nvrtcCompileProgram(program, len(options), array):
-            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-            log = ctypes.create_string_buffer(size.value)
-            nvrtc.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"NVRTC: {log.value.decode(errors='replace')}")
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        said = log.value.decode(errors="replace")
+        if failed:
+            raise RuntimeError(f"NVRTC: {said}")
+        logger.debug("NVRTC: %s", said)
         _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
         code = ctypes.create_string_buffer(size.value)
         _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
