@@ -21,6 +21,8 @@ from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.drafters.copy.copy_on_device import copies_alike
+from fairseq_aggdec.drafters.slot_window import read_alike
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import int8_available
@@ -35,10 +37,19 @@ from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.models.lattice_transformer import MarkovDecoder
 from fairseq_aggdec.records import machine
+from fairseq_aggdec.search.beam.board import chooses_alike
 from fairseq_aggdec.search.judge.fused import decides_alike
 from fairseq_aggdec.tasks.translation_aggdec import TranslationAggdecConfig, TranslationAggdecTask
 
 Lines = Iterator[tuple[str, str]]
+
+# What fused kernels do -> whether they do it as PyTorch's operators do.
+GPU_KERNELS = {
+    "accepting and committing": decides_alike,
+    "drafts copied from texts": copies_alike,
+    "slots of a drafter": read_alike,
+    "steps of beam search": chooses_alike,
+}
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs
 
@@ -91,12 +102,18 @@ def of_machine() -> Lines:
     yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
     yield "GPU", str(here["gpu"] or "none")
     if torch.cuda.is_available():
-        reason = against(torch.device("cuda", torch.cuda.current_device()), decides_alike)
-        fused = "fused: an iteration has fewer launches"
-        yield "GPU kernels", f"none: {reason}" if reason else fused
+        for name, found in of_gpu_kernels(torch.device("cuda", torch.cuda.current_device())):
+            yield "GPU kernels", f"{name}: {found}"
     versions = here["versions"]
     assert isinstance(versions, dict)
     yield "versions", ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def of_gpu_kernels(device: torch.device) -> Lines:
+    """What each fused kernel does for the loop, and whether it runs or PyTorch's operators do."""
+    for name, agree in GPU_KERNELS.items():
+        reason = against(device, agree)
+        yield name, f"PyTorch's operators, more launches: {reason}" if reason else "compiled"
 
 
 def of_kernels() -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_aggdec.options.options import Limits, Options
-from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, chooses_alike
+from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, board_for, chooses_alike
 from fairseq_aggdec.search.beam.rules import SentenceRules, step
 from fairseq_aggdec.search.beam.tables import by_operators
 from tests.strict.device.bookkeeping import fused_kernels
@@ -201,6 +201,25 @@ def check_a_broken_row(row: int, twins: Twins) -> None:
     assert (twins.board.count < 0).tolist() == [i == row < twins.rows for i in range(4)]
 
 
-def test_the_kernel_is_tried_before_it_is_used() -> None:
+@pytest.mark.parametrize("changed", ["nothing", "sight", "words", "parents", "written"])
+def test_the_kernel_is_tried_before_it_is_used(
+    changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that spoils one of its lists is found out, for masks of 2 and of 4 bytes."""
+    choose = FusedBoard._choose
+
+    def spoils(board: Any, *given: Any) -> None:
+        choose(board, *given)
+        if changed != "nothing" and board.sight.dtype is torch.float16:
+            getattr(board, changed)[0, 0, 0] = 1
+
+    monkeypatch.setattr(FusedBoard, "_choose", spoils)
     with fused_kernels():
-        assert chooses_alike(torch.device("cpu"))
+        assert chooses_alike(torch.device("cpu")) == (changed == "nothing")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_masks_that_the_kernel_does_not_know_are_left_to_operators(dtype: torch.dtype) -> None:
+    with fused_kernels():
+        board = board_for((1, 4), options(random.Random(1), 9), 0, torch.zeros(1, dtype=dtype))
+    assert isinstance(board, FusedBoard) == (dtype is not torch.float64)

@@ -20,11 +20,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.cli import doctor
 from fairseq_aggdec.drafters.copy.copy_on_device import (
     MATCHES,
     CopyBoard,
     FusedCopyBoard,
-    _copies_alike,
+    copies_alike,
 )
 from fairseq_aggdec.drafters.slot_window import (
     SlotForm,
@@ -400,7 +401,7 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
     assert type(fused.bookkeeping(rules, exact, CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(ngrams, exact, CPU)) is Bookkeeping
     assert type(fused.bookkeeping(rules, distance(1, 9), CPU)) is Bookkeeping
-    assert operators.usable(CPU, _copies_alike) and operators.usable(CPU, read_alike)
+    assert operators.usable(CPU, copies_alike) and operators.usable(CPU, read_alike)
     calls = []
 
     def differ(device: torch.device) -> bool:
@@ -411,7 +412,7 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
         assert operators.against(CPU, differ) == "they differ from PyTorch's operators"
     assert calls == [CPU] and caplog.text.count("differ") == 1
     monkeypatch.setenv(VARIABLE, "none")
-    assert operators.against(CPU, _copies_alike) == f"{VARIABLE}=none"
+    assert operators.against(CPU, copies_alike) == f"{VARIABLE}=none"
     assert type(fused.bookkeeping(rules, exact, CPU)) is Bookkeeping
 
 
@@ -424,11 +425,27 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
     fill = lambda *arguments: arguments[-1].fill_(5)  # noqa: E731
     broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill)
     with mock.patch.object(operators, "operators", lambda: broken):
-        for agree in (fused.decides_alike, _copies_alike, read_alike):
+        for agree in (fused.decides_alike, copies_alike, read_alike):
             assert not operators.usable(CPU, agree)
     assert caplog.text.count("not used") == 3
     caplog.set_level(logging.INFO)
     operators.tried_against.cache_clear()
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
-        assert operators.against(CPU, _copies_alike) == "no NVRTC"
+        assert operators.against(CPU, copies_alike) == "no NVRTC"
     assert "no NVRTC" in caplog.text
+
+
+def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dict(doctor.of_gpu_kernels(CPU))
+    assert len(found) == 4 and set(found.values()) == {"compiled"}
+    operators.tried_against.cache_clear()
+    own = operators.operators()
+    kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}
+    with mock.patch.object(
+        operators, "operators", lambda: mock.Mock(beam_step=lambda *_: None, **kept)
+    ):
+        told = dict(doctor.of_gpu_kernels(CPU))
+    assert {name for name in told if told[name] != "compiled"} == {"steps of beam search"}
+    assert "they differ from PyTorch's operators" in told["steps of beam search"]
+    monkeypatch.setenv(VARIABLE, "none")
+    assert all(f"{VARIABLE}=none" in what for _, what in doctor.of_gpu_kernels(CPU))

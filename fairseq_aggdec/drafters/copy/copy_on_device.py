@@ -167,10 +167,10 @@ class FusedCopyBoard(CopyBoard):
 
 def copy_board(match: str, device: torch.device) -> CopyBoard:
     """One that runs in the fused kernels where they can be used."""
-    return (FusedCopyBoard if gpu.usable(device, _copies_alike) else CopyBoard)(match, device)
+    return (FusedCopyBoard if gpu.usable(device, copies_alike) else CopyBoard)(match, device)
 
 
-def _copies_alike(device: torch.device) -> bool:
+def copies_alike(device: torch.device) -> bool:
     """Whether blocks of kernels are those of PyTorch's operators while outputs grow."""
     chance, size = random.Random(3), 3
     for match in MATCHES:

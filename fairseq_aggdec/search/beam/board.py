@@ -24,7 +24,9 @@ from fairseq_aggdec.search.rules import end_banned, repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
-MOST_BEAM = 32  # of the fused kernel
+# What the fused kernel knows: beams, and precisions of a mask.
+MOST_BEAM = 32
+MASKS = torch.float32, torch.float16, torch.bfloat16
 
 
 class BeamWindow(GridWindow):
@@ -286,31 +288,40 @@ class FusedBoard(BeamBoard):
 
 def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor) -> BeamBoard:
     """A board of the fused kernel where that runs, else of PyTorch's operators."""
-    fused = options.beam_size <= MOST_BEAM and gpu.usable(like.device, chooses_alike)
+    known = options.beam_size <= MOST_BEAM and like.dtype in MASKS
+    fused = known and gpu.usable(like.device, chooses_alike)
     return (FusedBoard if fused else BeamBoard)(room, options, prefix, like)
 
 
 def chooses_alike(device: torch.device) -> bool:
     """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernel."""
-    chance, like = torch.Generator().manual_seed(7), torch.zeros(1, device=device)
     options = Options(
         2, 1, 3, 4, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False, 2, frozenset(), None, False
     )
-    boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
-    for board in boards:
-        board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
-    for _ in range(8):
-        logits = (3 * torch.randn(8, 30, generator=chance)).to(device)
+    for dtype in MASKS:
+        chance, like = torch.Generator().manual_seed(7), torch.zeros(1, dtype=dtype, device=device)
+        boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
         for board in boards:
-            board.window(Shape(2, 4, 64))
-            board.take(2, 64, logits.clone())
-    pairs = [(a.cpu(), b.cpu()) for a, b in zip(*map(_decided, boards), strict=True)]
-    return all(torch.equal(a, b) for a, b in pairs)
+            board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
+        for _ in range(8):
+            logits = (3 * torch.randn(8, 30, generator=chance)).to(device)
+            for board in boards:
+                board.window(Shape(2, 4, 64))
+                board.take(2, 64, logits.clone())
+            plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
+            if not all(map(torch.equal, plain, own)):
+                return False
+    return True
 
 
 def _decided(board: BeamBoard) -> list[Tensor]:
-    """What counts of a board whose sentences have all ended."""
-    return [board.rounds, board.count, board.flags, board.nodes[:, 1:], board.ends[:, 1:]]
+    """What counts on a board after a step: what a slot without a hypothesis holds does not."""
+    ended, never = board.sums.isinf(), board.totals.isinf()
+    slots = [board.tokens, board.sight] + ([] if board.written is None else [board.written])
+    now = [x.view(*ended.shape, -1).masked_fill(ended.unsqueeze(2), 0) for x in slots]
+    history = [x.masked_fill(never, 0) for x in (board.words, board.parents)]
+    numbers = board.rounds, board.count, board.flags, board.sums, board.totals
+    return [*numbers, board.nodes[:, 1:], board.ends[:, 1:], *now, *history]
 
 
 def _ranked(sums: Tensor, count: int) -> tuple[Tensor, Tensor]:
