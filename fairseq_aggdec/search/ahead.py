@@ -90,12 +90,12 @@ class AheadLoop(ABC):
     def _step(self, shape: Shape) -> Tensor:
         """One iteration on the device; no launch depends on the numbers there. Returns ``flags``."""
 
-    def _run(self, count: int, size: int, counters: Counters) -> Pace:
-        """Launches iterations until ``count`` sentences have ended, ``size`` tokens being drafted in each; what the
-        batch teaches about pace is added to the result."""
+    def _run(self, count: int, size: int, counters: Counters) -> int:
+        """Launches iterations until ``count`` sentences have ended, ``size`` tokens being drafted in each; returns how
+        many it took. One more may have been launched, in vain."""
         self.ends: dict[int, int] = {}  # the last positions of the sentences that have ended
         sentences: Sequence[int] = range(count)
-        pace = self.paces[grid_rows(min(count, ROWS[-1])), size > 0]
+        pace, calls = self.paces[grid_rows(min(count, ROWS[-1])), size > 0], counters.calls
         pending: deque[Launched] = deque()
         # of iterations, to shape the windows of later ones
         outcomes: deque[dict[int, int]] = deque()
@@ -127,7 +127,11 @@ class AheadLoop(ABC):
                     positions = outcomes.popleft()
                     reach = 1 + max(max(position, ~position) for position in positions.values())
                     sentences = self._left(sentences, [positions[i] >= 0 for i in sentences])
-        return pace
+        in_vain = len(pending)  # nobody waits for what they tell
+        counters.calls -= in_vain
+        counters.in_vain += in_vain
+        pace.ended(counters.calls - calls)
+        return counters.calls - calls
 
     def _launch(self, sentences: Sequence[int], size: int, end: int) -> None:
         """Launches an iteration of the given sentences, of which none has more than ``end`` positions."""
@@ -215,14 +219,12 @@ class DeviceLoop(AheadLoop):
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
         """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
-        board, calls = self._take_up(state, size), counters.calls
+        board = self._take_up(state, size)
         self.longest = max(row.end for row in state.rows) + 1
-        pace = self._run(len(state.rows), size, counters)
+        self._run(len(state.rows), size, counters)
         found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
         rounds = [len(outcome.emitted) for outcome in found]
-        pace.ended(max(rounds))
         state.finish([one.tokens for one in found], [one.scores for one in found], rounds)
-        counters.calls = calls + max(rounds)
         drafted = [number for outcome in found for number in outcome.drafted] if size else []
         accepted = [number for outcome in found for number in outcome.accepted] if size else []
         emitted = [number for outcome in found for number in outcome.emitted]

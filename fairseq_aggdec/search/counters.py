@@ -32,6 +32,8 @@ class Counters:
         sentences: finished sentences.
         iterations: draft-and-verify rounds, counted once per sentence and round.
         calls: decoder calls (one round of a batch is one call).
+        in_vain: iterations that a GPU did behind the end of a batch, as it was not known yet; at most one a batch. They
+            are no calls.
         drafted, accepted: draft tokens proposed, and those that were accepted.
         undrafted: sentences of batches for which a drafter drafted nothing, because it would not have paid.
         nodes, nodes_used: beam search: prefixes that were evaluated, and those that the search looked at.
@@ -53,6 +55,7 @@ class Counters:
     nodes: int = 0
     nodes_used: int = 0
     undrafted: int = 0
+    in_vain: int = 0
     emitted: Counter[int] = field(default_factory=Counter)
     stood: Counter[int] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -140,13 +143,15 @@ class Counters:
             f"{self.sentences} sentences, {self.tokens} tokens, {self.iterations} iterations, "
             f"{searched}mean accepted tokens {self.mean_accepted_tokens:.2f}, "
             f"acceptance rate {100 * self.acceptance_rate:.1f} %, "
-            f"tokens per iteration {self.histogram()}, seconds: {seconds}{self._undrafted()}"
+            f"tokens per iteration {self.histogram()}, seconds: {seconds}{self._notes()}"
         )
 
-    def _undrafted(self) -> str:
-        if not self.undrafted:
-            return ""
-        return f"; {self.undrafted} of the sentences were decoded without drafts, as by --decoding greedy"
+    def _notes(self) -> str:
+        found = {
+            "of the sentences were decoded without drafts, as by --decoding greedy": self.undrafted,
+            "iterations more were in vain on the GPU, behind the ends of batches": self.in_vain,
+        }
+        return "".join(f"; {times} {what}" for what, times in found.items() if times)
 
     def histogram(self, bins: tuple[int, ...] = (1, 2, 3, 5, 9, 17, 33)) -> str:
         """``1: 40 %, 2: 10 %, 3-4: ...``: share of iterations by tokens emitted, empty bins left out."""

@@ -87,5 +87,7 @@ def test_both_loops_decide_alike(
                 found["positional_scores"], expected["positional_scores"], atol=1e-4, rtol=1e-4
             )
     assert alone.generator.device_loop.board is not None
+    # At most one of each batch, and none where the host waits.
+    assert 0 < alone.task.counters.in_vain <= 2 and not plain.task.counters.in_vain
     for name in ("sentences", "iterations", "calls", "accepted", "emitted", "stood"):
         assert getattr(alone.task.counters, name) == getattr(plain.task.counters, name), name

@@ -72,6 +72,15 @@ def test_summary_says_where_drafts_did_not_pay() -> None:
     )
 
 
+def test_summary_says_what_a_gpu_did_in_vain() -> None:
+    counters = worked_trace()
+    assert "in vain" not in counters.summary()
+    counters.in_vain = 3
+    assert counters.summary().endswith(
+        "; 3 iterations more were in vain on the GPU, behind the ends of batches"
+    )
+
+
 def test_nothing_decoded_divides_by_nothing() -> None:
     counters = Counters()
     assert counters.mean_accepted_tokens == counters.acceptance_rate == 0.0

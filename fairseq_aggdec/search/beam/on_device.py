@@ -49,14 +49,13 @@ class BeamLoop(AheadLoop):
         Raises:
             NonFiniteError: the model gave no numbers where the search needs them.
         """
-        count, calls = len(prefixes), counters.calls
+        count = len(prefixes)
         self._take_up(options, limits.longest, count, len(prefixes[0]))
         self.board.set(limits, start, prefixes)
         self.order, self.left, self.longest = list(range(count)), count, limits.longest + 1
-        pace = self._run(count, 0, counters)
-        found = DeviceOutputs(self.board, self.order, limits, counters.calls - calls)
-        found.count(counters, calls)
-        pace.ended(max(found.rounds))
+        steps = self._run(count, 0, counters)
+        found = DeviceOutputs(self.board, self.order, limits, steps)
+        found.count(counters)
         return found
 
     def _take_up(self, options: Options, longest: int, count: int, prefix: int) -> None:
@@ -144,10 +143,9 @@ class DeviceOutputs(Outputs):
     def _cut(self, table: Tensor) -> list[Tensor]:
         return [row[:size].clone() for row, size in zip(table, self.sizes, strict=True)]
 
-    def count(self, counters: Counters, calls: int) -> None:
-        """Adds the batch to the statistics, whose calls were ``calls`` before it."""
+    def count(self, counters: Counters) -> None:
+        """Adds the batch to the statistics, but for its calls."""
         iterations = sum(self.rounds)
-        counters.calls = calls + max(self.rounds)
         counters.sentences += len(self.rounds)
         counters.iterations += iterations
         counters.nodes += self.nodes
