@@ -1,0 +1,179 @@
+"""How the fused kernels of a GPU are compiled by NVRTC, checked, and launched by the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import re
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from fairseq_aggdec.kernels.gpu import nvrtc, operators
+from tests.strict.device.bookkeeping import COMPILER, build
+
+
+def compilers() -> list[str]:
+    """NVRTC's libraries: of a CUDA toolkit, and of pip's packages in a folder of Python's path."""
+    found = [f"libnvrtc.so.{version}" for version in (12, 13)]
+    for folder in sys.path:
+        found += map(str, sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[23]")))
+    return found
+
+
+def architectures(compiler: Any) -> list[int]:
+    """What a compiler knows, as numbers: 90 for sm_90."""
+    count = ctypes.c_int()
+    assert compiler.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    numbers = (ctypes.c_int * count.value)()
+    assert compiler.nvrtcGetSupportedArchs(numbers) == 0
+    return list(numbers)
+
+
+def test_nvrtc_compiles_the_source(caplog: pytest.LogCaptureFixture) -> None:
+    """The real compiler, which needs no GPU; its kernels fit in what every GPU has for a block."""
+    tried = 0
+    caplog.set_level(logging.DEBUG, nvrtc.__name__)
+    for place in compilers():
+        try:
+            compiler = ctypes.CDLL(place)
+        except OSError:
+            continue
+        for number in {80, 90, 100} & set(architectures(compiler)):
+            caplog.clear()
+            code = nvrtc.compiled(compiler, f"sm_{number}", "--ptxas-options=-v")
+            assert code.startswith(b"\x7fELF") and all(
+                name.encode() in code for name in operators.SCHEMAS
+            )
+            assert "warning" not in caplog.text
+            check_resources(caplog.text)
+            tried += 1
+    if not tried:
+        pytest.skip(
+            "no NVRTC; pip install --target FOLDER nvidia-cuda-nvrtc-cu12, with FOLDER in PYTHONPATH"
+        )
+
+
+def check_resources(log: str) -> None:
+    """That each kernel can be launched with its threads, as ptxas counts what it needs."""
+    kernels = log.split("entry function '")[1:]
+    assert {text.split("'")[0] for text in kernels} == set(operators.SCHEMAS)
+    for text in kernels:
+        assert " 0 bytes spill stores, 0 bytes spill loads" in text
+        threads = operators.THREADS[text.split("'")[0]]
+        (registers,) = re.findall(r"Used (\d+) registers", text)
+        assert int(registers) * threads <= 65536
+        assert sum(map(int, re.findall(r"(\d+) bytes smem", text))) <= 48 * 1024  # static
+        assert threads & (threads - 1) == 0  # as `joined` takes halves
+
+
+def test_nvrtc_is_where_pytorch_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In PyTorch's own library, loaded already, or beside PyTorch among the packages of its wheels."""
+    wheel = tmp_path / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    for place in (tmp_path / "torch" / "lib" / "libcaffe2_nvrtc.so", "libnvrtc.so.12", wheel):
+
+        def opened(name: str, wanted: str = str(place)) -> Any:
+            if name != wanted:
+                raise OSError
+            return mock.Mock()
+
+        with mock.patch.object(ctypes, "CDLL", opened):
+            assert nvrtc.library() is not None
+    nothing = mock.patch.object(ctypes, "CDLL", mock.Mock(side_effect=OSError))
+    with nothing, pytest.raises(OSError, match="no NVRTC"):
+        nvrtc.library()
+
+
+class Compiler:
+    """NVRTC that refuses every source."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: int(name == "nvrtcCompileProgram")
+
+
+def test_what_the_compiler_says_is_told() -> None:
+    with pytest.raises(RuntimeError, match="NVRTC"):
+        nvrtc.compiled(Compiler(), "sm_90")
+
+
+class Driver:
+    """CUDA's driver, which runs the kernels as C++ where it is asked to launch them."""
+
+    CONTEXT = 7
+
+    def __init__(self) -> None:
+        self.library, self.names = ctypes.CDLL(str(build())), list[str]()
+        self.current = threading.local()  # the contexts of a thread, the current one last
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.CONTEXT
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.current.stack = [*getattr(self.current, "stack", []), context.value]
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        context._obj.value = self.current.stack.pop()
+        return 0
+
+    def cuModuleLoadData(self, module: Any, code: bytes) -> int:
+        return int(code != b"machine code")
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        self.names.append(name.decode())
+        function._obj.value = len(self.names)
+        return 0
+
+    def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
+        if getattr(self.current, "stack", [])[-1:] != [self.CONTEXT]:
+            return 201  # an invalid device context
+        blocks, _, _, threads, *_, pointers, extra = rest
+        assert extra is None and threads.value in operators.THREADS.values()
+        kernel = getattr(self.library, f"run_{self.names[function.value - 1]}")
+        kernel(ctypes.c_void_p(pointers[0]), ctypes.c_longlong(blocks.value), ctypes.c_longlong(1))
+        return 0
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+def test_a_launch_gives_the_driver_what_a_kernel_reads() -> None:
+    driver = Driver()
+    with (
+        mock.patch.object(nvrtc, "library", lambda: None),
+        mock.patch.object(nvrtc, "compiled", lambda compiler, architecture: b"machine code"),
+        mock.patch.object(ctypes, "CDLL", lambda name: driver),
+        mock.patch.multiple(
+            torch.cuda,
+            get_device_capability=lambda device: (9, 0),
+            device=mock.MagicMock(),
+            current_stream=mock.MagicMock(**{"return_value.cuda_stream": 0}),
+        ),
+    ):
+        module = nvrtc.Module(torch.device("cuda", 0), tuple(operators.SCHEMAS))
+        with mock.patch.object(operators, "module", lambda device: module):
+            arguments = _begin_arguments()
+            # In a thread that has asked the device for nothing yet.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(operators._launch, "begin", *arguments).result()
+                assert pool.submit(lambda: driver.current.stack).result() == []
+    assert arguments[-3].tolist() == [[5, 6, 7]]
+    assert arguments[-2].tolist() == [[0, 1, 2]]
+
+
+def _begin_arguments() -> list[Any]:
+    """Of one row at its start, with a draft of two tokens."""
+    numbers = torch.tensor([[0, 0, 0, 0, 9, 0, 0]])
+    given = [1, 3, 10, 0, 0, numbers, torch.full((1, 10), 5), torch.tensor([0])]
+    out = torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long)
+    return [*given, torch.tensor([[6, 7]]), *out, torch.zeros(1, dtype=torch.long)]
