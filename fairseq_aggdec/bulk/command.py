@@ -29,6 +29,7 @@ from fairseq_aggdec.bulk.relevant import (
 from fairseq_aggdec.bulk.translation import NAME, BulkPlaces, LineTranslator
 from fairseq_aggdec.jobs import ending, workers
 from fairseq_aggdec.jobs.job import NOTES, BulkError, Job
+from fairseq_aggdec.methods.refusing import refuse_no_batch
 
 OPTIONS = ("--input-file", "--output-file")
 ALSO_REFUSED = {
@@ -83,6 +84,7 @@ def check(cfg: DictConfig, places: BulkPlaces) -> None:
     """Refuses options that contradict each other, or would make the output depend on the clock."""
     generation = cfg.generation
     refuse_clocked_drafts(cfg)
+    refuse_no_batch(cfg.dataset.batch_size, cfg.dataset.max_tokens)
     if generation.beam < 1:
         raise BulkError(f"--beam {generation.beam}: it must be at least 1")
     if not 1 <= generation.nbest <= generation.beam:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import re
@@ -19,7 +20,13 @@ from fairseq_aggdec import installing
 
 REFUSED = 2
 DEBUG = "--debug"
-PACKAGE = Path(__file__).resolve().parent.parent
+# How a sentence of fairseq begins that does not say what to do -> what to do.
+ADVICE = {
+    "Could not infer language pair": "name both languages with -s and -t",
+    "Dataset not found": "--gen-subset names a set of the data folder, such as test",
+    "--path required": "name the checkpoint of a model with --path",
+    "--share-all-embeddings requires": "both dictionaries of the data folder must be those of the model",
+}
 
 
 def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
@@ -54,18 +61,22 @@ def run(name: str, command: Callable[[list[str]], object], arguments: Sequence[s
 
 
 def quieten() -> None:
-    """Leaves out what hydra tells about fairseq's use of it, at every start."""
+    """Leaves out what hydra tells about fairseq's use of it, at every start, whoever calls hydra."""
     logging.getLogger("hydra").setLevel(logging.INFO)
-    for module in ("hydra", __name__):  # some are said of who calls
-        warnings.filterwarnings("ignore", category=UserWarning, module=module.replace(".", r"\."))
+    warnings.filterwarnings("ignore", r"\s*'config' is validated against", UserWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module="hydra")
 
 
 @contextmanager
 def without_usage() -> Iterator[None]:
     """What a parser of options refuses is one sentence too: with fairseq's options its usage has 200 lines."""
 
-    def error(_: argparse.ArgumentParser, message: str) -> NoReturn:
-        raise SystemExit(f"{message} (--help shows the options)")
+    def error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        wrong = re.search(r"^unrecognized arguments:.*?(--[\w-]+)", message)
+        known = parser._option_string_actions if wrong else ()
+        near = difflib.get_close_matches(wrong[1] if wrong else "", known, 1)
+        hint = f"did you mean {near[0]}?" if near else "--help shows the options"
+        raise SystemExit(f"{message} ({hint})")
 
     kept = argparse.ArgumentParser.error
     setattr(argparse.ArgumentParser, "error", error)  # noqa: B010  (mypy forbids to assign to a method)
@@ -98,8 +109,7 @@ def refusal(error: Exception) -> str | None:
         known = module in installing.DISTRIBUTIONS
         return f"this needs {error.name}: {installing.advice(module)}" if known else None
     if isinstance(error, OSError):
-        missing = isinstance(error, FileNotFoundError) and " " not in text
-        return f"there is no {text}" if missing else re.sub(r"^\[Errno \d+\] ", "", text)
+        return of_a_file(error, text)
     if isinstance(error, CheckpointError):
         return text
     module = innermost_module(error.__traceback__)
@@ -111,9 +121,25 @@ def refusal(error: Exception) -> str | None:
     if isinstance(error, ValueError | MemoryError) and ours and text:
         return text
     stated = isinstance(error, AssertionError) or type(error) in (Exception, ImportError)
+    stated = stated or (isinstance(error, ValueError) and module.startswith("fairseq.models."))
     if stated and text and (ours or module.startswith(("fairseq.", "fairseq_cli."))):
-        return text
+        advice = (f" ({ADVICE[start]})" for start in ADVICE if text.startswith(start))
+        return text + next(advice, "")
     return None
+
+
+def of_a_file(error: OSError, text: str) -> str:
+    """The sentence of the system; where a dictionary is not there, with the dictionaries that the folder has."""
+    path = Path(str(error.filename))
+    if isinstance(error, FileNotFoundError):
+        if " " not in text:
+            return f"there is no {text}"
+        others = ", ".join(sorted(other.name for other in path.parent.glob("dict.*.txt")))
+        if path.match("dict.*.txt") and others:
+            return (
+                f"there is no {path}, but {others}: name the languages of the data with -s and -t"
+            )
+    return re.sub(r"^\[Errno \d+\] ", "", text)
 
 
 def wrong_encoding(error: UnicodeError) -> str | None:

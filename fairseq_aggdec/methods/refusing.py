@@ -55,6 +55,13 @@ def refuse_no_beam(args: Any) -> None:
         raise ValueError(f"--beam {beam}: it must be at least 1")
 
 
+def refuse_no_batch(batch_size: int | None, max_tokens: int | None) -> None:
+    """Raises ``ValueError`` for sizes below 1, which fairseq takes as any: a whole set would be one batch."""
+    for option, size in ("--batch-size", batch_size), ("--max-tokens", max_tokens):
+        if size is not None and size < 1:
+            raise ValueError(f"{option} {size}: it must be at least 1")
+
+
 def refuse_wide_beam(generator: Any) -> None:
     """Raises ``ValueError`` where the beam is so wide that stock's search may run out of continuations.
 

@@ -22,6 +22,7 @@ from fairseq_aggdec.checkpoints import (
     path_of,
 )
 from fairseq_aggdec.engine.graphs.capture import made
+from fairseq_aggdec.methods.refusing import refuse_no_batch
 from fairseq_aggdec.models.options import as_namespace, keep_options
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.stored_options import check_options
@@ -111,6 +112,7 @@ class Hooks(FairseqTask):
 
         fairseq drops the end of a set that does not fill ``--required-batch-size-multiple``: harmless in training only.
         """
+        refuse_no_batch(kwargs.get("max_sentences"), kwargs.get("max_tokens"))
         of_training = getattr(self.settings, "train_subset", "train")
         if "required_batch_size_multiple" in kwargs and not (
             self.learning and dataset is self.datasets.get(of_training)

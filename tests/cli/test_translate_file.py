@@ -260,6 +260,7 @@ def spoil(unmerged: Path, tmp: Path) -> None:
         (["--nbest", "2"], "name the output *.jsonl", None),
         (["--nbest", "3"], "--nbest 3: it must be 1 to --beam, 2", None),
         (["--beam", "0"], "--beam 0: it must be at least 1", None),
+        (["--batch-size", "0"], "--batch-size 0: it must be at least 1", None),
         (
             ["--prefix-size", "1"],
             "--prefix-size 1 is not honoured here: a text has no targets",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib.metadata
 import re
 import sys
+import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel
 
 from fairseq_aggdec import installing
 from fairseq_aggdec.cli import refusals
@@ -30,6 +34,13 @@ def raiser(error: BaseException) -> Any:
     return action
 
 
+def another_dictionary() -> None:
+    """As where the source dictionary of DATA is not the model's."""
+    dictionaries = Dictionary(), Dictionary(extra_special_symbols=["a"])
+    task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
+    TransformerModel.build_model(Namespace(share_all_embeddings=True), task)
+
+
 @pytest.mark.parametrize(
     ("action", "sentence"),
     [
@@ -37,6 +48,7 @@ def raiser(error: BaseException) -> Any:
         (lambda: load_checkpoint("none.pt"), "Checkpoint none.pt does not exist."),
         (lambda: Dictionary.load("none.txt"), "No such file or directory: 'none.txt'"),
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
+        (another_dictionary, "joined dictionary (both dictionaries of the data folder"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
         (lambda: ast.literal_eval("dropout=1"), "--model-overrides: give a Python dictionary"),
@@ -46,7 +58,7 @@ def raiser(error: BaseException) -> Any:
         (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
@@ -75,6 +87,34 @@ def test_debug_lets_everything_through_and_is_not_handed_on() -> None:
     with pytest.raises(FileNotFoundError):
         refusals.run("tool", action, ["a", "--debug", "b"])
     assert seen == [["a", "b"]]
+
+
+def test_the_nearest_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--decoding")
+    assert (
+        "(did you mean --decoding?)"
+        in ended(lambda: parser.parse_args(["--decodng", "x"]), capsys)[1]
+    )
+    assert "(--help shows the options)" in ended(lambda: parser.parse_args(["--nope"]), capsys)[1]
+
+
+def test_a_missing_dictionary_names_those_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dict.src.txt").touch()
+    _, written = ended(lambda: Dictionary.load(str(tmp_path / "dict.de.txt")), capsys)
+    assert "dict.de.txt, but dict.src.txt: name the languages of the data with -s and -t" in written
+
+
+def test_hydra_is_not_heard(recwarn: pytest.WarningsRecorder) -> None:
+    """Its warning is said of the line that called fairseq, wherever that line is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        refusals.quieten()
+        warnings.warn("\n'config' is validated against ConfigStore schema", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(each.message) for each in recwarn] == ["something else"]
 
 
 def test_a_status_is_handed_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,8 @@ SENSELESS = [
     ("greedy", "--no-repeat-ngram-size -1", "--no-repeat-ngram-size -1"),
     ("greedy", "--beam 0", "--beam 0"),
     ("beam", "--beam -2", "--beam -2"),
+    ("beam", "--batch-size 0", "--batch-size 0"),
+    ("greedy", "--max-tokens -1", "--max-tokens -1"),
     ("beam", "--constraints", "--constraints"),
     ("greedy", "--min-len 50", "--min-len 50"),
     ("interleaved", "--min-len 50", "--min-len 50"),
