@@ -28,23 +28,15 @@ DATA=$WORK/data-$PAIR
 [ -d "$DATA" ] || die "$DATA is missing: run scripts/recipes/multi30k.sh first"
 [ -d "$LATTICE" ] || die "$LATTICE is missing: run scripts/recipes/lattice/lattice_multi30k.sh first"
 
-# untrained FLAG...: a checkpoint after one update
-untrained() {
-    # shellcheck disable=SC2086  # the flags are lists
-    "$BIN/fairseq-train" "$DATA" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS --seed 1 "$@" \
-        --criterion label_smoothed_cross_entropy --optimizer sgd --lr 1e-6 --max-tokens 400 --max-update 1 --num-workers 0 \
-        --required-batch-size-multiple 1 --disable-validation --no-epoch-checkpoints --save-dir "$OUT" --log-format simple
-}
-
 model() { printf '%s' "$WORK/base-size-$1-$PAIR/checkpoint_last.pt"; }
 
 # shellcheck disable=SC2086
-stage "base-size-transformer-$PAIR" untrained --arch transformer --share-all-embeddings $MODEL_FLAGS
+stage "base-size-transformer-$PAIR" untrained "$DATA" --arch transformer --share-all-embeddings $MODEL_FLAGS
 START=(--base-checkpoint "$(model transformer)")
 for words in 1 2; do
-    stage "base-size-2x$words-$PAIR" untrained --arch interleaved_transformer "${START[@]}" --directions 2 --words-per-direction "$words"
+    stage "base-size-2x$words-$PAIR" untrained "$DATA" --arch interleaved_transformer "${START[@]}" --directions 2 --words-per-direction "$words"
 done
-stage "base-size-lattice-$PAIR" untrained --arch lattice_transformer "${START[@]}"
+stage "base-size-lattice-$PAIR" untrained "$DATA" --arch lattice_transformer "${START[@]}"
 
 lengths="--min-len $LENGTH --max-len-a 0 --max-len-b $LENGTH"
 writer() { printf '%s=--decoding interleaved --beam 4 --path %s %s' "$1" "$(model "$2")" "$lengths"; }

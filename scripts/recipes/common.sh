@@ -136,6 +136,14 @@ average() {
     aggdec average-checkpoints --output "$OUT/model.pt" "${checkpoints[@]}"
 }
 
+# untrained DATA FLAG...: a checkpoint of translation_aggdec after one update.
+untrained() {
+    # shellcheck disable=SC2086  # the flags are a list
+    "$BIN/fairseq-train" "$@" --user-dir "$USER_DIR" --task translation_aggdec $DEVICE_FLAGS --seed 1 \
+        --criterion label_smoothed_cross_entropy --optimizer sgd --lr 1e-6 --max-tokens 400 --max-update 1 --num-workers 0 \
+        --required-batch-size-multiple 1 --disable-validation --no-epoch-checkpoints --save-dir "$OUT" --log-format simple
+}
+
 # generate FLAG...: fairseq-generate, with its command, output and log in $OUT.
 generate() {
     printf '%s ' fairseq-generate "$@" > "$OUT/command.txt"

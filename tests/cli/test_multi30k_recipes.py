@@ -219,6 +219,16 @@ def test_lattice(made: Path, tmp_path: Path) -> None:
         recall([str(work / "data-de-en"), "--nat", str(verifier), *tables])
 
 
+def test_engines_at_base_size(made: Path, tmp_path: Path) -> None:
+    """Without CTranslate2, which the tests do not need."""
+    systems = "--systems beam5 search5 greedy"
+    settings = {"TYPES": "200", "LIMIT": "2", "BATCH_SIZES": "2", "LENGTH": "3"}
+    rows = run(made, tmp_path, "base_rivals", TABLE_FLAGS=systems, **settings)
+    assert rows["search5"]["differ"] == 0
+    dictionary = tmp_path / "work" / "base-rivals-data-de-en" / "dict.en.txt"
+    assert len(dictionary.read_text().splitlines()) == 200
+
+
 def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     result = recipe("multi30k", tmp_path / "typo", WORK=str(tmp_path / "work"), **SETTINGS)
     assert result.returncode == 2
