@@ -10,30 +10,52 @@ import torch
 
 from fairseq_aggdec.engine.graphs.capture import made
 from fairseq_aggdec.kernels.library import VARIABLE
+from fairseq_aggdec.search.beam.on_device import BeamLoop
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
 from tests.strict.test_methods import SIZES, assert_equal
-from tests.support import make_batch, random_sources, trained_copier
+from tests.support import make_batch, random_sources
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "lengths": {"min_len": 6, "max_len_a": 0.5, "max_len_b": 4},
-    "scores": {"unkpen": 2.0, "lenpen": 0.3, "temperature": 2.5},
-    "unnormalized, unknown words": {"unnormalized": True, "unkpen": -4.0},
-    "source length": {"match_source_len": True},
-    "no repetition": {"no_repeat_ngram_size": 2},
+# A beam and options.
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {
+    "lengths": (4, {"min_len": 6, "max_len_a": 0.5, "max_len_b": 4}),
+    "scores": (6, {"unkpen": 2.0, "lenpen": 0.3, "temperature": 2.5}),
+    "unnormalized, unknown words": (8, {"unnormalized": True, "unkpen": -4.0}),
+    "source length": (9, {"match_source_len": True}),
+    "no repetition": (4, {"no_repeat_ngram_size": 2}),
+    "prefixes": (3, {"min_len": 5}),
+    "prefixes and all": (5, {"min_len": 4, "unkpen": 2.0, "lenpen": 0.3, "temperature": 1.5}),
 }
-PREFIX = ((9, 8, 7), (10, 1, 1), (5, 6, 2), (3, 3, 3))
+PREFIX = ((9, 8, 7), (10, 1, 1), (5, 6, 2), (3, 3, 3), (1, 1, 1))
+# Of 64 random sources: beams of 2 to 10 take about 12, 5, 8, 10 and 2 steps for them.
+ENDING_APART = 9, 22, 36, 24, 42
 
 
 @pytest.fixture(scope="module")
-def copier() -> Any:
-    return trained_copier()[1]
+def model() -> Any:
+    """A random model that likes to end, so that sentences of a batch do at different times."""
+    (model,), _ = device_cases.random_models(
+        Case("beam", "beam"), {"encoder_layers": 1, "decoder_layers": 1}
+    )
+    with torch.no_grad():
+        model.decoder.output_projection.weight[model.decoder.dictionary.eos()] *= 3
+    return model
+
+
+@pytest.fixture(scope="module")
+def sample() -> Any:
+    sources = random_sources(7, 64, 12)
+    return make_batch([sources[i] for i in ENDING_APART])
 
 
 def check(
     case: Case, models: list[Any], samples: list[Any], gpu: torch.device, folder: Path
-) -> None:
-    """Decodes batches twice with one generator: steps are captured, and replayed with other numbers."""
+) -> Any:
+    """Decodes batches twice with one generator: steps are captured, and replayed with other numbers.
+
+    Returns:
+        the loop on the device.
+    """
     before = made.graphs
     ready = device_cases.prepared(case, models, None, folder, gpu)
     wanted = device_cases.expected(case, models, None, folder, samples)
@@ -41,28 +63,26 @@ def check(
         prefix = device_cases.prefix_of(case, len(sample["id"]))
         assert_equal(ready.decode(sample, prefix), reference, gpu)
     assert made.graphs > before
-    assert ready.generator.device_loop.board is not None and not ready.generator.searches
+    assert not vars(ready.generator).get("searches")
+    return ready.generator.device_loop
 
 
-# Sentences of one batch end at different times, so that rows move to a smaller grid.
-@pytest.mark.parametrize("beam", [2, 3, 5, 7, 10])
-def test_beams(beam: int, copier: Any, gpu: torch.device, tmp_path: Path) -> None:
-    samples = [make_batch(random_sources(beam, 5, 24)), make_batch(random_sources(9, 1, 24))]
-    case = Case("beam", "beam", generation={"beam": beam, "max_len_b": 30})
-    check(case, [copier], samples, gpu, tmp_path)
+# Rows move to a smaller grid where some have ended.
+@pytest.mark.parametrize("beam", range(1, 11))
+def test_beams(beam: int, model: Any, sample: Any, gpu: torch.device, tmp_path: Path) -> None:
+    case = Case("beam", "beam", generation={"beam": beam, "max_len_b": 14})
+    loop = check(case, [model], [sample], gpu, tmp_path)
+    assert isinstance(loop, BeamLoop) == (beam > 1)  # a beam of 1 is greedy decoding
+    assert len({rows for rows, *_ in loop.captured}) > 1
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options(name: str, copier: Any, gpu: torch.device, tmp_path: Path) -> None:
-    samples = [make_batch(random_sources(23, 3, 15))]
-    generation = {"beam": 4, "max_len_b": 20} | OPTIONS[name]
-    case = Case(name, "beam", generation=generation, stock=name != "no repetition")
-    check(case, [copier], samples, gpu, tmp_path)
-
-
-def test_prefixes(copier: Any, gpu: torch.device, tmp_path: Path) -> None:
-    case = Case("prefix", "beam", generation={"beam": 3, "min_len": 5}, prefix=PREFIX)
-    check(case, [copier], [make_batch(random_sources(24, 4))], gpu, tmp_path)
+def test_options(name: str, model: Any, sample: Any, gpu: torch.device, tmp_path: Path) -> None:
+    beam, options = OPTIONS[name]
+    generation = {"beam": beam, "max_len_b": 14} | options
+    prefix = PREFIX if name.startswith("prefixes") else None
+    case = Case(name, "beam", generation=generation, prefix=prefix, stock=name != "no repetition")
+    check(case, [model], [sample], gpu, tmp_path)
 
 
 def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
@@ -72,11 +92,11 @@ def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
 
 
 def test_operators_in_place_of_the_kernel(
-    copier: Any, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, sample: Any, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "none")
-    case = Case("operators", "beam", generation={"beam": 3, "max_len_b": 30})
-    check(case, [copier], [make_batch(random_sources(4, 5, 24))], gpu, tmp_path)
+    case = Case("operators", "beam", generation={"beam": 3, "max_len_b": 14})
+    check(case, [model], [sample], gpu, tmp_path)
 
 
 @pytest.mark.parametrize("why", ["no graphs", "trees", "history"])
