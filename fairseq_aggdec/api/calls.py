@@ -13,7 +13,6 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_aggdec.api.text import refuse_other_than_text
 from fairseq_aggdec.api.watching import Watcher
-from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -184,10 +183,7 @@ def answering(
         if watcher is not None:
             changes["watch"] = watcher.searches
     elif (given is not None or watcher is not None) and _copies(generator):
-        drafter = generator.drafter
-        if given is not None:  # and where that fails what a model's drafter proposes
-            drafter = drafter.other if isinstance(drafter, CopyFirst) else drafter
-            drafter = CopyFirst(given, drafter) if drafter.model_drafts else given
+        drafter = generator.drafter if given is None else given
         changes["drafter"] = drafter if watcher is None else watcher.of(drafter)
     before = {name: getattr(generator, name) for name in changes}
     _set(generator, changes)

@@ -65,11 +65,6 @@ class Chances:
         """Of a row's next draft."""
         return self.rows[row].mean_with(self.mean, WEIGHT_OF_ALL)
 
-    def hope(self, row: int, length: int) -> float:
-        """How many tokens of a draft of this length are expected to be accepted."""
-        chance = self.of(row)
-        return sum(chance**place for place in range(1, length + 1))
-
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
 

@@ -34,7 +34,6 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     it. Heads with weights that are not finite numbers propose nothing.
     """
 
-    model_drafts = True
     reads_features = True
     needs_cached_decoder = True  # whose heads it reads
     layered = False  # heads have layers, which the device alone does not run

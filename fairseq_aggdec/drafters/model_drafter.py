@@ -124,7 +124,7 @@ class ModelDrafter(DeviceDrafter):
     def learn(self, verdict: Verdict, once: float = 0.0) -> None:
         """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
         trees, seconds = self.trees, self.clock.end()
-        if seconds is None or not verdict.own:
+        if seconds is None:
             if trees is not None:
                 trees.trees = []
             return
@@ -132,7 +132,7 @@ class ModelDrafter(DeviceDrafter):
             emitted = [len(tokens) for tokens in verdict.emitted]
             self.account.observe(sum(verdict.drafted), emitted, seconds, once)
         if trees is not None:
-            trees.observe(verdict.of_own())
+            trees.observe(verdict)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
         self.account.batch_ended(verdict.gain)

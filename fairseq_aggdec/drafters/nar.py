@@ -57,8 +57,6 @@ class NarDrafter(ModelDrafter):
         broken: its numbers are not finite: it drafts nothing until its parameters change.
     """
 
-    model_drafts = True
-
     def __init__(
         self,
         model: NarDrafterModel,
@@ -240,9 +238,7 @@ class NarDrafter(ModelDrafter):
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.learn(verdict, once=self.encoder_seconds - self.encoded_before)
-        if verdict.own:
-            own = verdict.of_own()
-            self.doubt.observe(own.drafted, own.accepted)
+        self.doubt.observe(verdict.drafted, verdict.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]

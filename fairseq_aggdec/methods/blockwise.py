@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.methods.gad import after_copies, model_reads, refuse_texts
+from fairseq_aggdec.methods.gad import model_reads, refuse_texts
 from fairseq_aggdec.methods.greedy import loop_method
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.shared.amounts import (
@@ -21,8 +21,7 @@ def draft(request: Request) -> Drafter:
     models = request.models
     cfg = with_what_pays(request.cfg, models)
     size = choosing(cfg, blockwise_size(cfg, models) - 1, models[0])
-    drafter = BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, models[0]))
-    return after_copies(request, drafter)
+    return BlockwiseHeadsDrafter(size, proposing(cfg), drafted_nodes(cfg, models[0]))
 
 
 METHOD = loop_method("blockwise", draft, model_reads)

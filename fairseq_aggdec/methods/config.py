@@ -52,9 +52,9 @@ class DecodingConfig(OldNames):
     draft_from: DRAFT_FROM = field(
         default="auto",
         metadata={
-            "help": "iad, beam, gad, blockwise: the text that is copied: the source, the lines of --draft-file, or "
-            "what the model of --drafter-path writes (interleaved, lattice); beam: heads looks where block heads "
-            "point; none drafts nothing; auto: the source as long as that pays (gad, blockwise: no text)"
+            "help": "iad, beam: the text that is copied: the source, the lines of --draft-file, or what the model of "
+            "--drafter-path writes (interleaved, lattice); beam: heads looks where block heads point; none drafts "
+            "nothing; auto: the source as long as that pays"
         },
     )
     draft_file: Optional[str] = option(

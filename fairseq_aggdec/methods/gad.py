@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from fairseq_aggdec.drafters.nar import NarDrafter, check_shared_encoder
 from fairseq_aggdec.methods.greedy import loop_method
-from fairseq_aggdec.methods.iad import copy_drafter
 from fairseq_aggdec.methods.method import Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.refusing import precision
 from fairseq_aggdec.methods.shared.amounts import (
-    copies_first,
     drafted_nodes,
     drafted_size,
     proposing,
@@ -36,12 +34,8 @@ def nar_drafter(request: Request, cfg: Settings) -> NarDrafter:
 
 
 def model_reads(settings: Settings) -> set[str]:
-    """The options about drafts of a method whose model drafts, behind copies where a text is named."""
-    reads = {"draft_tokens", "draft_tree", "draft_vocabulary", "int8", "acceptance", "draft_file"}
-    if settings.draft_from != "none":
-        reads.add("draft_from")
-    copies = settings.draft_from in ("source", "file")
-    return reads | ({"iad_match", "copy_tokens"} if copies else set())
+    """The options about drafts of a method whose model drafts."""
+    return {"draft_tokens", "draft_tree", "draft_vocabulary", "int8", "acceptance"}
 
 
 def reads(settings: Settings) -> set[str]:
@@ -51,23 +45,13 @@ def reads(settings: Settings) -> set[str]:
 def refuse_texts(cfg: Settings, *kinds: str) -> None:
     """Raises ``ValueError`` where ``--draft-from`` is one of these, which a method whose model drafts cannot copy."""
     if cfg.draft_from in kinds:
-        reason = "its drafts are the model's own; source and file go with it"
+        reason = "its drafts are the model's own; use iad"
         raise ValueError(refusal(f"--draft-from {cfg.draft_from}", cfg.decoding, reason))
-
-
-def after_copies(request: Request, drafter: Drafter) -> Drafter:
-    """The model's drafter; behind copies of a text where ``--draft-from`` names one."""
-    copies = copy_drafter(request) if copies_first(request.cfg) else None
-    if copies is None:
-        return drafter
-    from fairseq_aggdec.drafters.copy_first import CopyFirst
-
-    return CopyFirst(copies, drafter)
 
 
 def draft(request: Request) -> Drafter:
     refuse_texts(request.cfg, "interleaved", "lattice", "heads")
-    return after_copies(request, nar_drafter(request, with_what_pays(request.cfg, request.models)))
+    return nar_drafter(request, with_what_pays(request.cfg, request.models))
 
 
 METHOD = loop_method("gad", draft, reads)

@@ -30,7 +30,6 @@ class Drafter:
     """
 
     needs_cached_decoder = False
-    model_drafts = False  # a model drafts, which goes on where a given draft fails
     starts_beside = False
     encoder_seconds = 0.0
     wait: Callable[[], object] | None = None
@@ -90,7 +89,6 @@ class DrafterAround(Drafter):
         self.drafter = drafter
         self.needs_cached_decoder = drafter.needs_cached_decoder
         self.starts_beside = drafter.starts_beside
-        self.model_drafts = drafter.model_drafts
 
     warms_up = property(operator.attrgetter("drafter.warms_up"))
     watches = property(operator.attrgetter("drafter.watches"))

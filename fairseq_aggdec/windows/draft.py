@@ -1,7 +1,7 @@
 """What a drafter proposes, and what the verifier makes of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -71,22 +71,6 @@ class Draft:
     def ways(self) -> Sequence[Sequence[int]]:
         """What each token of every row follows."""
         return self.parents or [range(length) for length in self.lengths]
-
-
-def grafted(
-    tokens: Sequence[int], parents: Sequence[int], path: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """A tree with one path more, as tokens and parents; what both begin with is there once."""
-    tokens, parents, end = list(tokens), list(parents), 0
-    nodes = {pair: node for node, pair in enumerate(zip(parents, tokens, strict=True), 1)}
-    for token in path:
-        node = nodes.get((end, token))
-        if node is None:
-            tokens.append(token)
-            parents.append(end)
-            node = len(tokens)
-        end = node
-    return tokens, parents
 
 
 class BlockDraft(Draft):
@@ -208,8 +192,6 @@ class Verdict:
         scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
         said: what the verifier said of the window; None: the caller has no need of it.
         whole: the draft was read as it was proposed; False where it was cut to one path or to fewer tokens.
-        own: every row read the draft of the drafter that is told; False where some rows read another drafter's only.
-        sizes: tokens of each row's draft, the first ones, that are the drafter's own; None: all.
     """
 
     window: Window
@@ -220,8 +202,6 @@ class Verdict:
     scores: Tensor | None = None
     said: Said | None = None
     whole: bool = True
-    own: bool = True
-    sizes: Sequence[int] | None = None
 
     def nodes(self) -> list[list[int]]:
         """What stands of each row's draft: its last committed token, 0, and the drafted ones, counted from 1."""
@@ -238,20 +218,6 @@ class Verdict:
             found.append(nodes)
             first += width
         return found
-
-    def of_own(self) -> "Verdict":
-        """The verdict on the drafter's own tokens alone, where others were verified beside them."""
-        if self.sizes is None:
-            return self
-        own, first = [], 0
-        for nodes, size, width in zip(self.nodes(), self.sizes, self.window.widths, strict=True):
-            own.append([first + node for node in nodes if node <= size])
-            first += width
-        accepted = [len(nodes) - 1 for nodes in own]
-        emitted = [row[: stood + 1] for row, stood in zip(self.emitted, accepted, strict=True)]
-        return replace(
-            self, drafted=list(self.sizes), accepted=accepted, emitted=emitted, paths=own
-        )
 
     def moved(self) -> list[tuple[int, int, int]]:
         """Keys and values that belong elsewhere, (row, from, to): those of accepted tokens behind another branch."""

@@ -118,7 +118,7 @@ def test_drafts_change_the_speed_only(ours: Translator, wrong: bool) -> None:
     assert ours.counters.calls > calls
 
 
-def test_drafts_beside_those_of_block_heads() -> None:
+def test_drafts_in_place_of_those_of_block_heads() -> None:
     model, lines = headed(), [" ".join(f"w{t - 4}" for t in row) for row in random_sources(3, 4)]
     translators = []
     for decoding in ("blockwise", "stock"):

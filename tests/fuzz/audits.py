@@ -24,8 +24,6 @@ from fairseq_aggdec.api.session import Hypothesis, Session, generation_parser
 from fairseq_aggdec.audit import equality, nbest_equality
 from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
-from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
-from fairseq_aggdec.drafters.copy_first import CopyFirst
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.search.counters import Counters
@@ -116,11 +114,6 @@ class CaseSession(Session):
                         Account(size), proposing, nodes
                     ),
                 )
-        yield "gad, source", lambda: CopyFirst(self._copies(), NarDrafter(self.nar))
-
-    def _copies(self) -> InputCopyDrafter:
-        match = self.case.copying.get("iad_match", "aligned")
-        return InputCopyDrafter(self.task.source_dictionary, self.task.target_dictionary, match)
 
 
 class RealSession(CaseSession):
@@ -281,16 +274,10 @@ def decoded(
     """What each wanted method of the loop should find and what it finds."""
     case = session.case
     size, limit = case.batch_size, case.sentences
-    trees = {"draft_nodes": str(case.nodes)}
-    for method, chosen in (
-        ("greedy", {}),
-        ("iad", case.copying),
-        ("iad tree", case.copying | trees),
-    ):
+    for method, chosen in (("greedy", {}), ("iad", case.copying)):
         if case.wants(kind + method):
             with session.given(**chosen):
-                decoding = method.removesuffix(" tree")
-                found = equality.decode_all(session, decoding, size, limit)
+                found = equality.decode_all(session, method, size, limit)
             yield kind + method, expected(), found
 
     def outputs() -> dict[int, list[int]]:

@@ -28,10 +28,6 @@ OLD: dict[str, tuple[str, str]] = {
     "--block-size all": ("blockwise", "--draft-tokens all"),
     "--block-size auto": ("nar", "--draft-tokens auto"),
     "--iad-draft-length 3": ("iad", "--draft-tokens 3"),
-    "--iad-draft-length all --draft-from source": (
-        "gad",
-        "--variant copy-tokens=all --draft-from source",
-    ),
     "--draft-nodes auto": ("gad", "--draft-tree auto"),
     "--acceptance top-beta --top-beta 4": ("iad", "--acceptance top-beta:4"),
     "--acceptance top-beta --tolerance 2.5": ("gad", "--acceptance top-beta:3:2.5"),
@@ -118,8 +114,8 @@ def test_two_names_that_contradict_each_other(given: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("--variant dedub=2", "--variant dedub=2: give key=value with a key of iad-match, copy-"),
-        ("--variant dedup", "--variant dedup: give key=value with a key of iad-match, copy-"),
+        ("--variant dedub=2", "--variant dedub=2: give key=value with a key of iad-match, draft-"),
+        ("--variant dedup", "--variant dedup: give key=value with a key of iad-match, draft-"),
         ("--variant dedup=x", "--variant dedup=x: give a whole number"),
         ("--variant lattice-least-probability=x", "--variant lattice-.*=x: give a number"),
         ("--variant stop-rule=all", "--variant stop-rule=all: choose stock or any"),

@@ -57,7 +57,6 @@ RELAXED = {"acceptance": "top-beta"}
         RELAXED | {"draft_tree": "7"},
         {"acceptance": "top-beta,min:2"},
         RELAXED | {"strict": True},
-        RELAXED | {"draft_from": "source"},
     ],
     ids=str,
 )

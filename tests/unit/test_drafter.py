@@ -46,7 +46,7 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
 def test_a_drafter_around_another_hands_everything_on() -> None:
     """Every method and trait of the base class, those that will be added too."""
     inner = mock.MagicMock(spec=Drafter)
-    values = {"needs_cached_decoder", "starts_beside", "model_drafts"}
+    values = {"needs_cached_decoder", "starts_beside"}
     for name in values:
         setattr(inner, name, True)
     around = DrafterAround(inner)

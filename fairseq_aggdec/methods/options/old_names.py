@@ -39,7 +39,6 @@ OLD_NAMES: tuple[OldName, ...] = (
     *(
         OldName(key.replace("-", "_"), variant.default, f"--variant {key}=VALUE")
         for key, variant in VARIANTS.items()
-        if key != "copy-tokens"
     ),
 )
 
@@ -78,9 +77,7 @@ def _today(settings: Settings, old: OldName, value: Any, said: str) -> tuple[str
         case "block_size":
             return ("draft_tokens" if kind.model_drafts or heads else None), str(value)
         case "iad_draft_length":
-            if heads or (kind.model_drafts and not kind.verified):
-                return None, value
-            return ("copy_tokens" if kind.model_drafts else "draft_tokens"), str(value)
+            return (None if kind.model_drafts or heads else "draft_tokens"), str(value)
         case "draft_nodes":
             return "draft_tree", str(value)
         case "draft_int8":

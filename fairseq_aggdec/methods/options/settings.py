@@ -39,7 +39,6 @@ class Settings:
     no_graphs: bool = False
     low_memory: bool = False
     iad_match: str = "aligned"
-    copy_tokens: str = "auto"
     draft_vocabulary: int = 0
     end_condition: str = "first"
     stop_rule: str = "stock"

@@ -24,10 +24,6 @@ VARIANTS: dict[str, Variant] = {
         "there and, where no suffix occurs, behind the rejected token (aligned)",
         ("aligned", "unique", "longest", "recent"),
     ),
-    "copy-tokens": Variant(
-        "auto",
-        "longest copy that gad and blockwise draft with --draft-from source or file: N, all, auto",
-    ),
     "draft-vocabulary": Variant(
         0, "gad, blockwise: draft among the first N types of the target dictionary; 0: among all"
     ),

@@ -18,7 +18,6 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.engine.precision import precision_name
 from fairseq_aggdec.kernels.library import reads
-from fairseq_aggdec.methods.options.kinds import kind_of
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.draft import Proposing
@@ -76,7 +75,7 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     whose paths the verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
     said = cfg.draft_tokens is not None or cfg.draft_tree is not None or cfg.strict
-    if said or cfg.every or cfg.eval_bleu or cfg.acceptance.min_block_size > 1 or copies_first(cfg):
+    if said or cfg.every or cfg.eval_bleu or cfg.acceptance.min_block_size > 1:
         return cfg
     weights = [weight.detach() for model in models for weight in model.parameters()]
     if not all(weight.device.type == "cpu" for weight in weights):
@@ -104,20 +103,12 @@ def choosing(cfg: Settings, most: int, model: Any) -> Account:
 
     Measured times decide only where they cannot change the output, and not on a GPU, which goes on without the host and
     where a wider window costs next to nothing.
-
-    Behind a copy nothing says what an iteration without either would take: there ``auto`` is about how much, on a GPU
-    all.
     """
-    learned = most and not copies_first(cfg) and "auto" in (cfg.draft_tokens, cfg.draft_tree)
+    learned = most and "auto" in (cfg.draft_tokens, cfg.draft_tree)
     rounds = precision_name(model) != "fp32"
     if not learned:
         return Account(most, UsualCost() if rounds else None)
     return CountedAccount(most) if rounds or on_gpu(model) else LearnedAccount(most)
-
-
-def copies_first(cfg: Settings) -> bool:
-    """Whether a method whose model drafts is to copy a text where that goes further."""
-    return cfg.draft_from in ("source", "file") or bool(cfg.draft_file)
 
 
 def proposing(cfg: Settings) -> Proposing:
@@ -149,11 +140,10 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
 
 def copied_length(cfg: Settings) -> Callable[[], CopyAccount]:
     """Makes what says how long copied drafts are."""
-    name = "copy_tokens" if kind_of(cfg.decoding).model_drafts else "draft_tokens"
-    given = getattr(cfg, name) or "auto"
+    given = cfg.draft_tokens or "auto"
     if given == "auto":
         return CopyAccount
     if given != "all" and (not given.isdecimal() or int(given) < 1):
-        raise ValueError(f"{cfg.told(name)}: it must be at least 1, or all, or auto")
+        raise ValueError(f"{cfg.told('draft_tokens')}: it must be at least 1, or all, or auto")
     limit = None if given == "all" else int(given)
     return lambda: FixedCopyAccount(limit)
