@@ -44,7 +44,7 @@ def loop_generator(request: Request, kind: Any = DraftAndVerifyGenerator) -> Any
 
 def refuses(request: Request) -> None:
     """Refuses what a method that finds one greedy hypothesis cannot honour."""
-    refuse_unsupported(request.args, request.extra, request.cfg.decoding)
+    refuse_unsupported(request.args, request.extra, request.cfg.decoding, request.asked)
     refuse_slots(request.models, request.cfg.decoding)
 
 

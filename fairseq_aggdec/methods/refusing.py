@@ -36,9 +36,14 @@ GREEDY = dict.fromkeys(
 )
 
 
-def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str) -> None:
-    """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour."""
-    refuse(decoding, GREEDY, args, extra)
+def refuse_unsupported(args: Any, extra: Mapping[str, Any], decoding: str, asked: str = "") -> None:
+    """Raises ``ValueError`` with one sentence for an option that a method of one greedy hypothesis cannot honour.
+
+    With ``--beam 1`` stock gives one hypothesis whatever ``--nbest`` says, and so does the method that ``--decoding
+    beam``, which was ``asked`` for, becomes.
+    """
+    reasons = {name: GREEDY[name] for name in GREEDY if (name, asked) != ("nbest", "beam")}
+    refuse(decoding, reasons, args, extra)
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
         raise ValueError(f"--no-repeat-ngram-size {size}: it must be at least 0")

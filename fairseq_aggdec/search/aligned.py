@@ -15,13 +15,19 @@ class WithAttention(CachedGenerator):
     """Mixed in before a generator: adds the attention that stock gathers step by step, from one forced pass."""
 
     def _generate(
-        self, sample: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
     ) -> list[list[Hypothesis]]:
-        hypotheses = super()._generate(sample, *args, **kwargs)
+        hypotheses = super()._generate(sample, prefix_tokens, constraints, bos_token)
         flat = [hypothesis for ranked in hypotheses for hypothesis in ranked]
         if all(hypothesis["attention"].numel() for hypothesis in flat):
             return hypotheses  # of stock fairseq
         _, _, previous, _ = self._prepare_batch_for_alignment(sample, hypotheses)
+        if bos_token is not None:
+            previous[:, 0] = bos_token
         for hypothesis, weights in zip(flat, self._attention(sample, previous), strict=True):
             length = len(hypothesis["tokens"])
             hypothesis["attention"] = weights[:length].transpose(0, 1).clone()

@@ -211,6 +211,31 @@ def test_alignment_of_every_hypothesis(copier: Any, alignment: str) -> None:
         assert str(mine["alignment"]) == str(theirs["alignment"]) or alignment == "soft"
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_alignment_behind_another_start(copier: Any, beam: int) -> None:
+    """Stock gathers attention behind the symbol that a call starts with, such as that of a language."""
+    sample = make_batch(random_sources(26, 4))
+    found, expected = (
+        make_task(decoding)
+        .build_generator([copier], generation_options(beam=beam, print_alignment="hard"))
+        .generate([copier], sample, bos_token=9)
+        for decoding in ("beam", "stock")
+    )
+    assert_same_nbest(found, expected)
+    for mine, theirs in zip(flat(found), flat(expected), strict=True):
+        torch.testing.assert_close(mine["attention"], theirs["attention"][:, : len(mine["tokens"])])
+
+
+@pytest.mark.parametrize("draft_from", ["source", "none"])
+def test_one_hypothesis_of_several_that_are_asked_for(copier: Any, draft_from: str) -> None:
+    """``--beam 1 --nbest 3``: stock gives one."""
+    sample = make_batch(random_sources(26, 4))
+    options: Any = generation_options(beam=1, nbest=3)
+    task = make_task("beam", draft_from=draft_from)
+    found = task.inference_step(task.build_generator([copier], options), [copier], sample)
+    assert_same_nbest(found, stock([copier], sample, beam=1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_scores_what_stock_scores(copier: Any, dtype: torch.dtype) -> None:
     import copy
