@@ -105,9 +105,6 @@ def beam_gap(
         decoder = model.decoder
         if not known and (gap := model_gap(model)):
             return gap
-        if getattr(args, "beam", 5) >= len(decoder.dictionary) - 1:
-            # Where </s> may come first, stock then goes on with the hypothesis that it ended.
-            return "a beam as large as the vocabulary"
         if getattr(decoder, "geometry", Geometry()) != Geometry():
             return "a model that writes several words per step"
         if getattr(decoder, "attention_span", None) is not None:

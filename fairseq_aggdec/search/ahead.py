@@ -141,7 +141,7 @@ class AheadLoop(ABC):
             shape = Shape(grid_rows(shape.rows), shape.width, grid_end(shape.end))
         rooms += self._made_ready(sentences, shape)
         step = functools.partial(self._step, shape)
-        key = *shape, *(room.sources for room in rooms)
+        key = *shape, self.verifier.temperature, *(room.sources for room in rooms)
         self.met[key] += 1
         if not captures or self.met[key] < CAPTURED_AT:
             step()

@@ -21,6 +21,7 @@ from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.options.hypotheses import Hypothesis, hypothesis, send_hypotheses
 from fairseq_aggdec.options.options import Limits, Options
+from fairseq_aggdec.options.stock_generator import search_gap
 from fairseq_aggdec.search.acceptance import Acceptance
 from fairseq_aggdec.search.compiled import greedy as compiled_greedy
 from fairseq_aggdec.search.counters import Counters
@@ -33,6 +34,8 @@ from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
 from fairseq_aggdec.windows.transfer import Watch, begin
 
+# Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
+UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
 # What a drafter whose times are learned from decodes before its first batch.
 WARM_UP_TOKENS = 12
 
@@ -143,6 +146,10 @@ class CachedGenerator(SequenceGenerator):
     def refresh(self) -> None:
         """Reads the models anew before the next batch, whatever has changed in them."""
         self.verifier.forget_forms()
+
+    def gap(self) -> str | None:
+        """Why stock fairseq has to decode, by what was changed on this generator; None: it has not."""
+        return search_gap(self)
 
     @exclusive
     @or_stock
@@ -301,8 +308,17 @@ class DraftAndVerifyGenerator(CachedGenerator):
         yield from super()._watches()
         yield from self.drafter.watches
 
+    def gap(self) -> str | None:
+        if gap := super().gap():
+            return gap
+        if self.beam_size > 1:
+            return f"a beam of {self.beam_size}"
+        return UNK_BEHIND_END if self.match_source_len and self.unk_penalty < 0 else None
+
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
+        if type(self.rules) is Rules:  # not somebody's own
+            self.rules = Rules.of(self.options)
         state = DecodeState(self._rows(batch, limits), self.eos, batch.source.device)
         restricted = self._start(batch, state, limits)
         drafted, sentences = self.counters.drafted, len(state.rows)
@@ -360,9 +376,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return DeviceLoop
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
-        """The last loop, or a new one where the drafter or the acceptance is another since then."""
-        loop = self.device_loop
-        if loop is None or loop.drafter is not drafter or loop.accept is not self.accept:
+        """The last loop, or a new one where the drafter, the acceptance or an option is another since then."""
+        loop, accept = self.device_loop, self.accept
+        known = loop is not None and loop.drafter is drafter and loop.accept is accept
+        if loop is None or not known or loop.rules != self.rules:
             loop = self.on_device(self.verifier, drafter, self.accept, self.rules)
             self.device_loop = loop
         return loop

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.member import LeftToStock
 from fairseq_aggdec.options.ngrams import Ngrams
-from fairseq_aggdec.options.stock_generator import blocks_as_stock, search_gap
+from fairseq_aggdec.options.stock_generator import blocks_as_stock
 from fairseq_aggdec.search.errors import check_best
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def or_stock(generate: Generate) -> Generate:
         if "src_tokens" not in sample["net_input"]:
             logger.info("left to stock fairseq: sources that are no src_tokens")
             return _as_stock(self, sample, *args, **kwargs)
-        if self.leaves and (gap := search_gap(self)):  # put there since it was built
+        if self.leaves and (gap := self.gap()):  # since it was built
             logger.info("left to stock fairseq: %s", gap)
             return _as_stock(self, sample, *args, **kwargs)
         try:

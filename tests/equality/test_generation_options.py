@@ -11,7 +11,13 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_aggdec.options.options import SPARE_POSITIONS, Options
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.counters import Counters
-from tests.support import generation_options, make_batch, make_model, make_task
+from tests.support import (
+    generation_options,
+    make_batch,
+    make_dictionary,
+    make_model,
+    make_task,
+)
 
 GIVEN: dict[str, Any] = {
     "beam": 3,
@@ -84,3 +90,53 @@ def test_a_minimum_length_above_the_maximum(model: Any, longest: int | None) -> 
     options = Options.of(of_stock(model, min_len=8, max_len_b=7))
     with pytest.raises(ValueError, match="--min-len 8 is larger than the maximum length"):
         options.limits({"src_tokens": torch.full((1, 2), 5)}, [model], longest)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"beam_size": 2},
+    {"beam_size": 1},
+    {"beam_size": 7},
+    {"unk_penalty": 3.0},
+    {"unk_penalty": -3.0},
+    {"eos": 6},
+    {"eos": 0},
+    {"unk": 5, "unk_penalty": -2.0},
+    {"pad": 6},
+    {"temperature": 0.6},
+    {"len_penalty": -1.0, "normalize_scores": True},
+    {"max_len_b": 3, "min_len": 2},
+    {"max_len": 3},
+]
+
+
+@pytest.fixture(scope="module")
+def few_words() -> tuple[Any, list[dict[str, Any]]]:
+    """A model of a small vocabulary, and batches."""
+    dictionary = make_dictionary(["a", "b", "c", "d"])
+    model = make_model(make_task("stock", dictionary, dictionary), 4)
+    return model, [make_batch([[4, 5, 6, 7], [6, 5]]), make_batch([[7, 6, 4]])]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("draft_from", ["source", "none"])
+def test_fields_that_change_between_two_batches(
+    few_words: Any, draft_from: str, beam: int, change: dict[str, Any]
+) -> None:
+    """The next batch is decoded as the fields say then, or left to stock."""
+    model, batches = few_words
+    dictionary = model.decoder.dictionary
+    found = []
+    for decoding in ("beam", "stock"):
+        task = make_task(decoding, dictionary, dictionary, draft_from=draft_from)
+        generator = task.build_generator([model], generation_options(beam=beam, max_len_b=7))
+        ranked = []
+        for batch in batches:
+            ranked += task.inference_step(generator, [model], batch)
+            for name, value in change.items():
+                setattr(generator, name, value)
+        found.append([[(one["tokens"].tolist(), one["score"]) for one in own] for own in ranked])
+    for own, theirs in zip(*found, strict=True):
+        assert [tokens for tokens, _ in own] == [tokens for tokens, _ in theirs]
+        for (_, one), (_, other) in zip(own, theirs, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
