@@ -114,3 +114,23 @@ def test_the_host_searches(why: str, gpu: torch.device, tmp_path: Path) -> None:
     assert why == "no graphs" or len(ready.generator.searches) == 2
     assert ready.generator.device_loop is None
     assert_equal(found, device_cases.expected(case, models, None, tmp_path, [sample])[0], gpu)
+
+
+@pytest.mark.parametrize("decoding, beam", [("beam", 3), ("greedy", 1)])
+def test_a_temperature_that_changes(
+    decoding: str, beam: int, copier: Any, gpu: torch.device, tmp_path: Path
+) -> None:
+    """Captured steps divide by the one that they were captured with."""
+    sample = make_batch(random_sources(23, 3, 15))
+    cold, hot = (
+        Case("heat", decoding, generation={"beam": beam, "max_len_b": 20, "temperature": heat})
+        for heat in (1.0, 2.5)
+    )
+    before = made.graphs
+    ready = device_cases.prepared(cold, [copier], None, tmp_path, gpu)
+    for _ in range(3):
+        ready.decode(sample, None)
+    assert made.graphs > before
+    ready.generator.temperature = 2.5
+    (wanted,) = device_cases.expected(hot, [copier], None, tmp_path, [sample])
+    assert_equal(ready.decode(sample, None), wanted, gpu)
