@@ -34,6 +34,8 @@ class DraftOnlyLoop(DeviceLoop):
     def captures(self) -> bool:
         return self.drafter.captures()
 
+    takes_over = captures
+
     def _proposed_from(self) -> tuple[int, Tensor]:
         return 0, next(self.drafter.model.parameters())
 

@@ -226,6 +226,13 @@ class Verifier:
         )
 
     @property
+    def launches(self) -> bool:
+        """Whether a GPU can go on alone where graphs are switched off: iterations are launched kernel by kernel."""
+        decoders = [member.decoder for member in self.members]
+        plain = all(isinstance(d, CachedDecoder) and d.graphs is None for d in decoders)
+        return plain and not self.strict and self.proposed_from[1].is_cuda
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the weights."""
         return _first_parameter(self.members[0].model).dtype

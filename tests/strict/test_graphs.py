@@ -364,6 +364,8 @@ def test_without_graphs(name: str, gpu: torch.device, tmp_path: Path) -> None:
     for _ in range(2):
         assert_equal(ready.decode(sample, None), wanted, gpu)
     assert made.graphs == before
+    # The device goes on alone all the same.
+    assert ready.generator.device_loop.board is not None
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
