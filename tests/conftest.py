@@ -75,13 +75,23 @@ def pytest_configure(config: pytest.Config) -> None:
 ONE_BY_ONE = ("tests/strict/", "tests/cli/test_faults.py", "_processes.py")
 
 
+# What takes longest, and what is so short that both workers end at the same time.
+FIRST = ("recipe", "tests/system/", "_processes.py", "test_rehearsal")
+LAST = ("tests/strict/", "tests/cli/test_faults.py")
+
+
+def rank(item: pytest.Item) -> int:
+    name = item.path.as_posix() + item.name
+    return 0 if any(part in name for part in FIRST) else 1 + any(part in name for part in LAST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file share a worker and what they have made; the recipes, which take longest, come first."""
+    """The tests of a file share a worker and what they have made; the longest come first, the shortest last."""
     for item in items:
         name = item.path.as_posix()
         if not any(part in name for part in ONE_BY_ONE):
             item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=lambda item: "recipe" not in item.path.name)
+    items.sort(key=rank)
 
 
 def who_asked() -> tuple[list[bool], set[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -115,21 +117,29 @@ def edited(source: Sequence[int]) -> list[int]:
 
 
 def trained_copier(
-    updates: int = 600, seed: int = 1, **options: Any
+    updates: int = 600, seed: int = 1, share_all_embeddings: bool = True
 ) -> tuple[TranslationAggdecTask, Any]:
-    """A tiny model that has learnt to copy with edits well enough to draft from its input, in a few seconds."""
-    task = make_task()
+    """A tiny model that has learnt to copy with edits well enough to draft from its input.
+
+    A process trains it once, in a few seconds; each caller gets a copy of its own.
+    """
+    return make_task(), copy.deepcopy(_learnt_copier(updates, seed, share_all_embeddings))
+
+
+@functools.cache
+def _learnt_copier(updates: int, seed: int, share_all_embeddings: bool) -> Any:
     sizes = {
         "encoder_embed_dim": 32,
         "decoder_embed_dim": 32,
         "encoder_layers": 1,
         "decoder_layers": 1,
         "dropout": 0.0,
+        "share_all_embeddings": share_all_embeddings,
     }
-    args = Namespace(**(SIZES | sizes | {"share_all_embeddings": True} | options))
+    args = Namespace(**(SIZES | sizes))
     ARCH_CONFIG_REGISTRY["transformer"](args)
     torch.manual_seed(seed)
-    model: Any = ARCH_MODEL_REGISTRY["transformer"].build_model(args, task).train()
+    model: Any = ARCH_MODEL_REGISTRY["transformer"].build_model(args, make_task()).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, updates)
     for update in range(updates):
@@ -146,7 +156,7 @@ def trained_copier(
         loss.backward()
         optimizer.step()
         schedule.step()
-    return task, model.eval()
+    return model.eval()
 
 
 def slow_chain(

@@ -1,8 +1,9 @@
-"""Processes that begin with PyTorch and fairseq loaded: four seconds less of each of the many that a recipe starts.
+"""Processes that begin with PyTorch and fairseq loaded: four seconds less of each of the many that tests start.
 
 :func:`python` gives a ``python`` in a folder beside ``fairseq-train`` and its like. Each hands its arguments,
 environment, folder and files 0 to 2 to a server, which forks a child for it, and ends as the child does. Nothing of
-this plugin is loaded before the fork. ``python - <<PROGRAM``, ``-c``, ``-m`` and scripts work as ever.
+this plugin is loaded before the fork. ``python - <<PROGRAM``, ``-c``, ``-m`` and scripts work as ever. Where fairseq
+must not be there yet, another server has only the libraries that it imports.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+LIBRARIES = ["torch", "hydra", "omegaconf", "sacrebleu", "scipy.stats", "sklearn.cluster"]
 # What commands import of others.
 LOADED = ["fairseq", "sacrebleu", "jinja2", "matplotlib.figure", "rapidfuzz.distance", "PIL.Image"]
 LOADED += [f"fairseq_cli.{name}" for name in ("generate", "interactive", "preprocess", "train")]
@@ -52,8 +55,12 @@ sys.exit(status)
 
 
 @functools.cache
-def python() -> str:
-    """The path of the ``python``; its server ends with this process."""
+def python(fairseq: bool = True) -> str:
+    """The path of the ``python``; its server ends with this process.
+
+    Args:
+        fairseq: it is loaded; else only the libraries that it imports.
+    """
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     scripts = Path(sys.executable).parent
     place = str(folder / "socket")
@@ -65,7 +72,7 @@ def python() -> str:
         if not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm", place],
+        [sys.executable, "-m", "tests.warm", place, *(LOADED if fairseq else LIBRARIES)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -85,13 +92,14 @@ def commands() -> dict[str, str]:
 # -- the server
 
 
-def serve(place: str) -> None:
-    from tests import quick_hydra
-
-    for module in LOADED:
+def serve(place: str, modules: Sequence[str]) -> None:
+    for module in modules:
         importlib.import_module(module)
-    quick_hydra.quicken()
-    quick_hydra.compose()
+    if "fairseq" in modules:
+        from tests import quick_hydra
+
+        quick_hydra.quicken()
+        quick_hydra.compose()
     gc.freeze()  # the children do not look at what is here
     known = commands()
     listening = socket.socket(socket.AF_UNIX)
@@ -193,4 +201,4 @@ def start(name: str, arguments: list[str], known: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2:])

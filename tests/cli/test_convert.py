@@ -13,6 +13,7 @@ import pytest
 
 from fairseq_aggdec.cli import main, refusals
 from tests import hugging_face_folders as folders
+from tests import warm
 
 pytest.importorskip("transformers")
 SEEDS = {"marian": 4, "nllb": 2, "mbart": 1}
@@ -50,7 +51,7 @@ def converted(
 
 def output(command: str) -> str:
     """What a printed command writes for the lines."""
-    scripts = Path(sys.executable).parent
+    scripts = Path(warm.python()).parent
     found = subprocess.run(
         ["bash", "-c", f'PATH="{scripts}:$PATH"; {command}'],
         input="\n".join(folders.LINES) + "\n",

@@ -21,6 +21,7 @@ import pytest
 
 from fairseq_aggdec.cli import refusals
 from scripts import random_models
+from tests import warm
 from tests.cli.commands import ROOT
 from tests.cli.distilling import (
     COMMAND,
@@ -185,12 +186,12 @@ def test_a_term_signal_gives_the_claim_back(folder: Path, tmp_path: Path) -> Non
 # -- distill.sh and torchrun
 
 
-def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
+def shell(folder: Path, output: Path, python: str) -> subprocess.Popen[str]:
     """distill.sh with two processes, each process and its children in one group."""
     data, _, _, *rest = arguments(folder, output)
     return subprocess.Popen(
         ["bash", str(ROOT / "scripts" / "distill.sh"), data, str(output), *rest],
-        env={**os.environ, "PROCESSES": "2", "PYTHON": sys.executable},
+        env={**os.environ, "PROCESSES": "2", "PYTHON": python},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -201,7 +202,7 @@ def shell(folder: Path, output: Path) -> subprocess.Popen[str]:
 def test_two_processes_killed_then_one_fails_then_all_is_well(
     folder: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    running = shell(folder, tmp_path)
+    running = shell(folder, tmp_path, sys.executable)
     while running.poll() is None and len(shards(tmp_path)) < 2:
         with suppress(subprocess.TimeoutExpired):
             running.wait(0.01)
@@ -211,14 +212,14 @@ def test_two_processes_killed_then_one_fails_then_all_is_well(
     path = tmp_path / "shards" / "train.job.json"
     header = path.read_bytes()
     path.write_bytes(b"{}")
-    running = shell(folder, tmp_path)
+    running = shell(folder, tmp_path, warm.python())
     printed, _ = running.communicate(timeout=1200)
     assert running.returncode == 2
     assert "process 0 failed" in printed and "process 1 failed" in printed
     assert "train.job.json is not what was written" in printed
     assert "the same command" in printed
     path.write_bytes(header)
-    running = shell(folder, tmp_path)
+    running = shell(folder, tmp_path, warm.python())
     printed, _ = running.communicate(timeout=1200)
     assert running.returncode == 0, printed
     assert contents(tmp_path) == contents(undisturbed)

@@ -10,11 +10,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli.commands import ROOT, Trained
 
 BLOCKS = {
@@ -43,7 +43,7 @@ def name_files(trained: Trained, folder: Path) -> None:
 
 def environment() -> dict[str, str]:
     """That of a user whose shell finds the commands; nothing between here and a service of this machine."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(warm.python()).parent), os.environ["PATH"]])
     return dict(os.environ, PYTHONPATH=str(ROOT), PATH=path, no_proxy="127.0.0.1")
 
 
@@ -61,7 +61,7 @@ def run(command: list[str], folder: Path) -> str:
 )
 def test_python(code: str, trained: Trained, tmp_path: Path) -> None:
     name_files(trained, tmp_path)
-    printed = run([sys.executable, "-c", code], tmp_path)
+    printed = run([warm.python(), "-c", code], tmp_path)
     lines = printed.splitlines()
     if "on_token" in code:
         best, edited, *told, score = lines
@@ -91,7 +91,7 @@ def test_serving(trained: Trained, tmp_path: Path) -> None:
         assert service.stdout is not None
         assert service.stdout.readline() == f"serving at http://127.0.0.1:{port}/\n"
         lines = [run(["bash", "-euc", ask], tmp_path) for ask in asks.strip().splitlines()]
-        printed = run([sys.executable, "-c", client], tmp_path)
+        printed = run([warm.python(), "-c", client], tmp_path)
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(60)

@@ -12,6 +12,7 @@ import torch
 from fairseq_aggdec.cli import train_drafter
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill import drafter_training
+from tests import warm
 from tests.cli.commands import Trained
 
 QUICK = ["--cpu", "--precision", "fp32", "--max-update", "2", "--block-size", "4"]
@@ -23,9 +24,13 @@ def run(trained: Trained, folder: Path, *more: str) -> None:
 
 
 def test_a_drafter_and_how_to_use_it(
-    trained: Trained, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    trained: Trained,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has the verifier's encoder; the time is told first; the printed options decode as stock does."""
+    monkeypatch.setattr("sys.executable", warm.python())
     run(trained, tmp_path, "--average", "2")
     said = capfd.readouterr().out
     assert "It takes about " in said and "for 2 updates of " in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
 from fairseq_aggdec.engine.plain.walk import global_gap
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
+from tests import warm
 from tests.alterations import lively
 from tests.equality.test_altered_models import (
     METHODS,
@@ -143,7 +143,7 @@ print(global_gap())
 
 @pytest.mark.parametrize("decorator", ["", "@functools.wraps(forward)"])
 def test_patched_before_the_plugin_is_imported(decorator: str) -> None:
-    command = [sys.executable, "-c", BEFORE.format(decorator=decorator)]
+    command = [warm.python(), "-c", BEFORE.format(decorator=decorator)]
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=True)
     assert run.stdout.strip() == "TransformerEncoderLayerBase with another forward()"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from fairseq_aggdec.convert.folder import read
 from fairseq_aggdec.convert.vocabulary import ABSENT, sides
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from tests import hugging_face_folders as folders
+from tests import warm
 from tests.support import assert_same
 
 pytest.importorskip("transformers")
@@ -202,7 +202,7 @@ print(json.dumps([rows[0]["tokens"].tolist() for rows in found]))
 def test_the_hub_of_plain_fairseq_reads_it(tmp_path: Path) -> None:
     """In a process that does not know this package. The hub forces <s> in front of the target."""
     pair = converted("bart", tmp_path)
-    command = [sys.executable, "-c", PLAIN, str(pair.output), *folders.LINES]
+    command = [warm.python(), "-c", PLAIN, str(pair.output), *folders.LINES]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     order = list(range(len(folders.LINES)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import fairseq_aggdec
 from fairseq_aggdec import Translator
 from fairseq_aggdec.api.text import JoinedPieces
 from fairseq_aggdec.compat import CheckpointError
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "checkpoints" / "ua_gec"
@@ -220,4 +220,5 @@ def test_importing_the_package_does_not_load_the_interface() -> None:
         "assert callable(fairseq_aggdec.from_pretrained) and 'fairseq_aggdec.api' in sys.modules\n"
         "assert 'from_pretrained' in dir(fairseq_aggdec)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+    python = warm.python(fairseq=False)
+    subprocess.run([python, "-c", code], check=True, cwd=ROOT, capture_output=True)

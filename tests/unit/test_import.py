@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 REGISTERED = """
 from fairseq.criterions import CRITERION_REGISTRY
@@ -35,9 +37,12 @@ ORDERS = {
 }
 
 
-def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+def run(code: str, python: str | None = None) -> str:
+    """Runs code where neither fairseq nor this package was imported; what it printed."""
+    command = [python or warm.python(fairseq=False), "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -50,8 +55,13 @@ def test_alone_it_is_light() -> None:
         "import sys, fairseq_aggdec\n"
         "assert fairseq_aggdec.__version__\n"
         "from fairseq_aggdec.cli import main, fairseq_commands\n"
-        "assert not {'torch', 'fairseq', 'numpy', 'omegaconf'} & set(sys.modules)"
+        "assert not {'torch', 'fairseq', 'numpy', 'omegaconf'} & set(sys.modules)",
+        sys.executable,
     )
+
+
+def test_what_runs_here_begins_without_fairseq() -> None:
+    run("import sys; assert not [name for name in sys.modules if name.startswith('fairseq')]")
 
 
 # What no CPU needs for decoding with beam, iad or greedy: other methods, the loop of a GPU, the tools.
@@ -128,12 +138,7 @@ def test_the_commands_log_as_those_of_fairseq(name: str) -> None:
     )
     module = f"import fairseq_cli.{name}"
     stock, ours = (
-        subprocess.run(
-            [sys.executable, "-c", f"{code}\n{module}\n{state}"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        ).stdout.splitlines()[-1]
+        run(f"{code}\n{module}\n{state}").splitlines()[-1]
         for code in ("", "from fairseq_aggdec.cli.fairseq_commands import generate")
     )
     assert stock == ours

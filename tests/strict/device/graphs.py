@@ -151,8 +151,9 @@ class Tape:
 
     def _compute(self) -> None:
         for func, args, kwargs, made in self.calls:
-            args, kwargs = _map(_there, args), {name: _map(_there, v) for name, v in kwargs.items()}
-            found = _tensors(func(*args, **kwargs))
+            there = [_map(_there, value) for value in args]
+            named = {name: _map(_there, value) for name, value in kwargs.items()}
+            found = _tensors(func(*there, **named))
             for tensor, numbers in zip(made, found, strict=False):
                 tensor.copy_(numbers)
 

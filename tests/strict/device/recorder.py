@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import fairseq_aggdec
 
@@ -21,8 +21,7 @@ IN_GRAPH = "in graphs"  # kernels that a replayed graph launches; the graph itse
 KINDS = (KERNEL, IN_GRAPH, VIEW, TRANSFER, BLOCKING)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One thing that the device was asked to do.
 
     Attributes:

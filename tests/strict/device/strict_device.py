@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class MixedDevices(RuntimeError):
 
 
 def _map(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """An operator's arguments or results with every tensor changed; lists and tuples are all that they nest."""
+    """An operator's results with every tensor changed; lists and tuples are all that they nest."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -64,15 +64,27 @@ def _map(change: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _held(value: Tensor) -> Tensor:
-    return value.held if isinstance(value, DeviceTensor) else value
+def _tensors(values: Iterable[Any], found: list[Tensor]) -> list[Tensor]:
+    """The tensors of an operator's arguments, behind those already found."""
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            _tensors(value, found)
+    return found
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, DeviceTensor):
+        return value.held
+    if isinstance(value, (list, tuple)):
+        return type(value)([_held(part) for part in value])
+    return value
 
 
 def _unwrapped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    return (
-        _map(_held, tuple(args)),
-        {name: _map(_held, value) for name, value in kwargs.items()},
-    )
+    own = tuple([_held(value) for value in args])
+    return own, {name: _held(value) for name, value in kwargs.items()}
 
 
 class DeviceTensor(Tensor):
@@ -132,10 +144,14 @@ class _Mode(TorchDispatchMode):
         self.recorder, self.streams = recorder, streams
         self.pinned: dict[int, Tensor] = {}  # held, so that no other tensor gets the address
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard would double the time of an operator
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        return _run(self, func, args, kwargs or {})
+        return _run(self, func, types, args, kwargs or {})
 
     def is_pinned(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self.pinned
@@ -155,16 +171,16 @@ def _pinned(mode: _Mode, name: str, tensor: Tensor) -> Any:
     return mode.pin(tensor.clone())
 
 
-def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    name = func._schema.name.removeprefix("aten::")
+def _run(
+    mode: _Mode, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    name = _name(func)
     if name in ("is_pinned", "_pin_memory", "pin_memory"):
         return _pinned(mode, name, args[0])
-    tensors: list[Tensor] = []
-    _map(tensors.append, [*args, *kwargs.values()])
-    devices = [value for value in (kwargs.get("device"), *args) if isinstance(value, torch.device)]
-    wanted = devices[0] if devices else None
-    inputs = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
-    if not inputs and (wanted is None or wanted.type != "cuda"):
+    wanted = kwargs.get("device")
+    if wanted is None and torch.device in map(type, args):
+        wanted = next(value for value in args if isinstance(value, torch.device))
+    if DeviceTensor not in types and (wanted is None or wanted.type != "cuda"):
         return _on_host(mode, func, args, kwargs)
     if name == "scaled_dot_product_attention":
         return _attention(mode, func, args, kwargs)
@@ -173,11 +189,19 @@ def _run(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
             found = func.decompose(*args, **kwargs)
         if found is not NotImplemented:
             return found
-    host = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
+    inputs, host = [], []
+    for tensor in _tensors(kwargs.values(), _tensors(args, [])):
+        (inputs if isinstance(tensor, DeviceTensor) else host).append(tensor)
     if host and mode.recorder.tape is not None:
         raise CaptureError(f"{name}: a number of the host while a graph is captured")
     _note(mode, func, name, args, kwargs, inputs, host)
     return _compute(mode, func, args, kwargs, inputs, wanted)
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    name: str = func._schema.name
+    return name.removeprefix("aten::")
 
 
 def _on_host(mode: _Mode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -205,8 +229,8 @@ def _compute(
     wrappers = {id(tensor.held): tensor for tensor in inputs}
     args, kwargs = _unwrapped(args, kwargs)
     if wanted is not None:
-        kwargs = kwargs | {"device": torch.device("cpu")}
-    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        kwargs["device"] = torch.device("cpu")
+    kwargs.pop("pin_memory", None)
     found = _done(mode, func, args, kwargs)
     to_host = wanted is not None and wanted.type == "cpu"
     if to_host or (func is aten.copy_.default and id(args[0]) not in wrappers):
@@ -221,9 +245,10 @@ def _compute(
         return wrappers[id(tensor)] if id(tensor) in wrappers else DeviceTensor(tensor, there)
 
     # A view of an ordinary tensor is an ordinary one in inference mode, too.
-    ordinary = _is_view(func) and bool(inputs) and not inputs[0].is_inference()
-    with torch.inference_mode(False) if ordinary else nullcontext():
-        return _map(wrapped, found)
+    if torch.is_inference_mode_enabled() and _is_view(func) and inputs:
+        with nullcontext() if inputs[0].is_inference() else torch.inference_mode(False):
+            return _map(wrapped, found)
+    return _map(wrapped, found)
 
 
 def _done(mode: _Mode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
