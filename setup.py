@@ -217,6 +217,11 @@ def digest() -> str:
     return whole.hexdigest()
 
 
+def wanted() -> list[str]:
+    """The libraries to compile: all, or those that the variable names."""
+    return os.environ.get("AGGDEC_LIBRARIES", " ".join(KERNELS)).split()
+
+
 def extension(name: str, flags: list[str]) -> Extension:
     """A library with a C interface, no Python module; where it cannot be compiled, it is left out."""
     return Extension(
@@ -276,7 +281,7 @@ setup(
         ],
         CONFIGS: ["*.yaml"],
     },
-    ext_modules=[extension(name, flags) for name, flags in KERNELS.items()],
+    ext_modules=[extension(name, flags) for name, flags in KERNELS.items() if name in wanted()],
     cmdclass={"build_ext": BuildKernels},
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
