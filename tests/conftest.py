@@ -82,7 +82,10 @@ LAST = ("tests/strict/", "tests/cli/test_faults.py")
 
 def rank(item: pytest.Item) -> int:
     name = item.path.as_posix() + item.name
-    return 0 if any(part in name for part in FIRST) else 1 + any(part in name for part in LAST)
+    if any(part in name for part in FIRST):
+        return 0
+    alone = item.get_closest_marker("xdist_group") is None
+    return 1 + (alone and any(part in name for part in LAST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

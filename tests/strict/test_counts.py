@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,13 @@ import pytest
 import torch
 
 from scripts.recipes.gpu import device_counts
-from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START
+from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START, Counts
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import Case
 from tests.strict.device.recorder import KERNEL
 from tests.strict.device.strict_device import DEVICE, strict_device
+
+pytestmark = pytest.mark.xdist_group("counts")  # they share what was counted
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "device-counts.json"
 # Fewer layers than the table's: the host waits as often, whatever the depth.
@@ -80,13 +84,28 @@ def written() -> Any:
     return json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
 
 
+Count = Callable[..., Counts]
+
+
+@pytest.fixture(scope="module")
+def count(tmp_path_factory: pytest.TempPathFactory) -> Count:
+    """Counts of a case by its name; several tests look at the same ones."""
+
+    @functools.cache
+    def counted(name: str, as_written: bool = False) -> Counts:
+        (case,) = [case for case in COUNTED if case.name == name]
+        sizes = device_counts.SIZES if as_written else SIZES
+        return device_counts.count(case, tmp_path_factory.mktemp("counts"), sizes=sizes)
+
+    return counted
+
+
 @pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
-def test_the_host_waits_as_often_as_written(case: Case, written: Any, tmp_path: Path) -> None:
+def test_the_host_waits_as_often_as_written(case: Case, written: Any, count: Count) -> None:
     # fairseq's pass for an alignment waits in every layer. The model decides whether a node of a tree is accepted.
     by_the_model = "draft_nodes" in case.task
     as_written = "print_alignment" in case.generation or by_the_model
-    sizes = device_counts.SIZES if as_written else SIZES
-    counts = device_counts.count(case, tmp_path, sizes=sizes)
+    counts = count(case.name, as_written)
     found = {part: counts.blocking(part) for part in (START, ITERATIONS, END)}
     assert found == written[case.name]["blocking"], counts.places
     allowed = USUAL | MORE.get(case.name, {})
@@ -99,18 +118,16 @@ def test_the_host_waits_as_often_as_written(case: Case, written: Any, tmp_path: 
 @pytest.mark.parametrize(
     "name, models", [("greedy", 1), ("iad, aligned", 1), ("gad", 2), ("blockwise, dense", 1)]
 )
-def test_the_start_is_one_launch_for_each_model(name: str, models: int, tmp_path: Path) -> None:
-    (case,) = [case for case in COUNTED if case.name == name]
-    counts = device_counts.count(case, tmp_path, sizes=SIZES)
+def test_the_start_is_one_launch_for_each_model(name: str, models: int, count: Count) -> None:
+    counts = count(name)
     asked = models + (models > 1)  # whether weights have changed, before anything is launched
     # The first iteration is a launch too.
     assert counts.means[START][KERNEL] == models + 1 + asked
 
 
 @pytest.mark.parametrize("name", ["greedy", "iad, aligned", "gad", "blockwise, dense", "nar"])
-def test_the_end_is_one_kernel_and_one_copy(name: str, tmp_path: Path) -> None:
-    (case,) = [case for case in COUNTED if case.name == name]
-    counts = device_counts.count(case, tmp_path, sizes=SIZES)
+def test_the_end_is_one_kernel_and_one_copy(name: str, count: Count) -> None:
+    counts = count(name)
     # The last iteration may have been launched in vain; fairseq gets its hypotheses on the device.
     assert (
         sum(
@@ -129,17 +146,16 @@ def test_the_end_is_one_kernel_and_one_copy(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["beam 3", "beam 4, options", "beam 3, from heads", "gad, block size auto"]
 )
-def test_two_counts_have_the_same_waits(name: str, tmp_path: Path) -> None:
+def test_two_counts_have_the_same_waits(name: str, count: Count, tmp_path: Path) -> None:
     (case,) = [case for case in COUNTED if case.name == name]
-    first, again = (device_counts.count(case, tmp_path, sizes=SIZES) for _ in range(2))
+    first, again = count(name), device_counts.count(case, tmp_path, sizes=SIZES)
     assert first.iterations == again.iterations
     assert first.places == again.places
 
 
-def test_no_graph_is_captured_in_the_counted_batch(tmp_path: Path) -> None:
+def test_no_graph_is_captured_in_the_counted_batch(count: Count) -> None:
     # With these sizes the fourth batch of the case still captures a graph.
-    (case,) = [case for case in COUNTED if case.name == "beam 4, options"]
-    operators = {what for _, what, _ in device_counts.count(case, tmp_path).places}
+    operators = {what for _, what, _ in count("beam 4, options", as_written=True).places}
     assert operators == {"copy to host"}
 
 
@@ -160,17 +176,15 @@ def test_the_host_waits_no_more_in_another_batch(name: str, rows: int, tmp_path:
     "name",
     ["iad, unique", "gad, causal", "image, band", "interleaved, 2x2, beam 3", "lattice, serial"],
 )
-def test_no_mask_is_copied_in_every_layer(name: str, tmp_path: Path) -> None:
-    (case,) = [case for case in COUNTED if case.name == name]
-    lines = device_counts.count(case, tmp_path, sizes=SIZES).lines
+def test_no_mask_is_copied_in_every_layer(name: str, count: Count) -> None:
+    lines = count(name).lines
     operators = {operator for _, operator, _ in lines}
     assert "attention: efficient" in operators
     assert "attention: mask copied" not in operators, lines
 
 
-def test_the_drafter_reads_the_source_beside_the_verifier(tmp_path: Path) -> None:
-    (case,) = [case for case in COUNTED if case.name == "gad"]
-    counts = device_counts.count(case, tmp_path, sizes=SIZES)
+def test_the_drafter_reads_the_source_beside_the_verifier(count: Count) -> None:
+    counts = count("gad")
     streams = dict(counts.streams)
     # One event before the batch; the host is told of every iteration, of at most one in vain.
     assert streams.pop("record_event") - counts.iterations in (1, 2)
