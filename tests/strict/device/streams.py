@@ -6,8 +6,11 @@ the copy on its own stream was asked, or the host waited for that stream. An eve
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -160,3 +163,20 @@ class Streams:
             "stream": self.stream,
             "synchronize": self.synchronize,
         }
+
+
+@functools.cache
+def let_guards_pass() -> None:
+    """Gives ``cuda`` the device guard of the CPU, which does nothing.
+
+    PyTorch without CUDA has none and refuses to index a tensor that says it is there, before any operator is called.
+    PyTorch's own ``_ensureCUDADeviceGuardSet`` does this in builds with CUDA where no GPU is found.
+    """
+    torch._C._ensureCUDADeviceGuardSet()
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    guards = (ctypes.c_void_p * 2).in_dll(
+        ctypes.CDLL(str(library)), "_ZN3c104impl26device_guard_impl_registryE"
+    )
+    cpu, cuda = 0, 1
+    if not guards[cuda]:
+        guards[cuda] = guards[cpu]

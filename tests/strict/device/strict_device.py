@@ -21,11 +21,9 @@ Attention counts as the fused kernel in inference mode and as its parts elsewher
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -45,7 +43,7 @@ from tests.strict.device.recorder import (
     VIEW,
     Recorder,
 )
-from tests.strict.device.streams import DEVICES, Streams
+from tests.strict.device.streams import DEVICES, Streams, let_guards_pass
 
 DEVICE, SECOND = DEVICES
 aten = torch.ops.aten
@@ -382,7 +380,7 @@ def strict_device() -> Iterator[Recorder]:
     """
     if torch.cuda.is_available():
         raise RuntimeError("there is a GPU: the strict device would hide it")
-    _let_guards_pass()
+    let_guards_pass()
     recorder = Recorder()
     streams = Streams(recorder)
     before = torch._C._only_lift_cpu_tensors()
@@ -399,20 +397,3 @@ def strict_device() -> Iterator[Recorder]:
             yield recorder
     finally:
         torch._C._set_only_lift_cpu_tensors(before)
-
-
-@functools.cache
-def _let_guards_pass() -> None:
-    """Gives ``cuda`` the device guard of the CPU, which does nothing.
-
-    PyTorch without CUDA has none and refuses to index a tensor that says it is there, before any operator is called.
-    PyTorch's own ``_ensureCUDADeviceGuardSet`` does this in builds with CUDA where no GPU is found.
-    """
-    torch._C._ensureCUDADeviceGuardSet()
-    library = Path(torch.__file__).parent / "lib" / "libc10.so"
-    guards = (ctypes.c_void_p * 2).in_dll(
-        ctypes.CDLL(str(library)), "_ZN3c104impl26device_guard_impl_registryE"
-    )
-    cpu, cuda = 0, 1
-    if not guards[cuda]:
-        guards[cuda] = guards[cpu]
