@@ -5,6 +5,7 @@ Each test runs on the strict device, and with ``--device cuda`` on a GPU.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.pace import Pace
-from fairseq_aggdec.engine.graphs import conditions
+from fairseq_aggdec.engine.graphs import conditions, streams
 from fairseq_aggdec.engine.graphs.capture import Captured, made
 from fairseq_aggdec.engine.graphs.conditions import decoding_on, streams_of, tf32_allowed
-from fairseq_aggdec.engine.graphs.streams import BESIDE, CAPTURE, Streams
+from fairseq_aggdec.engine.graphs.streams import BESIDE, CAPTURE, CAPTURE_BESIDE, Streams
 from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.windows.transfer import Told
@@ -294,3 +295,19 @@ def test_half_precision_rounds_alike_whatever_was_decoded_before(
         hypotheses = ready.decode(sample, device_cases.prefix_of(case, 3))
         found.append([ranked[0]["positional_scores"].tolist() for ranked in hypotheses])
     assert found[0] == found[1]
+
+
+def test_no_stream_is_captured_that_another_generator_works_on(
+    gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch gives out its streams in turn: the stream of one generator may be that of another."""
+    pool = itertools.cycle([torch.cuda.Stream(gpu) for _ in range(4)])
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(pool))
+    monkeypatch.setattr(streams, "POOL", 4)
+    monkeypatch.setattr(streams, "_captured", {})
+    generators = [Streams() for _ in range(5)]
+    used = {
+        purpose: {own.get(gpu, purpose).cuda_stream for own in generators}
+        for purpose in (BESIDE, CAPTURE, CAPTURE_BESIDE)
+    }
+    assert not used[BESIDE] & (used[CAPTURE] | used[CAPTURE_BESIDE])

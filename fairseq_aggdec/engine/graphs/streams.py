@@ -25,7 +25,7 @@ class Streams:
     def get(self, device: torch.device, purpose: str) -> torch.cuda.Stream:
         """The stream of a device for ``BESIDE``, ``CAPTURE`` or ``CAPTURE_BESIDE``."""
         if (device, purpose) not in self._made:
-            self._made[device, purpose] = torch.cuda.Stream(device)
+            self._made[device, purpose] = _stream(device, purpose != BESIDE)
         return self._made[device, purpose]
 
     @contextmanager
@@ -36,6 +36,24 @@ class Streams:
             yield
         finally:
             _of_thread.streams = before
+
+
+# PyTorch gives out this many streams of a device in turn, then the first again.
+POOL = 32
+_captured: dict[tuple[torch.device, int], bool] = {}  # which of them are captured, by handle
+
+
+def _stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
+    """A stream that is captured, or one that never is: a capture takes what other threads launch on its stream."""
+    for _ in range(2 * POOL):
+        stream = torch.cuda.Stream(device)
+        key = device, stream.cuda_stream
+        alike = [k for k, kind in _captured.items() if k[0] == device and kind == captured]
+        if len(alike) < POOL // 2:  # half for each
+            _captured.setdefault(key, captured)
+        if _captured.get(key) == captured:
+            break
+    return stream
 
 
 class _OfThread(threading.local):

@@ -32,12 +32,14 @@ class Stream:
     """A stream of one device.
 
     Attributes:
+        cuda_stream: its handle.
         underway: copies to the host (tensor, its numbers) that nobody has waited for.
     """
 
     def __init__(self, streams: Streams, device: Any = None):
         self.streams, self.device = streams, streams.device_of(device)
         self.underway: list[tuple[Tensor, Tensor]] = []
+        self.cuda_stream = len(streams.all) % 32  # as PyTorch gives them out
         streams.all.append(self)
 
     def copies(self, found: Tensor) -> Tensor:
