@@ -7,10 +7,8 @@ behind the first when it decodes with its cache (transformers 4.57).
 from __future__ import annotations
 
 import copy
-import json
 import math
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +16,6 @@ from fairseq.data import Dictionary
 from fairseq.modules import SinusoidalPositionalEmbedding
 from fairseq.utils import convert_padding_direction
 from torch import Tensor, nn
-
-from fairseq_aggdec.records.results import write_text
 
 
 def exported(model: Any, dictionary: Dictionary) -> Any:
@@ -127,19 +123,6 @@ def _options(model: Any, dictionary: Dictionary) -> dict[str, Any]:
     }
 
 
-def save(model: Any, source: Dictionary, target: Dictionary, folder: Path) -> None:
-    """Writes what ``from_pretrained`` of the class reads, and ``vocab-src.json``, ``vocab-tgt.json``: symbol -> id."""
-    _write(exported(model, target), folder)
-    for name, dictionary in (("src", source), ("tgt", target)):
-        text = json.dumps(dictionary.indices, ensure_ascii=False, indent=0)
-        write_text(folder / f"vocab-{name}.json", text + "\n")
-
-
-def _write(made: Any, folder: Path) -> None:
-    made._keys_to_ignore_on_save = None  # Marian's own positions are others
-    made.save_pretrained(folder)
-
-
 def in_onnx(made: Any) -> Any:
     """The model of :func:`exported` in ONNX Runtime on CPU, with as many threads as torch has; Optimum exports it.
 
@@ -152,7 +135,8 @@ def in_onnx(made: Any) -> Any:
     options = SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
-        _write(made, Path(folder))
+        made._keys_to_ignore_on_save = None  # Marian's own positions are others
+        made.save_pretrained(folder)
         running = ORTModelForSeq2SeqLM.from_pretrained(folder, export=True, session_options=options)
     running.generation_config = made.generation_config
     return running

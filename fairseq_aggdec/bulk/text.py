@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_aggdec.bulk.compressed import ENDINGS, DamagedError, open_read
+from fairseq_aggdec.bulk.relevant import digest
 from fairseq_aggdec.jobs.job import BulkError, put_anew
 
 logger = logging.getLogger(__name__)
@@ -167,19 +168,15 @@ def keep(source: str, path: Path) -> None:
             else:
                 with open(source, "rb") as pipe:
                     shutil.copyfileobj(pipe, file, CHUNK)
-        wanted = digest(partial)  # before it gets its place, where it may not stay under this name
+        wanted = digest(
+            [partial]
+        )  # before it gets its place, where it may not stay under this name
         put_anew(partial, path)
-        if digest(path) != wanted:
+        if digest([path]) != wanted:
             name = "standard input" if source == STDIN else source
             raise BulkError(f"{name} is not what it was when {path} was written")
     finally:
         partial.unlink(missing_ok=True)
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file as it is."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_digest(path: Path) -> str:

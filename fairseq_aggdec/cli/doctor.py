@@ -81,7 +81,7 @@ def show(title: str, lines: Lines) -> None:
 def of_machine() -> Lines:
     """What decoding will find here."""
     here = machine.describe()
-    flags = processor_flags()
+    flags = machine.processor_flags()
     yield "processor", f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB"
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     yield "threads", f"{torch.get_num_threads()} (OMP_NUM_THREADS: {threads})"
@@ -124,15 +124,6 @@ def of_kernels() -> str:
     if library is None:
         return f"none: PyTorch's operators do their work, slower{limited}"
     return f"compiled for {INSTRUCTIONS[library.aggdec_instructions()]}{limited}"
-
-
-def processor_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    fields = (line.partition(":") for line in lines)
-    return next((set(rest.split()) for name, _, rest in fields if name.strip() == "flags"), set())
 
 
 def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:

@@ -26,10 +26,11 @@ from fairseq_aggdec.api.session import (
     generation_parser,
     refuse_beam_of_greedy,
 )
-from fairseq_aggdec.bench import systems
+from fairseq_aggdec.bench import systems, table
 from fairseq_aggdec.bench.recording import Record
+from fairseq_aggdec.bench.timing import measure
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import beam_trace, choosing, redraw, report, speed, trace
+from fairseq_aggdec.report import beam_trace, choosing, redraw, report, trace
 from fairseq_aggdec.report.report import Page
 
 COLUMNS = ("tokens gained", "iterations", "share of iterations")
@@ -166,12 +167,25 @@ def show_drafts(session: Session, method: str) -> Page:
     return page
 
 
+def against_stock(
+    session: Session, method: str, beam: int, batches: Sequence[dict[str, Any]]
+) -> list[table.Line]:
+    """Times stock with this beam, with beam 1 our greedy, and a ``--decoding``, in turn, on batches of one sentence."""
+    stock = f"fairseq beam {beam}"
+    wanted = {stock: "stock", "ours, greedy": "greedy"}
+    wanted[f"ours, beam {beam}" if method == "beam" else systems.label(method)] = method
+    if beam > 1:
+        del wanted["ours, greedy"]
+    timed = [systems.of_session(name, session, how, beam) for name, how in wanted.items()]
+    return table.lines(timed, measure(timed, batches), 1, torch.get_num_threads(), [stock])
+
+
 def finish(session: Session, method: str, batches: list[dict[str, Any]], page: Page) -> None:
     """Adds the speed on some sentences, and what was measured on what."""
     args = session.args
     if not args.no_speed:
         beam = session.cfg.generation.beam if method == "beam" else 1
-        page.timed = speed.against_stock(session, method, beam, batches)
+        page.timed = against_stock(session, method, beam, batches)
     data, models = session.cfg.task.data, session.cfg.common_eval.path
     threads = torch.get_num_threads()
     page.context = (

@@ -29,6 +29,7 @@ from fairseq_aggdec.compat import (
     read_stored,
     unreadable,
 )
+from fairseq_aggdec.records.results import write
 from fairseq_aggdec.stored_options import PLAIN, check_options, unwrapped
 
 DEEPEST = 50
@@ -161,12 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not args.checkpoint.is_file():
         raise FileNotFoundError(str(args.checkpoint))
     state, changes = upgraded(str(args.checkpoint))
-    partial = args.output.with_name(f"{args.output.name}.partial")
-    try:
+
+    def make(partial: Path) -> None:
         torch.save(state, partial)
         checked_model(str(partial))
-        partial.rename(args.output)
-    finally:
-        partial.unlink(missing_ok=True)
+
+    write(args.output, make)
     for change in changes or ["nothing had to change"]:
         print(change)

@@ -27,6 +27,7 @@ from fairseq_aggdec.api.session import Session, generation_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.distill.distilled_folder import DataFolder
 from fairseq_aggdec.distill.spliced_sources import parts, write_spliced
+from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_text
 
 logger = logging.getLogger(__name__)
@@ -98,9 +99,7 @@ def precision(args: Namespace) -> list[str]:
         return [] if args.precision == "fp32" else [f"--{args.precision}"]
     if torch.cuda.is_available() and not args.cpu:
         return ["--fp16"]
-    known = Path("/proc/cpuinfo")
-    words = set(known.read_text(encoding="utf-8").split()) if known.exists() else set()
-    return ["--amp"] if "amx_bf16" in words else []
+    return ["--amp"] if "amx_bf16" in machine.processor_flags() else []
 
 
 class DrafterTraining:

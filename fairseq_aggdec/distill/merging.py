@@ -16,6 +16,7 @@ from fairseq.data import data_utils
 from omegaconf import DictConfig
 from sacrebleu import BLEU
 
+from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.bulk.relevant import digest
 from fairseq_aggdec.distill import distilled_folder, output_folder
 from fairseq_aggdec.distill.distillation import DistillationError, Distilled, Filter, collect
@@ -135,15 +136,12 @@ def bleu(
     references: Any,
 ) -> dict[str, Any] | None:
     """BLEU of the teacher against the references, on the text that fairseq-generate would score."""
-    bpe, tokenizer = task.build_bpe(cfg.bpe), task.build_tokenizer(cfg.tokenizer)
+    codec = Codec(task.build_tokenizer(cfg.tokenizer), task.build_bpe(cfg.bpe))
     post_process = cfg.common_eval.post_process
 
     def text(tokens: torch.Tensor) -> str:
         symbols = distilled_folder.symbols(task.target_dictionary, tokens.tolist()[:-1])
-        joined = data_utils.post_process(symbols, post_process)
-        for part in (bpe, tokenizer):
-            joined = joined if part is None else part.decode(joined)
-        return joined
+        return codec.decode(data_utils.post_process(symbols, post_process))
 
     if not written.kept:
         return None
@@ -151,7 +149,7 @@ def bleu(
     metric = BLEU(tokenize=args.bleu_tokenize)
     hypotheses = [text(tokens) for tokens in written.targets[::step]]
     expected = [text(references[number]) for number in written.kept[::step]]
-    subwords = not (post_process or bpe or tokenizer)
+    subwords = not (post_process or codec.subwords or codec.tokenizer)
     return {
         "score": round(metric.corpus_score(hypotheses, [expected]).score, 2),
         "signature": str(metric.get_signature()),

@@ -47,15 +47,25 @@ def sentence(machine: dict[str, object]) -> str:
 
 def _processor() -> str:
     """Model name and the vector instructions that matter, as far as the system tells."""
+    fields, flags = _cpuinfo(), processor_flags()
+    if not fields:
+        return platform.processor() or platform.machine()
+    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    return f"{fields.get('model name', platform.machine())} ({vectors})"
+
+
+def processor_flags() -> set[str]:
+    """What the processor can do, as Linux names it; nothing where the system does not tell."""
+    return set(_cpuinfo().get("flags", "").split())
+
+
+def _cpuinfo() -> dict[str, str]:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in fields.items()}
-    flags = fields.get("flags", "").split()
-    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
-    return f"{fields.get('model name', platform.machine())} ({vectors})"
+        return {}
+    fields = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in fields}
 
 
 def _versions() -> dict[str, str]:

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import jinja2
 
+from fairseq_aggdec.report.colours import variables
+
 
 @cache
 def templates() -> jinja2.Environment:
     """All text that goes into a page is escaped; a name that a template lacks is an error."""
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    made.globals |= {"light": variables(dark=False), "dark": variables(dark=True)}
+    return made

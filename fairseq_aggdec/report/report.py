@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_aggdec.bench import table
 from fairseq_aggdec.bench.systems import label
 from fairseq_aggdec.records import machine, results
-from fairseq_aggdec.report import colours, svg
+from fairseq_aggdec.report import svg
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.report.trace import Trace, block, legend
 
@@ -56,8 +56,6 @@ def write(path: Path, page: Page) -> None:
         .get_template("report.html")
         .render(
             **{**vars(page), "plots": inlined(page.plots)},
-            light=colours.variables(dark=False),
-            dark=colours.variables(dark=True),
             meaning=legend(page.traces),
             block=block,
             parts=parts,

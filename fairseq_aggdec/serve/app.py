@@ -23,8 +23,7 @@ from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.serve import libre, page
 from fairseq_aggdec.serve.batching import Batcher, WaitingJob
-from fairseq_aggdec.serve.errors import HANDLERS, ClientGone, Refused
-from fairseq_aggdec.serve.guard import Guard, Metrics, check_key
+from fairseq_aggdec.serve.guard import HANDLERS, ClientGone, Guard, Metrics, Refused, check_key
 
 T = TypeVar("T")
 # Options of a call that a request may have; the others are the service's.

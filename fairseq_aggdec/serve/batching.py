@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq_aggdec.api.decoding import Hypothesis
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.serve.errors import Refused
+from fairseq_aggdec.serve.guard import Refused
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What every request passes: bounded bodies, keys, metrics."""
+"""What every request passes: bounded bodies, keys, metrics; and what a client is told when it is refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,42 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from fairseq_aggdec.serve.errors import Refused
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Refused(HTTPException):
+    """An answer of ``{"error": message}``, with a status of HTTP."""
+
+    def __init__(self, status: int, message: str):
+        # It may quote a client's text with half a surrogate pair in it, which no answer can hold.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        super().__init__(status, message, {"Retry-After": "1"} if status == 429 else None)
+
+
+class ClientGone(HTTPException):
+    """Nobody waits for the answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client has gone")
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def broken(request: Request, error: Exception) -> Response:
+    """A fault of ours; uvicorn logs its traceback."""
+    return JSONResponse({"error": "internal error"}, 500)
+
+
+HANDLERS = {HTTPException: http_error, Exception: broken}
 
 
 class Metrics:

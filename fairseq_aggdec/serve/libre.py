@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_aggdec.serve.errors import Refused
+from fairseq_aggdec.serve.guard import Refused
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from fairseq_aggdec.api.translator import Translator
 from fairseq_aggdec.bench.recording import RecordingDrafter
-from fairseq_aggdec.report import beam_trace, colours, trace
+from fairseq_aggdec.report import beam_trace, trace
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -19,8 +19,6 @@ def whole(translator: Translator, keys: bool) -> str:
     source, target = translator.languages
     page = templates().get_template("serve.html")
     return page.render(
-        light=colours.variables(dark=False),
-        dark=colours.variables(dark=True),
         title="Translate",
         decoding=translator.own.decoding,
         beam=translator.own.beam,

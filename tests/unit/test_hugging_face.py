@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,20 +81,6 @@ def test_a_longer_least_length_is_kept() -> None:
 def test_what_no_class_represents_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="no class for this model"):
         hugging_face.exported(made(OTHERS[kind]), make_dictionary())
-
-
-@pytest.mark.parametrize("kind", ["norms behind, two dictionaries", "norms before"])
-def test_a_saved_model_is_read_back(kind: str, tmp_path: Path) -> None:
-    import transformers
-
-    model, dictionary = made(FITTING[kind]), make_dictionary()
-    hugging_face.save(model, dictionary, dictionary, tmp_path)
-    read = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    tokens = make_batch(random_sources(1, 10))["net_input"]["src_tokens"]
-    expected = hugging_face.translate(hugging_face.exported(model, dictionary), tokens, limit=20)
-    assert hugging_face.translate(read.eval(), tokens, limit=20) == expected
-    assert torch.is_tensor(read.get_input_embeddings().weight)
-    assert '"w0": 4' in (tmp_path / "vocab-tgt.json").read_text()
 
 
 def test_an_assistant_changes_no_output() -> None:
