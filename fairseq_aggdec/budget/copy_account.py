@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from fairseq_aggdec.budget.account import RESTING_BATCHES
-from fairseq_aggdec.budget.call_cost import CallCost
+from fairseq_aggdec.budget.call_cost import usual_cost
 from fairseq_aggdec.budget.fading import Fading
 
 # What is believed before anything was seen, as if two tokens had been checked: most texts that are at hand are
@@ -91,7 +91,7 @@ class CopyAccount:
 
     def start(self, rows: int, by: str) -> None:
         """Takes up a batch of ``rows`` sentences; ``by``: a key of :data:`~fairseq_aggdec.budget.call_cost.USUAL`."""
-        self.step_cost = CallCost().beside(rows, by)
+        self.step_cost = usual_cost(by)
         self.unknown = self.chances.unseen and rows > 1 and by in ("kernels", "cpu")
         self.chances.start(rows)
         pointless = worthwhile(self.chances.mean, 1.0 + self.step_cost, 1) == 0

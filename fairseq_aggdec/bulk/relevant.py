@@ -46,7 +46,7 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 def refuse_clocked_drafts(cfg: DictConfig) -> None:
-    """Drafts as long as pays by the clock change no output, but where acceptance is relaxed or rounding decides.
+    """Drafts as long as those before have paid change no output, but where acceptance is relaxed or rounding decides.
 
     Raises:
         BulkError: names the two options that do not go together.
@@ -65,8 +65,8 @@ def refuse_clocked_drafts(cfg: DictConfig) -> None:
     for timed, option in itertools.product(clocked, lossy):
         if clocked[timed] and lossy[option]:
             raise BulkError(
-                f"{option} does not go with {timed}, whose drafts are as long as pays by the clock: the outputs would "
-                "depend on how busy the machine is"
+                f"{option} does not go with {timed}, which drafts as long as that has paid: the outputs would depend "
+                "on what was decoded before"
             )
 
 

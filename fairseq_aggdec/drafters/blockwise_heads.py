@@ -50,7 +50,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.verifier = verifier
-        self.start_account(state)
+        self.start_account(verifier, state)
         self._check(verifier.members[0])
         # (N, C) of the last window, of which the heads read each row's last place; taken out when they do
         self.features: Tensor | None = None
@@ -80,8 +80,8 @@ class BlockwiseHeadsDrafter(ModelDrafter):
             )
 
     def draft(self, state: DecodeState) -> Draft:
-        size = self.plan(state, idle=self.features is None or self.broken)
-        if self.features is None or size == 0:
+        size = self.account.plan(len(state.rows))
+        if self.features is None or self.broken or size == 0:
             return Draft([()] * len(state.rows))
         self._place()
         read = rows_at(self.features, self.places)  # (B, C)
@@ -103,7 +103,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
     def start_on_device(self, state: DecodeState) -> int | None:
         if self.broken:
             return 0
-        if self.account.learned or self.trees:
+        if self.trees:
             return None
         size = self.account.plan(len(state.rows))
         return None if size and self.layered else size

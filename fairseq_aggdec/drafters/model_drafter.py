@@ -1,27 +1,22 @@
 """What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.account import Account, NodeBudget
-from fairseq_aggdec.budget.call_cost import IterationClock
+from fairseq_aggdec.budget.call_cost import usual_cost
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
+from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.kernels.largest import first_largest
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import AS_VERIFIED, BatchVerdict, Draft, Proposing, Verdict
-
-# Nodes of the trees that are drafted while a drafter warms up: as deep as most are later.
-WARM_UP_NODES = 6
 
 
 class ModelDrafter(DeviceDrafter):
@@ -45,28 +40,18 @@ class ModelDrafter(DeviceDrafter):
         self, account: Account, proposing: Proposing = AS_VERIFIED, nodes: NodeBudget | None = None
     ):
         self.account, self.proposing = account, proposing
-        self.trees = None if nodes is None else TreeGrower(nodes, account.cost)
-        self.clock = IterationClock()
+        self.trees = None if nodes is None else TreeGrower(nodes)
 
     def release(self) -> None:
         self.chain = self.proposer = self.laid_out = None
 
-    def start_account(self, state: DecodeState) -> None:
+    def start_account(self, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a batch."""
-        self.account.start([row.tokens for row in state.rows])
         # Not when the drafter is made: training moves the models after that.
-        timed = self.account.learned and state.device.type == "cuda"
-        if timed:
-            self.wait = functools.partial(torch.cuda.synchronize, state.device)
-        self.clock.start(state.device.type, anew=timed)
-
-    def plan(self, state: DecodeState, idle: bool = False) -> int:
-        """How many tokens to draft for each row; none where the drafter is ``idle``."""
-        if self.wait is not None:
-            self.wait()
-        size = 0 if idle else self.account.plan(len(state.rows))
-        self.clock.begin()
-        return size
+        by = "kernels" if verifier.compiled else state.device.type
+        self.account.start(len(state.rows), by)
+        if self.trees is not None:
+            self.trees.step_cost = usual_cost(by)
 
     def lay_out(self, decoder: Any, precision: Precision, packed: Any) -> None:
         """Makes the fast forms of the chain, if there is one, and of what proposes.
@@ -97,8 +82,10 @@ class ModelDrafter(DeviceDrafter):
             room: of each row's slots those that there is room for.
         """
         slots = size if self.trees is None else self.trees.slots(size)
-        draft = paths if self.trees is None else self.trees.compiled
-        return draft(propose(slots), slots, last_tokens(state), room, state.eos)
+        grow, last = propose(slots), last_tokens(state)
+        if self.trees is None:
+            return paths(grow, slots, last, room, state.eos)
+        return self.trees.compiled(grow, last, room, state.eos)
 
     def grown(
         self,
@@ -121,46 +108,15 @@ class ModelDrafter(DeviceDrafter):
             return first_largest(logits.flatten(0, 1)).view(logits.shape[:2])
         return self.chain.choose(features, logits, last)
 
-    def learn(self, verdict: Verdict, once: float = 0.0) -> None:
-        """Learns from the last iteration; ``once``: seconds of it that only the first draft of a batch takes."""
-        trees, seconds = self.trees, self.clock.end()
-        if seconds is None:
-            if trees is not None:
-                trees.trees = []
-            return
-        if self.learns_times or self.account.counts:
-            emitted = [len(tokens) for tokens in verdict.emitted]
-            self.account.observe(sum(verdict.drafted), emitted, seconds, once)
-        if trees is not None:
-            trees.observe(verdict)
+    def learn(self, verdict: Verdict) -> None:
+        """Learns from the last iteration."""
+        rows, emitted = len(verdict.emitted), sum(map(len, verdict.emitted))
+        self.account.observe(rows, sum(verdict.drafted), emitted)
 
     def observe_batch(self, verdict: BatchVerdict) -> None:
         self.account.batch_ended(verdict.gain)
 
-    @property
-    def learns_times(self) -> bool:
-        """Whether it decides by measured times."""
-        return self.account.learned or (self.trees is not None and self.trees.budget.learned)
-
-    @property
-    def warms_up(self) -> bool:
-        return self.learns_times
-
-    @contextmanager
-    def always(self) -> Iterator[None]:
-        kept = self.account, self.trees
-        self.account = Account(self.account.size)
-        if self.trees is not None:
-            branches = self.trees.budget.branches
-            self.trees = TreeGrower(NodeBudget(WARM_UP_NODES, branches=branches), self.account.cost)
-        try:
-            yield
-        finally:
-            self.account, self.trees = kept
-
     def forget(self) -> None:
-        if self.trees is not None:
-            self.trees.forget()
         if self.proposer is not None:
             self.proposer.forget()
 

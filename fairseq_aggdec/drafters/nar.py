@@ -7,6 +7,7 @@ slots (slots that predict the token after them begin with the last committed tok
 
 import functools
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -66,7 +67,6 @@ class NarDrafter(ModelDrafter):
         nodes: NodeBudget | None = None,
     ):
         super().__init__(account or Account(model.decoder.block_size), proposing, nodes)
-        self.encoded_before = 0.0
         self.model = model
         self.precision = replace(precision, int8=proposing.int8)
         self.longest = model.decoder.max_positions()
@@ -74,8 +74,8 @@ class NarDrafter(ModelDrafter):
         self.verifier_model: Any = None
         self.broken, self.doubt = False, Doubt()
         self.finite: Told | None = None
-        # A GPU reads the source for the drafter while it does for the verifier, unless nothing may be drafted at all.
-        self.starts_beside = not model.shares_encoder and not self.account.learned
+        # A GPU reads the source for the drafter while it does for the verifier.
+        self.starts_beside = not model.shares_encoder
 
     def prepare(self, verifier: Verifier) -> None:
         """Packs the weights now instead of before the first draft."""
@@ -85,7 +85,7 @@ class NarDrafter(ModelDrafter):
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         self.sample: Mapping | None = sample  # encoded when the first block is drafted
         self.rows = list(range(len(state.rows)))
-        self.start_account(state)
+        self.start_account(verifier, state)
         self.verifier = verifier
         follow(self.model, verifier)
         length = sample["net_input"]["src_tokens"].size(1)
@@ -105,8 +105,7 @@ class NarDrafter(ModelDrafter):
         return [] if self.watch is None else [self.watch]
 
     def draft(self, state: DecodeState) -> Draft:
-        block_size = self.plan(state)
-        self.encoded_before = self.encoder_seconds
+        block_size = self.account.plan(len(state.rows))
         room = [
             min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
         ]
@@ -146,7 +145,7 @@ class NarDrafter(ModelDrafter):
 
     def start_on_device(self, state: DecodeState) -> int | None:
         longest, starts = max(row.end for row in state.rows), {row.tokens[0] for row in state.rows}
-        if self.trees is not None or self.account.learned or self.doubt.due:
+        if self.trees is not None or self.doubt.due:
             return None
         size = self.account.plan(len(state.rows))
         if size == 0:
@@ -237,7 +236,7 @@ class NarDrafter(ModelDrafter):
         return self.readable and row.position <= self.longest
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        self.learn(verdict, once=self.encoder_seconds - self.encoded_before)
+        self.learn(verdict)
         self.doubt.observe(verdict.drafted, verdict.accepted)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
@@ -251,11 +250,11 @@ class NarDrafter(ModelDrafter):
             return
         net_input, self.sample = self.sample["net_input"], None
         self._refresh()
-        began = self.clock.read()
+        began = time.perf_counter()
         self._read(net_input)
         if self.wait is not None:
             self.wait()
-        self.encoder_seconds += self.clock.read() - began
+        self.encoder_seconds += time.perf_counter() - began
         if len(self.rows) < len(net_input["src_tokens"]):
             self.slots.keep_rows(self.rows)  # some ended before anything was drafted
 

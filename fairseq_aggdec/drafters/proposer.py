@@ -127,15 +127,15 @@ class Proposer:
 
     def ask(self, features: int, slots: int, asked: TreeRequest) -> int:
         """The address of what the library is asked: trees of ``slots`` slots, whose features are at ``features``."""
-        last, room, scales, nodes, eos, fixed_cost, branches = asked
+        last, room, nodes, eos, fixed_cost, branches = asked
         rows = len(last)
         call = self.call
         if self.size != (rows, nodes):
             self._make_room(rows, nodes)
         self.words[: 2 * rows] = [*last, *room]
         call.slots, call.threads, call.features = slots, torch.get_num_threads(), features
-        call.slopes = slopes = scales.data_ptr()
-        call.shifts = slopes + 4 * scales.size(1)
+        call.slopes = slopes = _as_given(slots).data_ptr()
+        call.shifts = slopes + 4 * slots
         call.eos, call.branches, call.fixed_cost = eos, branches, fixed_cost
         return ctypes.addressof(call)
 
@@ -175,14 +175,15 @@ class Proposer:
 
 
 def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
-    """One path for every row; arguments as for :meth:`~fairseq_aggdec.drafters.trees.TreeGrower.compiled`."""
-    found = grow(TreeRequest(last, room, _as_given(slots), slots, eos, math.inf, branches=False))
+    """One path of ``slots`` tokens for every row; others as for
+    :meth:`~fairseq_aggdec.drafters.trees.TreeGrower.compiled`."""
+    found = grow(TreeRequest(last, room, slots, eos, math.inf, branches=False))
     return Draft([tree.tokens for tree in found])
 
 
 @functools.cache
 def _as_given(slots: int) -> Tensor:
-    """Slopes and shifts (2, k) that change nothing."""
+    """Slopes and shifts (2, k) of the chances of slots, which the library reads: those that change nothing."""
     return torch.tensor([[1.0] * slots, [0.0] * slots], dtype=torch.float32)
 
 

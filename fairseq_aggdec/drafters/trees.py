@@ -15,22 +15,17 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.budget.account import NodeBudget
-from fairseq_aggdec.budget.calibration import Calibration
-from fairseq_aggdec.budget.call_cost import CallCost
-from fairseq_aggdec.windows.draft import Draft, Verdict
+from fairseq_aggdec.budget.call_cost import DRAFTER
+from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.transfer import read
 
 # Tokens of each slot that are looked at. In chains half as many find 2 % fewer tokens, twice as many 0.5 % more.
 CANDIDATES = 8
 # By how many slots the deepest tree of late is forgotten with every draft; what is believed to be it at first.
 FORGET_DEPTH, REMEMBERED = 0.125, 8.0
-# The first drafts all teach, then one of four: what is known changes little, and learning takes time.
-LEARNED_FROM, ONE_OF = 200, 4
-CPU = torch.device("cpu")
 
 
 class Candidates(NamedTuple):
@@ -48,10 +43,9 @@ class Candidates(NamedTuple):
     chances: list[list[list[list[float]]]]
 
 
-def candidates(tokens: Tensor, scores: Tensor, calibration: Calibration) -> Candidates:
+def candidates(tokens: Tensor, scores: Tensor) -> Candidates:
     """Candidates from their ids (B, k, M) and logits (B, k, M, M), after each of those before; one transfer."""
     chances, order = scores.float().log_softmax(-1).sort(-1, descending=True)
-    chances = calibration.chances(chances)
     tokens, order, chances = read([tokens, order, chances])
     return Candidates(tokens.long().tolist(), order.long().tolist(), chances.tolist())
 
@@ -85,14 +79,12 @@ class TreeRequest(NamedTuple):
     Attributes:
         last: the token before the first slot of each row.
         room: how many slots of each row may be filled.
-        scales: (2, k or more) fp32, see :meth:`~fairseq_aggdec.budget.calibration.Calibration.numbers`.
         nodes, eos, fixed_cost: as for :func:`grow`.
         branches: as in a tree; else one path, of each slot the likeliest token behind the one before.
     """
 
     last: Sequence[int]
     room: Sequence[int]
-    scales: Tensor
     nodes: int
     eos: int
     fixed_cost: float
@@ -156,30 +148,29 @@ def grow(
 
 
 class TreeGrower:
-    """Makes trees of what a drafter's slots say, and learns from what became of them.
+    """Makes trees of what a drafter's slots say.
 
     Args:
         budget: how many tokens they have.
-        cost: what iterations cost; the drafter learns it.
+
+    Attributes:
+        step_cost: of an iteration beside its positions, in positions; only a budget that ``stops`` reads it.
+        deepest: slots that trees fill, the most of late.
     """
 
-    def __init__(self, budget: NodeBudget, cost: CallCost):
-        self.budget, self.cost = budget, cost
-        self.calibration = Calibration()
-        self.trees: list[Grown] = []
-        self.seen = 0  # drafts whose outcome was told
-        self.deepest = REMEMBERED  # slots that trees fill, the most of late
+    def __init__(self, budget: NodeBudget):
+        self.budget, self.step_cost = budget, math.inf
+        self.deepest = REMEMBERED
 
     def slots(self, most: int) -> int:
-        """How many slots, at most ``most``, a drafter is to fill: no more than a tree has nodes, and where its size is
-        learned one more than trees reach, for what is drafted behind that is not looked at."""
+        """How many slots, at most ``most``, a drafter is to fill: no more than a tree has nodes, and where it may stop
+        before one more than trees reach, for what is drafted behind that is not looked at."""
         most = min(most, self.budget.most)
-        return min(most, math.ceil(self.deepest) + 1) if self.budget.learned else most
+        return min(most, math.ceil(self.deepest) + 1) if self.budget.stops else most
 
     def draft(self, tokens: Tensor, scores: Tensor, room: Sequence[int], eos: int) -> Draft:
         """Trees of candidates (B, k, M) with logits (B, k, M, M); of each row ``room`` slots may be filled."""
-        found = candidates(tokens, scores, self.calibration)
-        cost = self._fixed_cost(len(room), tokens.device.type)
+        found, cost = candidates(tokens, scores), self._fixed_cost(len(room))
         slots, budget = tokens.size(1), self.budget
         return self._drafted(
             [
@@ -194,43 +185,17 @@ class TreeGrower:
         scores = best.values.unsqueeze(2).expand(-1, -1, best.values.size(2), -1)
         return self.draft(best.indices, scores, room, eos)
 
-    def compiled(
-        self, grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int
-    ) -> Draft:
-        """Trees grown in the compiled library from ``slots`` slots behind the tokens ``last``; see :data:`Grow`."""
-        scales = self.calibration.numbers(slots, CPU)
-        cost, budget = self._fixed_cost(len(room), "kernels"), self.budget
-        asked = TreeRequest(last, room, scales, budget.most, eos, cost, budget.branches)
-        return self._drafted(grow(asked))
+    def compiled(self, grow: Grow, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
+        """Trees grown in the compiled library behind the tokens ``last``; see :data:`Grow`."""
+        cost, budget = self._fixed_cost(len(room)), self.budget
+        return self._drafted(grow(TreeRequest(last, room, budget.most, eos, cost, budget.branches)))
 
-    def _fixed_cost(self, rows: int, by: str) -> float:
-        """Of an iteration, for each row, in nodes; ``by``: what computes, see :meth:`CallCost.beside`."""
-        return self.cost.fixed(rows, by, drafter=True) if self.budget.learned else math.inf
+    def _fixed_cost(self, rows: int) -> float:
+        """Of an iteration beside its draft, for each row, in nodes."""
+        return 1.0 + (self.step_cost + DRAFTER) / rows if self.budget.stops else math.inf
 
     def _drafted(self, trees: list[Grown]) -> Draft:
-        self.trees = trees
-        if self.budget.learned:
+        if self.budget.stops:
             deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
             self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
         return Draft([tree.tokens for tree in trees], [tree.parents for tree in trees])
-
-    def forget(self) -> None:
-        """Forgets what was learned from the batches before (but measured times)."""
-        self.calibration = Calibration()
-
-    def observe(self, verdict: Verdict) -> None:
-        """Learns from what became of the last draft."""
-        trees, self.trees = self.trees, []
-        if not trees or not verdict.whole:
-            return
-        self.seen += 1
-        if self.seen > LEARNED_FROM and self.seen % ONE_OF:
-            return
-        for tree, path in zip(trees, verdict.nodes(), strict=True):
-            standing = set(path)
-            chances = [0.0, *tree.chances]
-            self.calibration.observe(
-                (slot, chances[node] - chances[parent], node in standing)
-                for node, (slot, parent) in enumerate(zip(tree.slots, tree.parents, strict=True), 1)
-                if parent in standing
-            )

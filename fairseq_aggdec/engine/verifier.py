@@ -149,16 +149,16 @@ class Verifier:
             for member in self.members:
                 member.refresh()
 
-    def warm_up(self) -> dict[str, Tensor] | None:
-        """Runs the fast forms once on a sentence: what PyTorch sets up when first used is then there.
+    def warm_up(self) -> bool:
+        """Runs the fast forms once on a sentence, if there are any: what PyTorch sets up when first used is then there.
 
         Returns:
-            the batch of one sentence that is then taken up; None where there are no fast forms.
+            whether a sentence is taken up.
         """
         fast = [isinstance(m.decoder, CachedDecoder) and m.left is None for m in self.members]
         model = self.members[0].model
         if not all(fast) or not isinstance(getattr(model.encoder, "embed_tokens", None), Embedding):
-            return None  # of what kind the sources of such an encoder are is not known
+            return False  # of what kind the sources of such an encoder are is not known
         longest = model.encoder.max_positions(), model.decoder.max_positions()
         most = min(*longest, self.strict or WARM_UP)
         device = next(model.parameters()).device
@@ -169,7 +169,7 @@ class Verifier:
             self.start(net_input, most)
             for width in (1, most):
                 self.read(Window(source[0, :width], [0], [width])).logits.log_softmax(-1)
-        return net_input
+        return True
 
     @property
     def watches(self) -> list[ModelWatch]:

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -24,19 +23,14 @@ class Drafter:
         needs_cached_decoder: reads what only a cached decoder computes; other models are left to stock fairseq.
         starts_beside: :meth:`start` reads the sample only and launches work of its own. On a GPU it then runs beside
             the verifier's encoder.
-        warms_up: decodes a sentence before the first batch, so that the first times it learns are like later ones.
         encoder_seconds: time that the drafter spent on reading sources, summed over batches.
-        wait: called where a part of the drafter's work ends, so that its time can be told; None: nothing waits.
+        wait: called when the drafter has read sources, so that its time can be told; None: nothing waits.
     """
 
     needs_cached_decoder = False
     starts_beside = False
     encoder_seconds = 0.0
     wait: Callable[[], object] | None = None
-
-    @property
-    def warms_up(self) -> bool:
-        return False
 
     @property
     def watches(self) -> Sequence[Watch]:
@@ -51,14 +45,10 @@ class Drafter:
         """Packs weights before the first batch, so that the first sentence does not wait for it."""
 
     def forget(self) -> None:
-        """Forgets what was learned from earlier batches, except measured times."""
+        """Forgets what was learned from earlier batches."""
 
     def release(self) -> None:
         """Gives back memory that is kept from batch to batch; what was learned stays."""
-
-    def always(self) -> AbstractContextManager[None]:
-        """Drafts in every iteration meanwhile, and learns nothing but times; used while it warms up."""
-        return nullcontext()
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
         """Takes up a new batch; ``verifier`` has encoded it already."""
@@ -90,7 +80,6 @@ class DrafterAround(Drafter):
         self.needs_cached_decoder = drafter.needs_cached_decoder
         self.starts_beside = drafter.starts_beside
 
-    warms_up = property(operator.attrgetter("drafter.warms_up"))
     watches = property(operator.attrgetter("drafter.watches"))
 
 
@@ -104,7 +93,6 @@ for _name in (
     "prepare",
     "forget",
     "release",
-    "always",
     "start",
     "draft",
     "observe",

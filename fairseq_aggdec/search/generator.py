@@ -36,8 +36,6 @@ from fairseq_aggdec.windows.transfer import Watch, begin
 
 # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
 UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
-# What a drafter whose times are learned from decodes before its first batch.
-WARM_UP_TOKENS = 12
 
 if TYPE_CHECKING:
     from fairseq_aggdec.search.ahead import DeviceLoop
@@ -128,7 +126,7 @@ class CachedGenerator(SequenceGenerator):
         self.verifier.prepare()
 
     def forget(self) -> None:
-        """Forgets what was learned about drafts: what follows depends on nothing before it (but measured times)."""
+        """Forgets what was learned about drafts: what follows depends on nothing before it."""
 
     @exclusive
     def release(self) -> None:
@@ -266,26 +264,16 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _prepare(self) -> None:
         self.verifier.prepare()
-        net_input = self.verifier.warm_up()
-        if net_input is not None:
-            self._warm_up(EmptyDrafter(), end=1)
+        if self.verifier.warm_up():
+            self._warm_up()
         self.drafter.prepare(self.verifier)
-        if net_input is not None and self.drafter.warms_up:
-            # The times of the first drafts must be like those of later ones.
-            with self.drafter.always():
-                end = min(WARM_UP_TOKENS, net_input["src_tokens"].size(1) - 1)
-                self._warm_up(self.drafter, end, {"net_input": net_input})
-            self.forget()
 
-    def _warm_up(self, drafter: Drafter, end: int, sample: dict[str, Any] | None = None) -> None:
-        """Decodes ``end`` tokens of the sentence that the verifier has taken up."""
+    def _warm_up(self) -> None:
+        """Decodes a token of the sentence that the verifier has taken up."""
         device = next(self.model.parameters()).device
-        state = DecodeState([Row(0, [self.eos], end=end, floor=end)], self.eos, device)
+        state = DecodeState([Row(0, [self.eos], end=1, floor=1)], self.eos, device)
         with suppress(NonFiniteError):  # the first sentence that needs a broken weight says so
-            if sample is not None:
-                with torch.inference_mode():
-                    drafter.start(sample, self.verifier, state)
-            self._search_on_host(state, drafter, Counters())
+            self._search_on_host(state, EmptyDrafter(), Counters())
             self._hypotheses(state)
 
     def _release(self) -> None:

@@ -36,9 +36,8 @@ class GreedySearch:
         self.rows = self.state.rows
 
     def ask(self) -> Window:
-        proposed = self.drafter.draft(self.state)
-        draft = self.verifier.readable(self.rules.possible(proposed, self.state))
-        self.whole = draft is proposed
+        proposed = self.rules.possible(self.drafter.draft(self.state), self.state)
+        draft = self.verifier.readable(proposed)
         self.asked = Question(draft, self.state.window(draft), self.state)
         return self.asked.window
 
@@ -47,7 +46,7 @@ class GreedySearch:
         known = type(self.rules) is Rules and compiled.judges(logits, asked, accept)
         judge = compiled.judge if known else tensors.judge
         verdict = judge(logits, asked, self.rules, accept)
-        verdict.said, verdict.whole = said, self.whole
+        verdict.said = said
         commit(verdict, self.rules, self.state)
         self.drafter.observe(verdict, self.state)
         self.counters.add(verdict)

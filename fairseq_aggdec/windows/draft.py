@@ -191,7 +191,6 @@ class Verdict:
             are each row's first.
         scores: log-probabilities of all that was emitted, row after row, in nats; None until they are computed.
         said: what the verifier said of the window; None: the caller has no need of it.
-        whole: the draft was read as it was proposed; False where it was cut to one path or to fewer tokens.
     """
 
     window: Window
@@ -201,23 +200,6 @@ class Verdict:
     paths: list[list[int]] | None = None
     scores: Tensor | None = None
     said: Said | None = None
-    whole: bool = True
-
-    def nodes(self) -> list[list[int]]:
-        """What stands of each row's draft: its last committed token, 0, and the drafted ones, counted from 1."""
-        if self.paths is None:
-            return [list(range(accepted + 1)) for accepted in self.accepted]
-        window = self.window
-        assert isinstance(window, DraftedTree)
-        found, first = [], 0
-        for row, (path, width) in enumerate(zip(self.paths, window.widths, strict=True)):
-            nodes = [place - first for place in path]
-            # A drafted </s> stands, though nothing is emitted at it.
-            if len(path) == self.accepted[row]:
-                nodes.append(window.following(row, nodes[-1], self.emitted[row][-1]))
-            found.append(nodes)
-            first += width
-        return found
 
     def moved(self) -> list[tuple[int, int, int]]:
         """Keys and values that belong elsewhere, (row, from, to): those of accepted tokens behind another branch."""

@@ -150,13 +150,6 @@ class DraftedTree(TreeWindow):
         rows = super().drafted_paths()
         return [likeliest(row, parents) for row, parents in zip(rows, self.parents, strict=True)]
 
-    def following(self, row: int, node: int, token: int) -> int:
-        """The first drafted token of a row, counted from 1, that is such a token behind such a node."""
-        first = sum(self.widths[:row])
-        below = enumerate(self.parents[row], 1)
-        tokens = self.host_tokens()
-        return next(n for n, parent in below if parent == node and tokens[first + n] == token)
-
     def ways(self) -> list[list[Way]]:
         rows: list[list[Way]] = []
         for tokens, parents in zip(super().drafted_paths(), self.parents, strict=True):

@@ -5,20 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
-from fairseq_aggdec.budget.account import NodeBudget
-from fairseq_aggdec.budget.call_cost import CallCost
-from fairseq_aggdec.drafters.trees import Grown, TreeGrower
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, DrafterAround, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState, Row
-from fairseq_aggdec.windows.draft import Draft, Verdict
-from tests.support import generate, make_batch, make_model, make_task
+from fairseq_aggdec.windows.draft import Draft
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY: Any = None  # a verifier that is not asked
@@ -36,9 +31,7 @@ def test_what_is_not_defined_does_nothing(kind: type[Drafter]) -> None:
     drafter.observe(NOBODY, state(2))
     drafter.keep_rows([1])
     drafter.forget()
-    with drafter.always():
-        pass
-    assert not (drafter.warms_up or drafter.starts_beside or drafter.needs_cached_decoder)
+    assert not (drafter.starts_beside or drafter.needs_cached_decoder)
     assert not (drafter.watches or drafter.reads({}))
     assert drafter.wait is None and drafter.encoder_seconds == 0.0
 
@@ -73,39 +66,6 @@ def test_a_drafter_of_the_device_leaves_a_batch_to_the_host_unless_it_says_more(
     assert DeviceDrafter().start_on_device(state(1)) is None
     assert EmptyDrafter().start_on_device(state(1)) == 0
     assert [list(row) for row in EmptyDrafter().draft(state(2)).tokens] == [[], []]
-
-
-def test_a_tree_that_was_cut_teaches_nothing() -> None:
-    """A path of it that has as many tokens as the tree had is no sign that the tree was read."""
-    grower = TreeGrower(NodeBudget(2), CallCost())
-    grower.calibration.numbers(1, torch.device("cpu"))
-    window: Any = SimpleNamespace(widths=[2])
-    for whole in (False, True):
-        grower.trees = [Grown([5], [0], [-0.1])]
-        grower.observe(Verdict(window, [1], [1], [[5, 6]], whole=whole))
-        assert (grower.seen, grower.trees) == (int(whole), [])
-
-
-def test_the_loop_says_whether_a_draft_was_cut() -> None:
-    told: list[tuple[bool, list[int]]] = []
-
-    class Branching(Drafter):
-        def draft(self, state: DecodeState) -> Draft:
-            room = [row.end - row.position for row in state.rows]
-            trees = [([4, 5, 6][:most], [0, 1, 0][:most]) for most in room]
-            return Draft([tokens for tokens, _ in trees], [parents for _, parents in trees])
-
-        def observe(self, verdict: Verdict, state: DecodeState) -> None:
-            told.append((verdict.whole, verdict.drafted))
-
-    def put_in(generator: Any) -> None:
-        generator.drafter = Branching()
-
-    model, sample = make_model(make_task(), 3), make_batch([[5, 6, 7]])
-    for strict, whole in ((0, True), (3, False)):
-        told.clear()
-        generate(make_task("greedy", strict=strict), [model], sample, prepare=put_in)
-        assert told[0] == (whole, [3 if whole else 2])
 
 
 def test_a_path_is_not_cut_where_trees_cannot_be_read() -> None:

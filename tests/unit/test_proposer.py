@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_aggdec.budget.calibration import Calibration
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, proposer
@@ -43,9 +42,6 @@ def test_compiled_trees_are_the_same(
         compiled = proposer(decoder, vocabulary, chain)
         assert compiled is not None
         features, last, room = 0.7 * torch.randn(3, 9, 40), [5, 6, 7], [12, 3, 0]
-        calibration = Calibration()
-        calibration.numbers(9, features.device)
-        calibration.table = torch.stack([torch.linspace(0.5, 1.5, 9), torch.linspace(-1, 1, 9)])
         logits = vocabulary(features.flatten(0, 1)).unflatten(0, (3, 9))
         if chain is not None:
             tokens, scores = chain.pairs(features, logits, torch.tensor(last))
@@ -53,9 +49,8 @@ def test_compiled_trees_are_the_same(
             best = logits.topk(CANDIDATES)
             tokens = best.indices
             scores = best.values.unsqueeze(2).expand(-1, -1, CANDIDATES, -1)
-        found = candidates(tokens, scores, calibration)
-        scales = calibration.numbers(9, features.device)
-        trees = compiled.grow(features, TreeRequest(last, room, scales, nodes, EOS, fixed_cost))
+        found = candidates(tokens, scores)
+        trees = compiled.grow(features, TreeRequest(last, room, nodes, EOS, fixed_cost))
         for row, tree in enumerate(trees):
             expected = grow(found, row, min(room[row], 9), nodes, EOS, fixed_cost)
             assert (tree.tokens, tree.parents) == (expected.tokens, expected.parents)
@@ -97,8 +92,7 @@ def made(types: int, int8: bool = False) -> Proposer:
 
 def trees_of(proposer: Proposer, features: torch.Tensor) -> list[Grown]:
     rows, slots, _ = features.shape
-    scales = torch.stack([torch.ones(slots), torch.zeros(slots)])
-    asked = TreeRequest([5] * rows, [slots] * rows, scales, 12, EOS, math.inf)
+    asked = TreeRequest([5] * rows, [slots] * rows, 12, EOS, math.inf)
     return proposer.grow(features, asked)
 
 

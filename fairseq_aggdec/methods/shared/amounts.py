@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from fairseq_aggdec.budget.account import (
-    MOST_NODES,
+    AUTO_NODES,
     Account,
     CountedAccount,
-    LearnedAccount,
     NodeBudget,
 )
-from fairseq_aggdec.budget.call_cost import UsualCost
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
@@ -24,8 +22,8 @@ from fairseq_aggdec.windows.draft import Proposing
 
 logger = logging.getLogger(__name__)
 
-# The tree that --acceptance top-beta takes where nothing is said of one.
-RELAXED_NODES = 8
+# The tree that --acceptance top-beta takes where nothing is said of one; the longest path where its length is chosen.
+RELAXED_NODES, MOST_NODES = 8, 64
 
 
 def blockwise_size(
@@ -69,8 +67,8 @@ def _size(cfg: Settings, trained: int, reason: str, beside: int) -> int:
 def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     """The options of a method whose model drafts, where nothing was said of how much.
 
-    Only on CPU, where a call costs more the more it reads. A clock decides where the output does not depend on the
-    amount: with the compiled kernels as much as pays, in 8 bits. In half precision rounding depends on it, so every
+    Only on CPU, where a call costs more the more it reads. Where the output does not depend on the amount: with the
+    compiled kernels as much as pays, in 8 bits. In half precision rounding depends on it, so every
     iteration drafts a whole block. With ``--acceptance top-beta`` the output depends on it as well: a small tree, of
     whose paths the verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
@@ -101,14 +99,12 @@ def on_gpu(model: Any) -> bool:
 def choosing(cfg: Settings, most: int, model: Any) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
-    Measured times decide only where they cannot change the output, and not on a GPU, which goes on without the host and
-    where a wider window costs next to nothing.
+    What iterations cost has a say where it cannot change the output, and not on a GPU, which goes on without the host
+    and where a wider window costs next to nothing.
     """
-    learned = most and "auto" in (cfg.draft_tokens, cfg.draft_tree)
-    rounds = precision_name(model) != "fp32"
-    if not learned:
-        return Account(most, UsualCost() if rounds else None)
-    return CountedAccount(most) if rounds or on_gpu(model) else LearnedAccount(most)
+    if not most or "auto" not in (cfg.draft_tokens, cfg.draft_tree):
+        return Account(most)
+    return CountedAccount(most, weighs=precision_name(model) == "fp32" and not on_gpu(model))
 
 
 def proposing(cfg: Settings) -> Proposing:
@@ -129,10 +125,10 @@ def drafted_nodes(cfg: Settings, model: Any) -> NodeBudget | None:
     """
     given, gpu = cfg.draft_tree, on_gpu(model)
     if given is None:
-        learned = cfg.draft_tokens == "auto" and not gpu
-        return NodeBudget(MOST_NODES, learned=True, branches=False) if learned else None
+        stops = cfg.draft_tokens == "auto" and not gpu
+        return NodeBudget(MOST_NODES, stops=True, branches=False) if stops else None
     if given == "auto":
-        return None if gpu else NodeBudget(MOST_NODES, learned=True)
+        return None if gpu else NodeBudget(AUTO_NODES)
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"{cfg.told('draft_tree')}: it must be at least 1, or auto")
     return NodeBudget(int(given))

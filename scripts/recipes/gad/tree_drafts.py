@@ -12,18 +12,14 @@ sentences, all systems in turn; its ratio to greedy decoding is what counts. --r
 
 The second table says where the time goes, in batches of the sizes of --batches: milliseconds of drafts and of
 verification, each of one call for the whole batch.
-
-The third table is about calibration: the nodes of all trees by the chance that was given to them, and how many of them
-stood, with probabilities as the drafter gives them and with chances as they are fitted while decoding.
 """
 
 import argparse
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +31,6 @@ from fairseq_aggdec.records import machine, results
 from fairseq_aggdec.records.quality import bleu
 from fairseq_aggdec.records.results import write_table
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.windows.draft import Verdict
 
 CHAIN = "chain"
 COLUMNS = (
@@ -64,7 +59,6 @@ CHOSEN = {
     "draft_nodes": "--nodes says it",
 }
 MEASURED = 4  # batches at least
-BINS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
 @dataclass
@@ -93,25 +87,6 @@ class Parts:
     verify: float
     sentence: float
     speedup: float
-
-
-@dataclass
-class Reliability:
-    """Nodes of trees by their chance: how many, the sum of their chances, how many stood."""
-
-    bins: list[list[float]] = field(default_factory=lambda: [[0, 0.0, 0] for _ in BINS])
-
-    def add(self, chance: float, stood: bool) -> None:
-        place = next(i for i, edge in enumerate(BINS) if chance <= edge)
-        self.bins[place][0] += 1
-        self.bins[place][1] += chance
-        self.bins[place][2] += stood
-
-    @property
-    def error(self) -> float:
-        """Expected calibration error: how far chances are from shares, over all nodes."""
-        total = sum(count for count, _, _ in self.bins)
-        return sum(abs(chances - stood) for _, chances, stood in self.bins) / max(1, total)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -160,24 +135,6 @@ def processor_seconds(
             decode(sample)
             spent[place] += time.process_time() - began
     return spent
-
-
-def watched(made: Any, calibrated: bool) -> Reliability:
-    """What becomes of a generator's trees from now on."""
-    found, trees = Reliability(), made.drafter.trees
-    if not calibrated:
-        trees.calibration.observe = list  # reads the outcomes, and learns nothing from them
-    observe = trees.observe
-
-    def observing(verdict: Verdict) -> None:
-        if trees.trees and verdict.whole:
-            for tree, standing in zip(trees.trees, verdict.nodes(), strict=True):
-                for node, chance in enumerate(tree.chances, 1):
-                    found.add(math.exp(chance), node in standing)
-        observe(verdict)
-
-    trees.observe = observing
-    return found
 
 
 def measure(args: argparse.Namespace, session: Session) -> list[Line]:
@@ -240,17 +197,6 @@ def parts(args: argparse.Namespace, session: Session, batch: int) -> list[Parts]
     return found
 
 
-def calibration(args: argparse.Namespace, session: Session) -> dict[str, Reliability]:
-    """With chances as they are given and as they are fitted."""
-    nodes = next((n for n in reversed(args.nodes) if n.isdecimal()), "32")
-    found = {}
-    for name, fitted in (("as given", False), ("fitted", True)):
-        made, _ = generator(session, nodes)
-        found[name] = watched(made, fitted)
-        decode_all(session, made, session.batches(1, args.limit))
-    return found
-
-
 def row(line: Line) -> str:
     cells = [
         line.acceptance,
@@ -271,28 +217,12 @@ def part_row(line: Parts) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def markdown(
-    lines: Sequence[Line], in_parts: Sequence[Parts], found: dict[str, Reliability]
-) -> str:
+def markdown(lines: Sequence[Line], in_parts: Sequence[Parts]) -> str:
     parts = ["| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS)]
     parts += [row(line) for line in lines]
     if in_parts:
         parts.append("\n| " + " | ".join(PART_COLUMNS) + " |\n|" + "---|" * len(PART_COLUMNS))
         parts += [part_row(line) for line in in_parts]
-    parts.append(
-        "\n| chance of a node up to | "
-        + " | ".join(f"{name}: nodes | mean chance | stood" for name in found)
-        + " |\n|---|"
-        + "---|---|---|" * len(found)
-    )
-    for place, edge in enumerate(BINS):
-        cells = [f"{edge}"]
-        for one in found.values():
-            count, chances, stood = one.bins[place]
-            cells += [str(count), f"{chances / max(1, count):.3f}", f"{stood / max(1, count):.3f}"]
-        parts.append("| " + " | ".join(cells) + " |")
-    errors = ", ".join(f"{name} {one.error:.4f}" for name, one in found.items())
-    parts.append(f"\nExpected calibration error: {errors}.")
     return "\n".join(parts)
 
 
@@ -305,16 +235,14 @@ def main(given: Sequence[str] | None = None) -> None:
         results.check_place("--output", args.output, ".json", ".md")
         logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
         torch.set_num_threads(1)
-        lines, found = measure(args, session), calibration(args, session)
+        lines = measure(args, session)
         in_parts = [line for batch in args.batches for line in parts(args, session, batch)]
-        table = markdown(lines, in_parts, found)
+        table = markdown(lines, in_parts)
         print(table)
-        reliability = {name: asdict(one) | {"error": one.error} for name, one in found.items()}
         command = machine.command("scripts.recipes.gad.tree_drafts", arguments)
         measured = {
             "systems": [asdict(line) for line in lines],
             "parts": [asdict(line) for line in in_parts],
-            "calibration": reliability,
         }
         write_table(args.output, args.title, command, table, measured)
 
