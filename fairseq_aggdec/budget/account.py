@@ -20,11 +20,11 @@ MARGIN = 0.1
 # Tokens per iteration below which a draft cannot pay where costs are not weighed: one takes longer than that of
 # iterations without.
 LEAST_GAIN = 1.6
-# Batches without drafts after which it is tried again, with drafts of so many sentences. What was seen before counts as so
-# many from then on.
+# Batches without drafts after which it is tried again, and the sentences whose drafts are tried. From then on what was
+# seen before counts as so many.
 RESTING_BATCHES, TRIES, STILL_KNOWN = 31, 4, 10.0
-# The tree that is drafted where nothing is said of its size: in fp32 on a CPU trees of five were fastest, or as fast as
-# others (docs/trees.md).
+# The tree that is drafted where nothing is said of its size: faster than trees of a learned size in seven of nine tables
+# (docs/results/tree-drafts.md).
 AUTO_NODES = 5
 
 
