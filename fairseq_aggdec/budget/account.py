@@ -23,8 +23,7 @@ LEAST_GAIN = 1.6
 # Batches without drafts after which it is tried again, and the sentences whose drafts are tried. From then on what was
 # seen before counts as so many.
 RESTING_BATCHES, TRIES, STILL_KNOWN = 31, 4, 10.0
-# The tree that is drafted where nothing is said of its size: faster than trees of a learned size in seven of nine tables
-# (docs/results/tree-drafts.md).
+# The tree of --draft-tree auto: in seven of the nine tables of docs/results/tree-drafts.md faster than a learned size.
 AUTO_NODES = 5
 
 

@@ -12,11 +12,6 @@ class Fading:
     def __init__(self, forget: float, prior: float = 0.0, weight: float = 0.0):
         self.forget, self.sum, self.weight = forget, prior * weight, weight
 
-    def fade(self, times: float = 1.0) -> None:
-        left = self.forget**times
-        self.sum *= left
-        self.weight *= left
-
     def add(self, total: float, count: float = 1.0) -> None:
         """Adds ``count`` observations, made at once, whose sum is ``total``."""
         self.sum = self.sum * self.forget + total

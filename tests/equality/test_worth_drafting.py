@@ -59,7 +59,9 @@ def test_where_drafts_do_not_stand_decoding_is_greedy(
     decoding: str, rows: int, options: dict[str, Any]
 ) -> None:
     counters = decode(decoding, rows, 6, **options)
-    assert counters.undrafted > 0.5 * BATCHES * rows
+    assert (
+        counters.undrafted > 0.4 * BATCHES * rows
+    )  # the first drafts, of short sentences, are a trial
     assert f"{counters.undrafted} of the sentences were decoded without" in counters.summary()
 
 

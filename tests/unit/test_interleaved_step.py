@@ -14,7 +14,7 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.interleaved.generator import count_sentence, distinct
 from fairseq_aggdec.search.interleaved.search import SentenceResult
-from fairseq_aggdec.search.interleaved.step import _all_sums, _pruned_sums, best_steps, best_words
+from fairseq_aggdec.search.interleaved.step import best_steps, best_words
 from fairseq_aggdec.search.rules import Rules
 
 PAD, UNK, EOS, VOCABULARY = 1, 3, 2, 7
@@ -66,23 +66,6 @@ def test_best_steps_are_the_best_of_all_combinations(
             )
             assert float(steps.totals[row, rank]) == pytest.approx(total, abs=1e-5)
             assert steps.ends[row, rank] == (len(words) - 1 if words[-1] == EOS else step)
-
-
-@given(
-    seed=st.integers(0, 10**6),
-    rows=st.integers(1, 3),
-    step=st.integers(1, 4),
-    width=st.integers(1, 4),
-    ends=st.booleans(),
-)
-def test_pruning_loses_nothing(seed: int, rows: int, step: int, width: int, ends: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    going_on = torch.randn(rows, step, width, generator=generator)
-    end = torch.randn(rows, step, generator=generator) if ends else torch.full((rows, step), -5.0)
-    found, columns = _pruned_sums(going_on, end)
-    expected, expected_columns = _all_sums(going_on, end)
-    torch.testing.assert_close(found, expected)
-    assert torch.equal(columns, expected_columns)
 
 
 def test_length_limits_hold_per_sentence() -> None:

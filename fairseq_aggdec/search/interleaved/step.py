@@ -6,7 +6,6 @@ the score. (Summed up as the algorithm is printed, one finished text would come 
 does not have.)
 """
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +15,6 @@ from torch import Tensor
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.rules import Rules, end_banned
 from fairseq_aggdec.windows.transfer import to_device
-
-# Number of sums, over all rows, up to which looking at all of them is quicker than pruning.
-MANY_SUMS = 2**15
 
 
 @dataclass
@@ -72,7 +68,7 @@ def best_words(
 def best_steps(
     log_probs: Tensor, words: Tensor, agreement: Tensor | None, eos: int, pad: int
 ) -> Steps:
-    """Outer addition over the slots, pruned to W on the way where the sums get many.
+    """Outer addition over the slots, pruned to W after each.
 
     Pruning loses nothing: continuations that have ended and those that have not are kept apart, and to all of one
     kind the same is added later.
@@ -91,8 +87,7 @@ def best_steps(
         # What follows an end is settled, so it counts at the end itself.
         end = end + F.pad(agreement[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
     going_on = log_probs.masked_fill(is_end, -torch.inf)
-    few = rows * width**step <= MANY_SUMS
-    totals, columns = (_all_sums if few else _pruned_sums)(going_on, end)
+    totals, columns = _best_sums(going_on, end)
     return Steps(
         _read(columns, words, words.new_full((rows, step), pad), words.new_full((rows, step), eos)),
         _read(columns, log_probs, torch.zeros_like(end), end),
@@ -101,8 +96,8 @@ def best_steps(
     )
 
 
-def _all_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """The W best continuations of all that there are.
+def _best_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The W best continuations, keeping only the W best that go on after every slot.
 
     Args:
         going_on: (R, z, W) log-probabilities, -inf for ``</s>``.
@@ -111,32 +106,6 @@ def _all_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         (R, W) sums; (R, W, z) columns: one of the W words, W for nothing, W + 1 for the end.
     """
-    rows, step, width = going_on.shape
-    sums = going_on.new_zeros(rows, 1)
-    found = []
-    for slot in range(step):
-        found.append(sums + end[:, slot : slot + 1])
-        sums = (sums.unsqueeze(2) + going_on[:, slot : slot + 1]).flatten(1)  # (R, W^(slot + 1))
-    totals, best = torch.cat([*found, sums], 1).topk(width)
-    return totals, _columns(step, width, going_on.device)[best]
-
-
-@functools.cache
-def _columns(step: int, width: int, device: torch.device) -> Tensor:
-    """(P, z) columns of all continuations in the order of :func:`_all_sums`."""
-    nothing, at_end = width, width + 1
-    paths = []
-    for length in range(step + 1):
-        number = torch.arange(width**length, device=device).unsqueeze(1)
-        digit = width ** torch.arange(length - 1, -1, -1, device=device)
-        rest = number.new_full((len(number), step - length), nothing)
-        rest[:, :1] = at_end
-        paths.append(torch.cat([number // digit % width, rest], 1))
-    return torch.cat(paths)
-
-
-def _pruned_sums(going_on: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """What :func:`_all_sums` finds, keeping only the W best of each kind after every slot."""
     rows, step, width = going_on.shape
     nothing, at_end = width, width + 1
     paths = torch.zeros(rows, 1, 0, dtype=torch.long, device=end.device)
