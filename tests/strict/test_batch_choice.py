@@ -46,8 +46,8 @@ def test_batches_in_turn(
     assert isinstance(choice, CountedAccount) and ready.generator.drafter.trees is None
     drafted, graphs = [], []
     for turn in TURNS:
-        chosen = choice.size if turn else 0
-        monkeypatch.setattr(choice, "start", lambda _, n=chosen: setattr(choice, "chosen", n))
+        pays = {"pays": turn, "tries": 0}
+        monkeypatch.setattr(choice, "start", lambda *_, now=pays: vars(choice).update(now))
         before = ready.task.counters.drafted
         assert_equal(ready.decode(sample, None), expected, gpu)
         drafted.append(ready.task.counters.drafted > before)
