@@ -90,8 +90,7 @@ def test_slots_that_grow_in_one_call_grow_the_same(variant: dict[str, Any]) -> N
         def both_grow(
             prefixes: list[list[int]], size: int, last: list[int], room: list[int]
         ) -> None:
-            scales = torch.stack([torch.ones(size + 1), torch.zeros(size + 1)])
-            asked = TreeRequest(last, room, scales, 6, 2, 4.0)
+            asked = TreeRequest(last, room, 6, 2, 4.0)
             trees = one.grow(made, prefixes, size, asked)
             fresh = proposer(model.decoder, two.reader.packed.project_vocabulary, chain)
             assert trees == fresh.grow(two.block_features(prefixes, size), asked)
