@@ -22,7 +22,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ class ReplayDrafter(DeviceDrafter):
         return self.table[own, base, : shape.width - 1]
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
-        self.pace.observe(replace(verdict, whole=False), state)
+        self.pace.observe(verdict, state)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.pace.keep_rows(rows)

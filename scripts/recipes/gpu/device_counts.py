@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from torch import Tensor
 
-from fairseq_aggdec.budget import account
 from fairseq_aggdec.engine.graphs.capture import made
 from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case, Prepared
@@ -32,7 +30,6 @@ LAYERS, ROWS, SEED = 6, 4, 2
 # Batches before the one that is counted. A size of window is captured when it comes again, and beam search learns what
 # to read ahead. So there are BEFORE batches, and more until one captures nothing, at most MOST_BEFORE in all.
 BEFORE, MOST_BEFORE = 3, 12
-NO_TRIES = 1e-12  # the share of time that tries at drafting may lose; measured times decide when there is a try
 SIZES = {"encoder_layers": LAYERS, "decoder_layers": LAYERS}
 # Options change counts little; these rows are what a table has room for. Learned lengths are other ones with every
 # model.
@@ -96,7 +93,7 @@ def count(case: Case, folder: Path, rows: int = ROWS, sizes: Any = None) -> Coun
         RuntimeError: every batch up to the one after ``MOST_BEFORE`` captured a graph.
     """
     models, drafter = device_cases.random_models(case, sizes or SIZES)
-    with strict_device() as recorder, mock.patch.object(account, "TRIES", NO_TRIES):
+    with strict_device() as recorder:
         ready = device_cases.prepared(case, models, drafter, folder, DEVICE)
         sample = device_cases.batch(SEED, rows)
         prefix = device_cases.prefix_of(case, rows)
