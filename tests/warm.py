@@ -30,8 +30,17 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ["torch", "hydra", "omegaconf", "sacrebleu", "scipy.stats", "sklearn.cluster"]
-# What commands import of others.
-LOADED = ["fairseq", "sacrebleu", "jinja2", "matplotlib.figure", "rapidfuzz.distance", "PIL.Image"]
+# What commands import of others, optimisers of PyTorch among them.
+LOADED = [
+    "fairseq",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "sacrebleu",
+    "jinja2",
+    "matplotlib.figure",
+    "rapidfuzz.distance",
+    "PIL.Image",
+]
 LOADED += [f"fairseq_cli.{name}" for name in ("generate", "interactive", "preprocess", "train")]
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = """#!{python} -IS
