@@ -62,11 +62,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    args = build_parser().parse_args(arguments)
+    parser = build_parser()
+    args = parser.parse_args(arguments)
+    if args.data and not args.path:
+        parser.error("--path is missing: name the checkpoint that goes with the data")
     show("machine", of_machine())
-    if args.path is None:
-        return
-    for path in split_paths(args.path):
+    for path in split_paths(args.path) if args.path else ():
         state = load_checkpoint(path)
         data = args.data or Path(path).parent
         show(path, of_checkpoint(path, state, data))

@@ -23,6 +23,7 @@ DEBUG = "--debug"
 # How a sentence of fairseq begins that does not say what to do -> what to do.
 ADVICE = {
     "Could not infer language pair": "name both languages with -s and -t",
+    "Size of sample": "the sentence is too long for the model; --truncate-source cuts it",
     "Dataset not found": "--gen-subset names a set of the data folder, such as test",
     "--path required": "name the checkpoint of a model with --path",
     "--share-all-embeddings requires": "both dictionaries of the data folder must be those of the model",
@@ -99,6 +100,8 @@ def refusal(error: Exception) -> str | None:
     Refusals are what our own code raises as ``ValueError`` or ``MemoryError`` or about a checkpoint, files that are not
     there, and what fairseq's commands assert about their options.
     """
+    from omegaconf import MissingMandatoryValue
+
     from fairseq_aggdec.compat import CheckpointError  # loads PyTorch
 
     text = str(error).strip()
@@ -112,6 +115,9 @@ def refusal(error: Exception) -> str | None:
         return of_a_file(error, text)
     if isinstance(error, CheckpointError):
         return text
+    if isinstance(error, MissingMandatoryValue):  # --bpe and --tokenizer have options of their own
+        missing = str(error.full_key).rpartition(".")[2].replace("_", "-")
+        return f"--{missing} is missing (--help shows the options)"
     module = innermost_module(error.__traceback__)
     if module == "fairseq.options" and not text:  # it says nothing of what it has against the model
         return "--arch is missing: it names the kind of model (--help shows the options)"

@@ -149,6 +149,26 @@ def test_refusals_are_one_line(
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"abc \xff\n", "the input is not text in UTF-8: byte 0xFF"),
+        ("слово ".encode() * 3000, "--truncate-source cuts it"),
+    ],
+)
+def test_lines_that_cannot_be_read(
+    text: bytes, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As standard input is where no locale is set."""
+    lines = io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", lines)
+    arguments = ["--path", str(SHIPPED / "checkpoint.pt"), "--cpu", *CUT, *LANGUAGES]
+    monkeypatch.setattr("sys.argv", ["any", str(SHIPPED), *arguments])
+    assert fairseq_commands.interactive() == refusals.REFUSED
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("aggdec-interactive: error: ") and says in line
+
+
+@pytest.mark.parametrize(
     ("options", "says"),
     [
         ([], "--arch is missing"),
@@ -246,6 +266,8 @@ def test_the_doctor_says_what_will_run(
         assert f"\n  {word} " in shown
     assert main.run_tool("doctor", ["--path", "none.pt"]) == refusals.REFUSED
     assert capsys.readouterr().err == "aggdec doctor: error: Checkpoint none.pt does not exist.\n"
+    assert main.run_tool("doctor", ["data"]) == refusals.REFUSED
+    assert "--path is missing" in capsys.readouterr().err
 
 
 def test_the_doctor_knows_every_kind_of_model() -> None:

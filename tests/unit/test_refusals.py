@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from fairseq.data import Dictionary
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
 from fairseq.models.transformer import TransformerModel
+from omegaconf import OmegaConf
 
 from fairseq_aggdec import installing
 from fairseq_aggdec.cli import refusals
@@ -48,6 +50,10 @@ def another_dictionary() -> None:
         (lambda: load_checkpoint("none.pt"), "Checkpoint none.pt does not exist."),
         (lambda: Dictionary.load("none.txt"), "No such file or directory: 'none.txt'"),
         (raiser(FileNotFoundError("/nowhere")), "there is no /nowhere"),
+        (
+            lambda: OmegaConf.structured(SentencepieceConfig()).sentencepiece_model,
+            "--sentencepiece-model is missing",
+        ),
         (another_dictionary, "joined dictionary (both dictionaries of the data folder"),
         (raiser(CheckpointError("x.pt is\n damaged")), "x.pt is damaged"),
         (raiser(SystemExit("error: give one")), "give one"),
@@ -58,7 +64,7 @@ def another_dictionary() -> None:
         (lambda: "ї".encode("latin-1"), "cannot be written in latin-1: set PYTHONIOENCODING"),
         (raiser(ModuleNotFoundError("No", name="matplotlib.pyplot")), "pip install 'matplotlib"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_refusals(action: Any, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, written = ended(action, capsys)
@@ -158,6 +164,6 @@ def test_nobody_is_told_to_install_the_project_from_an_index() -> None:
     code = [path for folder in ("fairseq_aggdec", "scripts") for path in (ROOT / folder).rglob("*")]
     files = [path for path in (*pages, *code) if path.suffix in (".md", ".py", ".sh")]
     assert len(files) > 200
-    named = re.compile(r"install (?:-\S+ )*['\"]?(?:fairseq[_-])?aggdec\b")
+    named = re.compile(r"(?<!un)install (?:-\S+ )*['\"]?(?:fairseq[_-])?aggdec\b")
     told = [path.name for path in files if named.search(path.read_text(encoding="utf-8"))]
     assert told == []
