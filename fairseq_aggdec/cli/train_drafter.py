@@ -28,26 +28,38 @@ def build_parser() -> argparse.ArgumentParser:
     add("--path", type=Path, required=True, metavar="MODEL", help="the model to draft for")
     add("--output", type=Path, metavar="FOLDER", help="default: DATA-drafter")
     add("--kind", choices=KINDS, default="drafter", help="default: drafter")
-    add("--layers", type=int, default=1, metavar="N", help="of its decoder, or the heads' (1)")
-    add("--block-size", type=int, default=10, metavar="K", help="tokens it drafts at once (10)")
-    add("--spliced", action="store_true", help="learn from as many spliced sources again")
-    add("--max-update", type=int, default=5000, metavar="N", help="updates at most (5000)")
-    add("--patience", type=int, default=6, metavar="N", help="validations without a gain (6)")
-    add("--average", type=int, default=1, metavar="N", help="checkpoints (1: the best alone)")
+    add("--layers", type=int, default=1, metavar="N", help="decoder layers of drafter or heads (1)")
+    add("--block-size", type=int, default=10, metavar="K", help="tokens drafted at once (10)")
+    add("--spliced", action="store_true", help="double the data with spliced sources")
+    add("--max-update", type=int, default=5000, metavar="N", help="most updates (5000)")
+    add(
+        "--patience",
+        type=int,
+        default=6,
+        metavar="N",
+        help="stop after N validations without gain (6)",
+    )
+    add("--average", type=int, default=1, metavar="N", help="mean of N checkpoints (1: the best)")
     add("--lr", type=float, default=0.001, metavar="LR", help="learning rate (0.001)")
-    add("--max-tokens", type=int, metavar="N", help="of a batch (4000; heads 2000)")
+    add("--max-tokens", type=int, metavar="N", help="largest batch (4000; heads 2000)")
     add("--seed", type=int, default=1, metavar="N")
-    add("--cpu", action="store_true", help="although there is a GPU")
+    add("--cpu", action="store_true", help="train on the CPU even if there is a GPU")
     add("--precision", choices=("auto", "fp32", "fp16", "bf16", "amp"), default="auto")
     add(
         "--distill-flags",
         type=shlex.split,
         default=["--max-len-a", "1.2", "--max-len-b", "10"],
         metavar="FLAGS",
-        help="more for aggdec distill (--max-len-a 1.2 --max-len-b 10)",
+        help="options for aggdec distill (--max-len-a 1.2 --max-len-b 10)",
     )
-    add("--train-flags", type=shlex.split, default=[], metavar="FLAGS", help="for fairseq-train")
-    add("--no-estimate", action="store_true", help="begin at once, without timing some updates")
+    add(
+        "--train-flags",
+        type=shlex.split,
+        default=[],
+        metavar="FLAGS",
+        help="options for fairseq-train",
+    )
+    add("--no-estimate", action="store_true", help="begin without estimating the time")
     return parser
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_aggdec.methods.options.kinds import KINDS
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "fairseq_aggdec").rglob("*.py"))
 
@@ -130,10 +132,11 @@ def test_every_room_is_in_the_order() -> None:
     "room", [*(room for room in ROOMS if room != "registration"), "kernels/source"]
 )
 def test_no_room_is_crowded(room: str) -> None:
+    """The file of a method does not count: another method must not need another room."""
     files = [
         path
         for path in (ROOT / "fairseq_aggdec" / room).iterdir()
-        if path.suffix in (".py", ".h", ".cpp")
+        if path.suffix in (".py", ".h", ".cpp") and not (room == "methods" and path.stem in KINDS)
     ]
     assert len(files) <= 14, f"{room} has {len(files)} files"
 
