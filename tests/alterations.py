@@ -331,3 +331,46 @@ def norm_behind_embeddings(model: Any) -> None:
 @alteration
 def no_norm_behind_layers(model: Any) -> None:
     model.encoder.layer_norm = None
+
+
+# Modules of libraries that wrap or replace what is there
+
+
+@alteration
+def compiled(model: Any) -> None:
+    """torch.compile wraps a layer in a module that has no attributes of its own."""
+    decoder = model.decoder
+    hook_on_linear(model)
+    decoder.layers[1] = torch.compile(decoder.layers[1], backend="eager", dynamic=True)
+
+
+def quantized(module: nn.Module) -> Any:
+    return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+
+
+@alteration
+def quantized_layer(model: Any) -> None:
+    """Attention then reads no whole prefix, but words one by one."""
+    model.decoder.layers[1] = quantized(model.decoder.layers[1])
+
+
+@alteration
+def quantized_decoder(model: Any) -> None:
+    model.decoder = quantized(model.decoder)
+
+
+@alteration
+def wrapped_attention(model: Any) -> None:
+    """As adapters wrap it: of the attributes of attention it has none."""
+
+    class Wrapped(nn.Module):
+        def __init__(self, inner: nn.Module):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            found, weights = self.inner(*args, **kwargs)
+            return found * 1.5, weights
+
+    layer = layers(model)[1]
+    layer.encoder_attn = Wrapped(layer.encoder_attn)

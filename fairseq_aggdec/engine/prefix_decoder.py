@@ -72,7 +72,11 @@ class PrefixDecoder:
             torch.inference_mode(False),
             torch.no_grad(),
         ):
-            if self._differs(decoder):
+            try:
+                differs = self._differs(decoder)
+            except Exception as error:  # of layers that only read word by word
+                return f"which fails where a whole prefix is read ({type(error).__name__}: {error})"
+            if differs:
                 return "which computes a prefix otherwise than its words one by one"
         return None
 

@@ -99,7 +99,7 @@ def gap_of(module: Any, kinds: plain.Kinds, name: str, called: bool = True) -> s
         return found
     inner = ((part, getattr(module, part)) for part in kind.parts)
     gaps = (gap_of(own, PARTS[part], part) for part, own in inner if own is not None)
-    return next(filter(None, gaps), None)
+    return next(filter(None, gaps), None) or plain.wrong(module, kind)
 
 
 def _stack_gap(part: Any, kind: plain.Kind, of_layers: plain.Kind) -> str | None:

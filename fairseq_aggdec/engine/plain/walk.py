@@ -263,10 +263,13 @@ def altered(module: nn.Module, kind: Kind, called: bool = True) -> str | None:
         return f"a {cls} with a {name}() put onto it"
     if called and _hooked(module):
         return f"a {cls} with hooks"
-    if kind.parameters is not None and (gap := _leaf_gap(module, kind.parameters)):
-        return gap
-    wrong = (what for what, there in kind.wrong(module).items() if there)
-    return next((f"a {cls} with {what}" for what in wrong), None)
+    return None if kind.parameters is None else _leaf_gap(module, kind.parameters)
+
+
+def wrong(module: nn.Module, kind: Kind) -> str | None:
+    """What the formula does not know of a module's attributes; its parts are what they are taken for."""
+    found = (what for what, there in kind.wrong(module).items() if there)
+    return next((f"a {type(module).__name__} with {what}" for what in found), None)
 
 
 def probabilities_gap(model: Any) -> str | None:

@@ -76,7 +76,8 @@ def _telling(module: nn.Module, read: bool, spoken_of: set[str]) -> list[str]:
         read: it was packed; else it runs as it is, and tells less where its class is not known.
         spoken_of: by classes, of which no other attributes matter.
     """
-    own, names = vars(module), ["training"] if not read else []
+    own = vars(module)
+    names = ["training"] if not read and "training" in own else []  # a compiled module has none
     if read or type(module) in ATTRIBUTES or type(module) in KNOWN:
         names += [name for name in _attributes(module) if name in spoken_of]
     names += [name for name, value in own.items() if callable(value)]
