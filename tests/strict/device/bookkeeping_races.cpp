@@ -102,8 +102,10 @@ static std::vector<double> search(unsigned seed, Int threads) {
     for (Int row = 0; row < ROWS - 1; ++row) sums[static_cast<size_t>(row * beam)] = 0;
     std::vector<Int> last(count), rounds(ROWS), finished(ROWS), flags(ROWS), words(count * length), parents(count * length);
     std::vector<Int> nodes(count + ROWS), written(count * (length + 1)), forced(ROWS, 1);
-    std::vector<unsigned short> sight(count * MASK);
-    for (auto& one : sight) one = static_cast<unsigned short>(below(999));
+    const Int bytes = seed % 2 ? 2 : 4;  // of a number of a mask
+    std::vector<unsigned> sight(count * MASK);
+    for (auto& one : sight) one = static_cast<unsigned>(below(999));
+    const std::vector<Int> lengths = numbers_below(ROWS, LENGTH);
     for (Int depth = 0; depth < LENGTH; ++depth) {
         const Int clock[] = {depth, LENGTH - 1, 0};
         std::vector<float> values(count * (EACH - 1));
@@ -112,8 +114,8 @@ static std::vector<double> search(unsigned seed, Int threads) {
         std::vector<float> end(count);
         for (float& one : end) one = -static_cast<float>(below(9));
         forced[1] = depth == 2 ? 2 : 1;
-        const BeamStep step{ROWS, beam, EACH, 2, 1, 1, LENGTH, MASK, MASK - 8, 2, LENGTH + 1, clock, values.data(),
-                            tokens.data(), end.data(), forced.data(), nullptr, last.data(), sums.data(), rounds.data(), finished.data(),
+        const BeamStep step{ROWS, beam, EACH, 2, 1, 1, LENGTH, MASK, MASK - 8, bytes, LENGTH + 1, clock, values.data(),
+                            tokens.data(), end.data(), forced.data(), seed % 3 ? nullptr : lengths.data(), last.data(), sums.data(), rounds.data(), finished.data(),
                             flags.data(), words.data(), parents.data(), totals.data(), nodes.data(), ends.data(),
                             sight.data(), written.data()};
         run_beam_step(&step, ROWS, threads);
