@@ -8,7 +8,7 @@ from torch import Tensor
 from fairseq_aggdec.budget.account import Account, NodeBudget
 from fairseq_aggdec.budget.call_cost import usual_cost
 from fairseq_aggdec.drafters.chain import FastChain
-from fairseq_aggdec.drafters.proposer import Proposer, paths, proposer
+from fairseq_aggdec.drafters.proposer import Proposer, proposer
 from fairseq_aggdec.drafters.trees import Grow, TreeGrower
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
@@ -81,11 +81,8 @@ class ModelDrafter(DeviceDrafter):
             size: slots that may be filled.
             room: of each row's slots those that there is room for.
         """
-        slots = size if self.trees is None else self.trees.slots(size)
-        grow, last = propose(slots), last_tokens(state)
-        if self.trees is None:
-            return paths(grow, slots, last, room, state.eos)
-        return self.trees.compiled(grow, last, room, state.eos)
+        trees = self.trees or TreeGrower(NodeBudget(size, branches=False))
+        return trees.compiled(propose(trees.slots(size)), last_tokens(state), room, state.eos)
 
     def grown(
         self,

@@ -7,14 +7,12 @@ best are scored as they are.
 
 import ctypes
 import functools
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_aggdec.drafters.trees import CANDIDATES, Grow, Grown, TreeRequest
+from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, TreeRequest
 from fairseq_aggdec.kernels.library import (
     WORD,
     Product,
@@ -23,7 +21,6 @@ from fairseq_aggdec.kernels.library import (
     SlotsStruct,
     reads,
 )
-from fairseq_aggdec.windows.draft import Draft
 
 # Directions that are looked along: a quarter of the dimensions of features.
 ONE_DIRECTION_OF = 4
@@ -172,13 +169,6 @@ class Proposer:
         vocabulary, weight, bias, _ = self.kept
         self.narrowing, self.narrow = NarrowVocabulary(vocabulary, weight, bias), None
         self.struct.directions = self.struct.narrow = ProductStruct()
-
-
-def paths(grow: Grow, slots: int, last: Sequence[int], room: Sequence[int], eos: int) -> Draft:
-    """One path of ``slots`` tokens for every row; others as for
-    :meth:`~fairseq_aggdec.drafters.trees.TreeGrower.compiled`."""
-    found = grow(TreeRequest(last, room, slots, eos, math.inf, branches=False))
-    return Draft([tree.tokens for tree in found])
 
 
 @functools.cache

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.budget.account import NodeBudget
 from fairseq_aggdec.drafters.chain import FastChain
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, paths, proposer
-from fairseq_aggdec.drafters.trees import CANDIDATES, Grown, TreeRequest, candidates, grow
+from fairseq_aggdec.drafters.proposer import FEWEST_TYPES, Proposer, proposer
+from fairseq_aggdec.drafters.trees import (
+    CANDIDATES,
+    Grown,
+    TreeGrower,
+    TreeRequest,
+    candidates,
+    grow,
+)
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import fast_kernels, some_outputs
 from fairseq_aggdec.engine.precision import Precision
@@ -72,7 +80,8 @@ def test_compiled_paths_are_those_that_the_operators_choose(chained: bool) -> No
         if chain is not None:
             block = chain.choose(features, logits, torch.tensor(last))
         grow_from = functools.partial(compiled.grow, features)
-        found = paths(grow_from, features.size(1), last, room, EOS).rows()
+        trees = TreeGrower(NodeBudget(features.size(1), branches=False))
+        found = trees.compiled(grow_from, last, room, EOS).rows()
         for tokens, most, drafted in zip(block.tolist(), room, found, strict=True):
             until = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
             assert list(drafted) == tokens[: min(until, most)]
