@@ -42,25 +42,34 @@ class WithAttention(CachedGenerator):
         order = torch.arange(batch, device=previous.device).repeat_interleave(self.beam_size)
         encoder_outs = self.model.forward_encoder(sample["net_input"])
         encoder_outs = self.model.reorder_encoder_out(encoder_outs, order)
+        models = self.model.models
         outputs = [
-            attention_of(model, model.decoder(previous, encoder_out=encoder_out))
-            for model, encoder_out in zip(self.model.models, encoder_outs, strict=True)
+            model.decoder(previous, encoder_out=encoder_out)
+            for model, encoder_out in zip(models, encoder_outs, strict=True)
         ]
-        return torch.stack(outputs).mean(0)
+        shown = [found for found in map(_attention_in, outputs) if found is not None]
+        # A model that shows none counts as zeros in stock, unless none shows any.
+        return torch.stack(shown or [attention_of(models[0], outputs[0])]).sum(0) / len(outputs)
 
 
-def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
-    """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them.
-
-    Raises:
-        ValueError: it holds none.
-    """
+def _attention_in(output: Sequence[Any]) -> Tensor | None:
+    """(B, T, S) in what a model or its decoder returns: a tensor, or under ``attn`` a tensor or a list of them."""
     found = output[1] if len(output) > 1 else None
     if isinstance(found, Mapping):
         found = found.get("attn")
     if isinstance(found, Sequence):
         found = found[0] if found else None
-    if not isinstance(found, Tensor):
+    return found if isinstance(found, Tensor) else None
+
+
+def attention_of(model: Any, output: Sequence[Any]) -> Tensor:
+    """(B, T, S) in what a model or its decoder returns.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    found = _attention_in(output)
+    if found is None:
         raise ValueError(
             f"--print-alignment reads attention to the source, which the {type(model.decoder).__name__} of this model "
             "does not show: leave the option out"

@@ -226,6 +226,21 @@ def test_alignment_behind_another_start(copier: Any, beam: int) -> None:
         torch.testing.assert_close(mine["attention"], theirs["attention"][:, : len(mine["tokens"])])
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_alignment_of_an_ensemble_in_which_one_shows_no_attention(copier: Any, beam: int) -> None:
+    models = [copier, make_model(make_task(), 6, no_cross_attention=True)]
+    sample = make_batch(random_sources(26, 4))
+    found, expected = (
+        make_task(decoding)
+        .build_generator(models, generation_options(beam=beam, print_alignment="hard", max_len_b=9))
+        .generate(models, sample)
+        for decoding in ("iad" if beam == 1 else "beam", "stock")
+    )
+    assert_same_nbest(found, expected)
+    for mine, theirs in zip(flat(found), flat(expected), strict=True):
+        torch.testing.assert_close(mine["attention"], theirs["attention"][:, : len(mine["tokens"])])
+
+
 @pytest.mark.parametrize("draft_from", ["source", "none"])
 def test_one_hypothesis_of_several_that_are_asked_for(copier: Any, draft_from: str) -> None:
     """``--beam 1 --nbest 3``: stock gives one."""
