@@ -57,7 +57,9 @@ class CachedDecoder:
         if precision.graphs and device.type == "cuda":
             self.graphs = WindowGraphs(self.run_on_grid, device)
             self.embedding.replaced = self.graphs.forget
-        self.cache = KVCache(self.graphs, self.compiled)
+        # With --strict PyTorch reads the entries.
+        hides = self.compiled is not None and not precision.strict
+        self.cache = KVCache(self.graphs, self.compiled, hides)
         self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
         self.starts: StartGraphs | None = None
 
@@ -104,7 +106,7 @@ class CachedDecoder:
             found = self.starts(source, capacity, like)
         if found is None:
             found = encoder(net_input)
-            self.start(found, len(source), capacity)
+            self.start(found, source.size(0), capacity)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))

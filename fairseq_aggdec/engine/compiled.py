@@ -18,6 +18,7 @@ from fairseq_aggdec.kernels.library import (
     LayerStruct,
     NormStruct,
     ShapeStruct,
+    SourceStruct,
     StepStruct,
     kernels,
     reads,
@@ -25,8 +26,10 @@ from fairseq_aggdec.kernels.library import (
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
-PARTS = ("qkv", "own_out", "cross_q", "cross_out", "expand", "contract")
+PARTS = ("qkv", "own_out", "cross_q", "cross_kv", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
+# What an encoder says of a batch, as kernels.cpp numbers it.
+WHOLE, PADDED, UNREADABLE = range(3)
 # What the expanded features of a layer go through, in the order of kernels/source/activations.h. None: ReLU, which is
 # part of the product, or nothing.
 ACTIVATIONS = (None, gelu, gelu_accurate, torch.tanh, relu_squared, silu)
@@ -187,16 +190,43 @@ class CompiledLayers:
             cache.data_ptr(), len(cache), layer, row, size, ctypes.addressof(numbers), len(places)
         )
 
-    def encode(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Sentences one after the other, (N, C) with N the sum of ``lengths``, through all layers of an encoder."""
-        x = x.contiguous()
-        numbers = (ctypes.c_int64 * len(lengths))(*lengths)
+    def read_source(self, states: Tensor) -> Sequence[Tensor]:
+        """Keys and values of each layer, (B, S, 2C), of what an encoder gives, (B, S, C_enc) row after row."""
+        rows, length, _ = states.shape
         layers, shape, _ = self.addresses
-        threads = torch.get_num_threads()
-        self.library.aggdec_encode(
-            layers, shape, ctypes.addressof(numbers), len(lengths), threads, x.data_ptr()
-        )
-        return x
+        found = states.new_empty(len(self.structs), rows, length, 2 * self.channels)
+        where = states.data_ptr(), rows * length, found.data_ptr()
+        self.library.aggdec_read_source(layers, shape, *where, torch.get_num_threads())
+        return found.unbind(0)
+
+    def encode(
+        self,
+        tokens: Tensor,
+        pad: int,
+        types: int,
+        lengths: Tensor,
+        states: Tensor,
+        embeddings: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> int:
+        """Sources through all layers of an encoder; returns whether they are WHOLE, PADDED or UNREADABLE.
+
+        Args:
+            tokens: (B, S) int64, each less than ``types``.
+            lengths: (B, 1) int32, out: tokens that are not ``pad``.
+            states: (B, S, C), out; what the first layer reads, where ``embeddings`` is None.
+            embeddings: (B, S, C), out: without ``positions`` (N, C), which are added.
+        """
+        rows, length = tokens.shape
+        source = SourceStruct(rows, length, pad, types, torch.get_num_threads(), tokens.data_ptr())
+        if positions is not None:
+            source.positions, source.reach = positions.data_ptr(), positions.size(0)
+        if embeddings is not None:
+            source.embeddings = embeddings.data_ptr()
+        source.states, source.lengths = states.data_ptr(), lengths.data_ptr()
+        layers, shape, _ = self.addresses
+        found: int = self.library.aggdec_encode(layers, shape, ctypes.addressof(source))
+        return found
 
 
 @dataclass
@@ -232,7 +262,7 @@ def _parts(layer: Any) -> list[tuple[str, Any]]:
     """Norms and products of a layer by their names in the library; an encoder's has no cross-attention."""
     block = layer.feed_forward
     parts = {"expand": block.expand, "contract": block.contract, "last_norm": block.norm}
-    parts |= {name: getattr(layer, name, None) for name in (*PARTS[:4], *NORMS[:2])}
+    parts |= {name: getattr(layer, name, None) for name in (*PARTS[:5], *NORMS[:2])}
     return [(name, module) for name, module in parts.items() if module is not None]
 
 

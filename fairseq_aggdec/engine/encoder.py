@@ -10,7 +10,12 @@ from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.attention import attend_alone
-from fairseq_aggdec.engine.compiled import compile_layers
+from fairseq_aggdec.engine.compiled import (
+    PADDED,
+    UNREADABLE,
+    EmbeddingForm,
+    compile_layers,
+)
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
@@ -67,14 +72,23 @@ class FastEncoder:
 
     def __init__(self, encoder: TransformerEncoderBase, precision: Precision = EXACT):
         self.encoder, self.padding_idx = encoder, encoder.padding_idx
-        self.channels = encoder.embed_tokens.weight.size(1)
+        self.types, self.channels = encoder.embed_tokens.weight.shape
         self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
         self.norm = None if encoder.layer_norm is None else FastNorm(encoder.layer_norm)
-        self.compiled = compile_layers(self.layers, self.norm)
+        self.compiled = compile_layers(self.layers, self.norm, self._form())
         self.positions: Tensor | None = None  # (longest source so far or more, C)
+
+    def _form(self) -> EmbeddingForm | None:
+        """The embedding for the compiled library; None where PyTorch embeds."""
+        encoder = self.encoder
+        if encoder.layernorm_embedding is not None or encoder.quant_noise is not None:
+            return None
+        return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
+        if self.compiled is not None:
+            return self._compiled(src_tokens.contiguous())
         padding: Tensor | None = None
         if any(pad in row for row in on_host(src_tokens).tolist()):
             padding = src_tokens.eq(pad)
@@ -83,9 +97,7 @@ class FastEncoder:
             rows, length = src_tokens.shape
             lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
         x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
-        run = self._plain if self.compiled is None else self._compiled
-        x = run(x.clone() if x is embedding else x, padding)
-        return _output(x, padding, lengths, embedding)
+        return _output(self._plain(x, padding), padding, lengths, embedding)
 
     def renew(self, new: "FastEncoder") -> bool:
         """Takes over the numbers of another one, see :meth:`CachedDecoder.renew`."""
@@ -110,11 +122,14 @@ class FastEncoder:
 
     def places(self, length: int) -> Tensor | None:
         """(N, C) what is added to a source of that length, or to as much as has positions; None: nothing."""
-        encoder = self.encoder
+        encoder, table = self.encoder, self.positions
+        if table is not None and table.size(0) >= length:
+            return table
         if encoder.embed_positions is None:
             return None
-        if self.positions is None or len(self.positions) < min(length, encoder.max_positions()):
-            self.lay_out(min(max(256, 2 * length), encoder.max_positions()))
+        most = encoder.max_positions()
+        if table is None or table.size(0) < min(length, most):
+            self.lay_out(min(max(256, 2 * length), most))
         return self.positions
 
     def lay_out(self, length: int) -> None:
@@ -146,16 +161,23 @@ class FastEncoder:
             x = layer(x, hidden_keys)
         return x if self.norm is None else self.norm(x)
 
-    def _compiled(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """Padding is not computed: it stays 0."""
-        assert self.compiled is not None
-        rows, length, channels = x.shape
-        if padding is None:
-            return self.compiled.encode(x.view(-1, channels), [length] * rows).view_as(x)
-        real = ~padding
-        out = torch.zeros_like(x)
-        out[real] = self.compiled.encode(x[real], real.sum(1).tolist())
-        return out
+    def _compiled(self, src_tokens: Tensor) -> EncoderOut:
+        compiled, encoder = self.compiled, self.encoder
+        assert compiled is not None
+        rows, length = src_tokens.shape
+        lengths = src_tokens.new_empty((rows, 1), dtype=torch.int32)
+        said = UNREADABLE
+        if compiled.embeds:
+            shape = rows, length, self.channels
+            x, embedding = (torch.empty(shape, dtype=torch.float32) for _ in range(2))
+            given = src_tokens, self.padding_idx, self.types, lengths
+            said = compiled.encode(*given, x, embedding, self.places(length))
+        if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
+            x, embedding = encoder.forward_embedding(src_tokens)
+            x = x.clone() if x is embedding else x.contiguous()
+            said = compiled.encode(src_tokens, self.padding_idx, 0, lengths, x)
+        padding = src_tokens.eq(self.padding_idx) if said == PADDED else None
+        return _output(x, padding, lengths, embedding)
 
 
 def _output(

@@ -19,6 +19,7 @@ class KVCache:
     Args:
         graphs: captured steps, in whose memory a batch is kept that fits; None: there are none.
         compiled: moves entries on a CPU; None: PyTorch does.
+        hides: whatever reads the entries leaves hidden ones out, so that these may hold anything.
 
     Attributes:
         entries: (layers, B, capacity, 2C).
@@ -32,8 +33,10 @@ class KVCache:
     memory: Sequence[Tensor]
     memory_mask: Tensor | None
 
-    def __init__(self, graphs: WindowGraphs | None, compiled: CompiledLayers | None):
-        self.graphs, self.compiled = graphs, compiled
+    def __init__(
+        self, graphs: WindowGraphs | None, compiled: CompiledLayers | None, hides: bool = False
+    ):
+        self.graphs, self.compiled, self.hides = graphs, compiled, hides
         self.spare: Tensor | None = (
             None  # flat: the memory of the entries, kept from batch to batch
         )
@@ -73,7 +76,8 @@ class KVCache:
         ):
             self.spare = like.new_zeros(count)
             return self.spare.view(shape)
-        return spare[:count].zero_().view(shape)
+        own = spare[:count].view(shape)
+        return own if self.hides else own.zero_()
 
     def reserve(self, places: int) -> None:
         """Makes room for at least that many places per row."""

@@ -225,11 +225,13 @@ class PackedDecoder:
         self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
         self.span: int | None = getattr(decoder, "attention_span", None)
 
-    def read_source(self, encoder_out: EncoderOut) -> tuple[list[Tensor], Tensor | None]:
+    def read_source(self, encoder_out: EncoderOut) -> tuple[Sequence[Tensor], Tensor | None]:
         """Keys and values (B, S, 2C) of the source for each layer, and the mask (B, 1, 1, S) of its padding."""
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
         mask = additive_mask(padding[0], states.dtype) if padding else None
+        if self.compiled is not None and states.dtype is torch.float32:
+            return self.compiled.read_source(states.contiguous()), mask
         return [layer.cross_kv(states) for layer in self.layers], mask
 
     def split(self, memory: Sequence[Tensor]) -> list[Tensor]:

@@ -47,7 +47,10 @@ NO_MEMORY = (
 # Functions that need memory, and say whether they had it.
 ALLOCATING = frozenset(
     f"aggdec_{name}"
-    for name in ("product", "best_tokens", "grow", "draft", "heads", "judge", "decode", "encode")
+    for name in (
+        *("product", "best_tokens", "grow", "draft", "heads", "judge", "decode", "encode"),
+        "read_source",
+    )
 )
 
 _int, _pointer = ctypes.c_int64, ctypes.c_void_p
@@ -84,6 +87,7 @@ NormStruct = structure("structs.h", "Norm")
 LayerStruct = structure("structs.h", "Layer", Norm=NormStruct, Product=ProductStruct)
 ShapeStruct = structure("structs.h", "Shape", Norm=NormStruct)
 StepStruct = structure("structs.h", "Step")
+SourceStruct = structure("structs.h", "Source")
 JudgementStruct = structure("structs.h", "Judgement")
 HeadsStruct = structure("heads.h", "Heads", Product=ProductStruct)
 ProposerStruct = structure("drafts.h", "Proposer", Product=ProductStruct)
@@ -177,7 +181,8 @@ def _declare(library: Any) -> None:
         "aggdec_move": (_pointer, *[_int] * 4, _pointer, _int),
         "aggdec_norm": (_pointer, _pointer, _int, _int, _pointer),
         "aggdec_decode": (_pointer, _pointer, _pointer, _pointer),
-        "aggdec_encode": (_pointer, _pointer, _pointer, _int, _int, _pointer),
+        "aggdec_encode": (_pointer,) * 3,
+        "aggdec_read_source": (_pointer, _pointer, _pointer, _int, _pointer, _int),
     }
     for name, types in arguments.items():
         function = getattr(library, name)

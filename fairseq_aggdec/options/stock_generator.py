@@ -37,23 +37,15 @@ _READ: tuple[type[nn.Module], ...] = (
 )
 
 
-# Of each class its attributes, how many there are now, and the methods among them: asked before every batch.
-_METHODS = [
-    (
-        cls,
-        vars(cls),
-        len(vars(cls)),
-        [(name, one) for name, one in vars(cls).items() if callable(one)],
-    )
-    for cls in _READ
-]
+# Of each class its attributes, and what these are now: asked before every batch.
+_CLASSES = [(cls, vars(cls), dict(vars(cls))) for cls in _READ]
 _NAMES = {cls: {name for name in dir(cls) if callable(getattr(cls, name))} for cls in _READ}
 _BEFORE = next(
     (
         f"{cls.__name__} with another {name}()"
-        for cls, _, _, methods in _METHODS
-        for name, method in methods
-        if method.__module__ != cls.__module__
+        for cls, _, before in _CLASSES
+        for name, method in before.items()
+        if callable(method) and method.__module__ != cls.__module__
     ),
     None,
 )
@@ -68,14 +60,16 @@ def _altered(part: nn.Module) -> str | None:
 
 def _replaced() -> str | None:
     """Names a method of stock search that somebody has replaced in its class, before or after this was imported."""
-    for cls, attributes, size, methods in _METHODS:
-        for name, method in methods:
-            if attributes.get(name) is not method:
+    for cls, attributes, before in _CLASSES:
+        if attributes == before:
+            continue
+        for name, method in before.items():
+            if callable(method) and attributes.get(name) is not method:
                 return f"{cls.__name__} with another {name}()"
-        if len(attributes) > size:  # copying an object adds __slotnames__ to its class
-            new = [name for name in list(attributes)[size:] if not name.startswith("__")]
-            if new:
-                return f"{cls.__name__} with a {new[0]} of its own"
+        # Copying an object adds __slotnames__ to its class.
+        new = [name for name in attributes if name not in before and not name.startswith("__")]
+        if new:
+            return f"{cls.__name__} with a {new[0]} of its own"
     return _BEFORE
 
 

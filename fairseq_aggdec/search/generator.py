@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,8 @@ from fairseq_aggdec.windows.transfer import Watch, begin
 
 # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
 UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
+
+NOTHING = nullcontext()
 
 if TYPE_CHECKING:
     from fairseq_aggdec.search.ahead import DeviceLoop
@@ -149,6 +152,10 @@ class CachedGenerator(SequenceGenerator):
         """Why stock fairseq has to decode, by what was changed on this generator; None: it has not."""
         return search_gap(self)
 
+    def generate(self, models: Any, sample: dict[str, Any], **call: Any) -> list[list[Hypothesis]]:
+        """As stock's; whoever computes here says that it needs no gradients."""
+        return self._generate(sample, **call)
+
     @exclusive
     @or_stock
     def _generate(
@@ -174,7 +181,8 @@ class CachedGenerator(SequenceGenerator):
         source = sample["net_input"]["src_tokens"]
         with self._verifier_taken(), self._conditions(source.device):
             begin([source, *self._reads(sample)], list(self._watches()))
-            prefixes = [()] * len(source) if prefix_tokens is None else prefix_tokens.tolist()
+            rows = source.size(0)  # len() of a tensor takes longer
+            prefixes = [()] * rows if prefix_tokens is None else prefix_tokens.tolist()
             start = self.eos if bos_token is None else int(bos_token)
             check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[start]])
             if (options := Options.of(self)) is not self.options:
@@ -318,18 +326,19 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
-        beside = Beside(state.device)
-        with self.counters.clock("encoder"):
-            types = None  # before the encoder: the host waits for their number
-            if self.shortlist is not None:
-                types = self.shortlist(batch.source)
-            capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
-            self.verifier.start(batch.net_input, capacity, self.drafter.needs_cached_decoder)
-            if types is not None:
-                self.verifier.restrict(types)
-        start = beside.work if self.drafter.starts_beside else nullcontext
-        with self.counters.clock("draft"), start():
-            self.drafter.start(batch.sample, self.verifier, state)
+        counters, drafter, beside = self.counters, self.drafter, Beside(state.device)
+        now = counters.read()
+        types = None  # before the encoder: the host waits for their number
+        if self.shortlist is not None:
+            types = self.shortlist(batch.source)
+        capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
+        self.verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
+        if types is not None:
+            self.verifier.restrict(types)
+        now = counters.ended("encoder", now)
+        with beside.work() if drafter.starts_beside else NOTHING:
+            drafter.start(batch.sample, self.verifier, state)
+        counters.ended("draft", now)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
@@ -387,12 +396,13 @@ class DraftAndVerifyGenerator(CachedGenerator):
         ]
 
     def _hypotheses(self, done: DecodeState) -> list[list[Hypothesis]]:
-        rows = sorted(done.finished, key=lambda row: row.index)
+        rows = sorted(done.finished, key=attrgetter("index"))
         token_scores = done.token_scores()
         totals = [scores.sum() for scores in token_scores]
         check_scores(totals)
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
-            tokens, score = torch.tensor(row.tokens[1:]), self.options.score(total, len(scores))
+            output = row.tokens[1:]
+            tokens, score = torch.tensor(output), self.options.score(total, len(output))
             found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
         return found

@@ -42,6 +42,7 @@ def or_stock(generate: Generate) -> Generate:
     return found
 
 
+@torch.no_grad()
 def _as_stock(generator: Any, sample: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     """What stock fairseq finds with the generator's options; arguments as for ``SequenceGenerator._generate``."""
     before = generator.repeat_ngram_blocker
@@ -130,9 +131,10 @@ class OneThread:
 
 def one_thread(thing: Any) -> OneThread:
     """The guard of an object."""
+    own = vars(thing)
+    found: OneThread | None = own.get("_one_thread")
     # setdefault is atomic, and needs no constructor that subclasses would have to call first.
-    found: OneThread = vars(thing).setdefault("_one_thread", OneThread())
-    return found
+    return found or own.setdefault("_one_thread", OneThread())
 
 
 def exclusive(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

@@ -59,6 +59,9 @@ class DecodeState:
     """The unfinished rows of a batch and the scores of all that was emitted.
 
     ``rows`` shrinks as sentences finish; ``finished`` collects them in order of finishing.
+
+    Attributes:
+        whole: all outputs came at once, in the order of the batch: one tensor of scores is one sentence's.
     """
 
     rows: list[Row]
@@ -67,6 +70,7 @@ class DecodeState:
     finished: list[Row] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
+    whole: bool = False
 
     def window(self, draft: Draft) -> Window:
         """The last committed token of each row followed by its draft."""
@@ -85,11 +89,13 @@ class DecodeState:
     def finish(
         self, outputs: Sequence[list[int]], scores: Sequence[Tensor], rounds: Sequence[int]
     ) -> None:
-        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) and its iterations."""
+        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) on the host, in memory of its
+        own, and its iterations."""
         for row, tokens, iterations in zip(self.rows, outputs, rounds, strict=True):
             row.tokens.extend(tokens)
             row.iterations += iterations
             self.owners.extend([row.index] * len(tokens))
+        self.whole = not self.scores
         self.scores.extend(scores)
         self.finished, self.rows = [*self.finished, *self.rows], []
 
@@ -106,6 +112,8 @@ class DecodeState:
     def token_scores(self) -> list[Tensor]:
         """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
         memory of its own."""
+        if self.whole:
+            return self.scores
         scores = torch.cat(self.scores)
         if self.device.type != "cpu":
             scores = scores.cpu()

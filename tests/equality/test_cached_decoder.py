@@ -9,6 +9,7 @@ import torch
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder
+from fairseq_aggdec.engine.packed_decoder import PackedDecoder
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.prefix_decoder import PrefixDecoder
@@ -148,6 +149,40 @@ def test_encoder_output_equals_stock(name: str) -> None:
     alone = make_batch([[5, 6, 7]])["net_input"]
     for encoder in (FastEncoder(model.encoder), StockEncoder(model.encoder)):
         assert encoder(alone)["encoder_padding_mask"] == []
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_sources_embedded_in_the_library_give_the_same_bits(name: str, int8: bool) -> None:
+    model = make_model(make_task(), 4, **VARIANTS[name])
+    precision = Precision(int8=int8)
+    encoder, packed = FastEncoder(model.encoder, precision), PackedDecoder(model.decoder, precision)
+    if encoder.compiled is None:
+        pytest.skip("no compiled library")
+    embeds = encoder.compiled.embeds
+    assert embeds == (model.encoder.layernorm_embedding is None)
+    for net_input in (
+        make_batch([[5, 6, 7]])["net_input"],
+        *(make_batch(random_sources(5, 4), left)["net_input"] for left in (True, False)),
+    ):
+        found = []
+        for encoder.compiled.embeds in (embeds, False):
+            out = encoder(net_input)
+            memory, mask = packed.read_source(out)
+            states = out["encoder_out"][0].transpose(0, 1)
+            one_by_one = [layer.cross_kv(states) for layer in packed.layers]
+            assert all(map(torch.equal, memory, one_by_one))
+            found.append([*out["encoder_out"], *out["encoder_embedding"], *out["src_lengths"]])
+            assert (mask is None) == (not out["encoder_padding_mask"])
+        assert all(map(torch.equal, *found))
+        assert found[0][-1].tolist() == net_input["src_lengths"].view(-1, 1).tolist()
+
+
+def test_a_source_token_of_no_dictionary_is_an_error() -> None:
+    model = make_model(make_task(), 4)
+    net_input = make_batch([[5, 10**6, 7]])["net_input"]
+    with pytest.raises(IndexError):
+        FastEncoder(model.encoder)(net_input)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -119,8 +119,9 @@ class _Held:
 _held = _Held()
 
 
-@contextmanager
-def decoding_on(device: torch.device, streams: Streams, tf32: bool = False) -> Iterator[None]:
+def decoding_on(
+    device: torch.device, streams: Streams, tf32: bool = False
+) -> AbstractContextManager[None]:
     """Within this a generator decodes on a device, whatever the program around it has set.
 
     Args:
@@ -128,10 +129,18 @@ def decoding_on(device: torch.device, streams: Streams, tf32: bool = False) -> I
         streams: of the generator.
         tf32: products of fp32 may round to TF32.
     """
+    autocast = torch.is_autocast_enabled(device.type)
+    if device.type == "cpu" and not autocast:
+        return nullcontext()
+    return _conditions(device, streams, tf32, autocast)
+
+
+@contextmanager
+def _conditions(
+    device: torch.device, streams: Streams, tf32: bool, autocast: bool
+) -> Iterator[None]:
     with ExitStack() as stack:
-        if torch.is_autocast_enabled(
-            device.type
-        ):  # models compute in the precision of their weights
+        if autocast:  # models compute in the precision of their weights
             stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
@@ -142,5 +151,6 @@ def decoding_on(device: torch.device, streams: Streams, tf32: bool = False) -> I
 
 def streams_of(thing: Any) -> Streams:
     """The streams of a verifier, which one generator at a time uses."""
-    found: Streams = vars(thing).setdefault("_streams", Streams())
-    return found
+    own = vars(thing)
+    found: Streams | None = own.get("_streams")
+    return found or own.setdefault("_streams", Streams())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -58,7 +58,7 @@ class GridEncoder(Protocol):
 
 
 # Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output.
-ReadSource = Callable[[dict[str, Any]], tuple[list[Tensor], Tensor | None]]
+ReadSource = Callable[[dict[str, Any]], tuple[Sequence[Tensor], Tensor | None]]
 
 
 class CapturedStart:

@@ -128,6 +128,9 @@ class Structure:
             self.tables += [] if id(module._buffers) in grow else [module._buffers]
         hooks = nn.modules.module
         self.tables += [hooks._global_forward_hooks, hooks._global_forward_pre_hooks]
+        # Most are empty, which is seen faster.
+        self.empty = [table for table in self.tables if not table]
+        self.tables = [table for table in self.tables if table]
         self.contents = list(map(dict, self.tables))
         of_classes = [(cls, name) for cls in types for name in methods(cls)]
         self.classes = [cls for cls, _ in of_classes]
@@ -152,7 +155,7 @@ class Structure:
     def changed(self) -> bool:
         try:
             # What is the same object is not compared; tensors that are not cannot be.
-            if self.tables != self.contents or self._now() != self.before:
+            if any(self.empty) or self.tables != self.contents or self._now() != self.before:
                 return True
         except (KeyError, AttributeError, RuntimeError):
             return True

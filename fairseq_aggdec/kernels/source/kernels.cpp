@@ -31,28 +31,32 @@ using namespace aggdec;
 
 namespace {
 
+// What an encoder says of a batch; of the last it has read nothing.
+enum { WHOLE, PADDED, UNREADABLE };
+
 struct Token {
     int64_t row, slot, place;  // of the window, the last among all its tokens
 };
 
-void embed(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
+// A token, and its position unless that is null, as what the first layer reads: x (C).
+void embed(const Shape& shape, int64_t token, const float* position, float* x) {
     const int64_t channels = shape.channels;
     const Floats scale = same(static_cast<float>(shape.scale));
-    for (size_t n = 0; n < window.size(); ++n, x += channels) {
-        const int64_t token = step.tokens[n];
-        const float* embedding = token < 0 ? shape.slot : shape.embeddings + token * channels;
-        const float* position = nullptr;
-        if (step.positions) {
-            const int64_t place = step.starts[window[n].row] + window[n].slot;
-            position = step.positions + (step.depths ? step.depths[n] : place) * channels;
-        }
-        for (int64_t i = 0; i < channels; i += LANES) {
-            const int count = static_cast<int>(std::min<int64_t>(LANES, channels - i));
-            Floats y = load(embedding + i, count) * scale;
-            if (position) y = y + load(position + i, count);
-            store(x + i, y, count);
-        }
-        if (shape.first_norm.weight) normalise(shape.first_norm, x, channels, x);
+    const float* embedding = token < 0 ? shape.slot : shape.embeddings + token * channels;
+    for (int64_t i = 0; i < channels; i += LANES) {
+        const int count = static_cast<int>(std::min<int64_t>(LANES, channels - i));
+        Floats y = load(embedding + i, count) * scale;
+        if (position) y = y + load(position + i, count);
+        store(x + i, y, count);
+    }
+    if (shape.first_norm.weight) normalise(shape.first_norm, x, channels, x);
+}
+
+void embed(const Shape& shape, const Step& step, const std::vector<Token>& window, float* x) {
+    for (size_t n = 0; n < window.size(); ++n) {
+        const int64_t place = step.depths ? step.depths[n] : step.starts[window[n].row] + window[n].slot;
+        const float* position = step.positions ? step.positions + place * shape.channels : nullptr;
+        embed(shape, step.tokens[n], position, x + n * shape.channels);
     }
 }
 
@@ -194,14 +198,45 @@ void decode(const Layer* layers, const Shape* shape, const Step* step, float* x)
     else if (out != x) std::copy_n(x, left * shape->channels, out);
 }
 
-void encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows, int64_t threads,
-            float* x) {
-    const int64_t channels = shape->channels;
-    std::vector<int64_t> begins, ends;  // of each token's sentence
-    for (int64_t row = 0, at = 0; row < rows; at += lengths[row++]) {
-        begins.insert(begins.end(), lengths[row], at);
-        ends.insert(ends.end(), lengths[row], at + lengths[row]);
+// The tokens of a batch of sources that are no padding: where each stands, and its sentence among these.
+struct Sentences {
+    std::vector<int64_t> places, begins, ends;
+
+    explicit Sentences(const Source& source) {
+        for (int64_t row = 0, place = 0; row < source.rows; ++row) {
+            const auto begin = static_cast<int64_t>(places.size());
+            for (int64_t i = 0; i < source.length; ++i, ++place)
+                if (source.tokens[place] != source.pad) places.push_back(place);
+            const auto end = static_cast<int64_t>(places.size());
+            begins.resize(end, begin), ends.resize(end, end);
+            source.lengths[row] = static_cast<int32_t>(end - begin);
+        }
     }
+};
+
+// Embeds a batch: `embeddings` of all tokens, and x (N, C) of those that are no padding. False, and nothing is written,
+// where a token is none of the dictionary or has no position.
+bool embed(const Shape& shape, const Source& source, const Sentences& of, float* x) {
+    const int64_t channels = shape.channels, count = source.rows * source.length;
+    const auto known = [&](int64_t token) { return token >= 0 && token < source.types; };
+    if (!std::all_of(source.tokens, source.tokens + count, known)) return false;
+    const int64_t longest = count ? *std::max_element(source.lengths, source.lengths + source.rows) : 0;
+    if (source.positions && longest > source.reach) return false;
+    for (int64_t n = 0; n < count; ++n)
+        embed(shape, source.tokens[n], nullptr, source.embeddings + n * channels);
+    for (size_t n = 0; n < of.places.size(); ++n, x += channels) {
+        std::copy_n(source.embeddings + of.places[n] * channels, channels, x);
+        if (!source.positions) continue;
+        const float* position = source.positions + (n - of.begins[n]) * channels;
+        for (int64_t i = 0; i < channels; ++i) x[i] += position[i];
+    }
+    return true;
+}
+
+void encode_layers(const Layer* layers, const Shape* shape, const Sentences& of, int64_t rows, int64_t threads,
+                   float* x) {
+    const int64_t channels = shape->channels;
+    const std::vector<int64_t>&begins = of.begins, &ends = of.ends;
     const int64_t tokens = static_cast<int64_t>(begins.size());
     for (int64_t l = 0; l < shape->layers; ++l) {
         const Layer& layer = layers[l];
@@ -233,6 +268,25 @@ void encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int
         feed_forward(layer, *shape, x, tokens, inner, threads);
     }
     if (shape->end_norm.weight) normalise_rows(shape->end_norm, x, tokens, channels, x);
+}
+
+int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
+    const Sentences of(source);
+    const int64_t channels = shape->channels, count = source.rows * source.length;
+    const auto tokens = static_cast<int64_t>(of.places.size());
+    float* x = tokens == count ? source.states : scratch<float, 17>(tokens * channels);
+    if (source.embeddings) {
+        if (!embed(*shape, source, of, x)) return UNREADABLE;
+    } else if (x != source.states) {
+        for (int64_t n = 0; n < tokens; ++n)
+            std::copy_n(source.states + of.places[n] * channels, channels, x + n * channels);
+    }
+    encode_layers(layers, shape, of, source.rows, source.threads, x);
+    if (x == source.states) return WHOLE;
+    std::fill_n(source.states, count * channels, 0.0f);
+    for (int64_t n = 0; n < tokens; ++n)
+        std::copy_n(x + n * channels, channels, source.states + of.places[n] * channels);
+    return PADDED;
 }
 
 }  // namespace
@@ -356,10 +410,18 @@ int64_t aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, 
     });
 }
 
-// The layers of an encoder over sentences that stand one after the other without padding: x (N, C), in place.
-int64_t aggdec_encode(const Layer* layers, const Shape* shape, const int64_t* lengths, int64_t rows,
-                      int64_t threads, float* x) {
-    return tried([&] { encode(layers, shape, lengths, rows, threads, x); });
+// The layers of an encoder over a batch of sources: WHOLE, PADDED, or UNREADABLE where it cannot embed them.
+int64_t aggdec_encode(const Layer* layers, const Shape* shape, const Source* source) {
+    return tried([&] { return encode(layers, shape, *source); });
+}
+
+// What a decoder reads of sources (N, C_enc): keys and values of each layer, out (layers, N, 2C).
+int64_t aggdec_read_source(const Layer* layers, const Shape* shape, const float* states, int64_t count,
+                           float* out, int64_t threads) {
+    return tried([&] {
+        for (int64_t l = 0; l < shape->layers; out += count * layers[l++].cross_kv.outputs)
+            product(layers[l].cross_kv, states, count, out, nullptr, threads);
+    });
 }
 
 }  // extern "C"

@@ -23,7 +23,7 @@ struct Norm {
 
 struct Layer {
     Norm own_norm, cross_norm, last_norm;
-    Product qkv, own_out, cross_q, cross_out, expand, contract;
+    Product qkv, own_out, cross_q, cross_kv, cross_out, expand, contract;
 };
 
 // What all layers of a stack have in common, and what surrounds them.
@@ -57,6 +57,17 @@ struct Step {
     const float* memory_mask;  // additive, (B, S) or null
     int64_t memory_mask_row;
     int64_t wanted;  // how many last tokens of each row are decoded; 0: all, as where tokens are not embedded here
+};
+
+// A batch of sources for an encoder.
+struct Source {
+    int64_t rows, length, pad, types, threads;
+    const int64_t* tokens;   // (B, S)
+    const float* positions;  // (reach, C) or null: the n-th is added to the n-th token of a row that is no padding
+    int64_t reach;
+    float* embeddings;  // (B, S, C), out, without positions; null: states holds what the layers read
+    float* states;      // (B, S, C), out; 0 at padding
+    int32_t* lengths;   // (B), out: without padding
 };
 
 // One of the N places of a window, and a token there.

@@ -255,5 +255,6 @@ def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
             score = -torch.inf
-        found[owner].append(hypothesis(tokens, scores, in_fp32(score), outputs.rounds[owner]))
+        output = torch.tensor(tokens)
+        found[owner].append(hypothesis(output, scores, in_fp32(score), outputs.rounds[owner]))
     return found

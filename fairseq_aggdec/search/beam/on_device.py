@@ -134,14 +134,11 @@ class DeviceOutputs(Outputs):
             slots[on] = parents[place].long()
         self.gains = sums.diff(dim=1, prepend=sums.new_zeros(len(owners), 1)).float()
 
-    def tokens(self) -> list[Tensor]:
-        return self._cut(self.words)
+    def tokens(self) -> list[list[int]]:
+        return [row[:size] for row, size in zip(self.words.tolist(), self.sizes, strict=True)]
 
     def scores(self) -> list[Tensor]:
-        return self._cut(self.gains)
-
-    def _cut(self, table: Tensor) -> list[Tensor]:
-        return [row[:size].clone() for row, size in zip(table, self.sizes, strict=True)]
+        return [row[:size].clone() for row, size in zip(self.gains, self.sizes, strict=True)]
 
     def count(self, counters: Counters) -> None:
         """Adds the batch to the statistics, but for its calls."""

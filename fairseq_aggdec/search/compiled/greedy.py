@@ -6,6 +6,7 @@ import ctypes
 import itertools
 from typing import Any
 
+from fairseq_aggdec.kernels.library import WORD
 from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import (
@@ -30,15 +31,19 @@ def search_of(
 ) -> WholeSearch:
     """The search of a batch that has just begun; ``accept`` is exact or a :class:`TopBeta`."""
     rows = state.rows
-    limits = [words([getattr(row, name) for row in rows]) for name in LIMITS]
-    prefixes = words([token for row in rows for token in row.prefix])
-    options = GreedyOptionsStruct(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos)
-    options.unk_penalty, options.ngram = rules.unk_penalty, rules.no_repeat_ngram_size
-    options.free_end = rules.free_end
-    options.ends, options.floors, options.strict_floors = map(ctypes.addressof, limits)
-    options.prefix_size, options.prefixes = len(rows[0].prefix), ctypes.addressof(prefixes)
-    if isinstance(accept, TopBeta):
-        options.beta, options.tolerance = accept.beta, accept.tolerance
+    given = [getattr(row, name) for name in LIMITS for row in rows]
+    given += [token for row in rows for token in row.prefix]
+    held = words(given)
+    first, step = ctypes.addressof(held), WORD * len(rows)
+    ends, floors, strict_floors, prefixes = range(first, first + 4 * step, step)
+    beta = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
+    options = GreedyOptionsStruct(
+        *(len(rows), rows[0].tokens[0], rules.pad, rules.unk, rules.eos),
+        *(rules.unk_penalty, rules.no_repeat_ngram_size, rules.free_end, *beta),
+        *(ends, floors, strict_floors, len(rows[0].prefix), prefixes),
+    )
+    if not copies.texts:
+        return WholeSearch("greedy", options)
     texts = words(list(itertools.chain.from_iterable(copies.texts)))
     sizes = words([len(text) for text in copies.texts])
     copying = CopyOptionsStruct(
@@ -53,8 +58,7 @@ def search_of(
         copies.accepted,
         copies.checked,
     )
-    if copies.texts:
-        options.copies = ctypes.addressof(copying)
+    options.copies = ctypes.addressof(copying)
     return WholeSearch("greedy", options)
 
 
@@ -89,8 +93,7 @@ def _as_it_says(drafter: Drafter) -> bool:
 
 def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> BatchVerdict:
     """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
-    tokens = [output.tolist() for output in outputs.tokens()]
-    state.finish(tokens, outputs.scores(), outputs.rounds)
+    state.finish(outputs.tokens(), outputs.scores(), outputs.rounds)
     emitted, drafted, accepted = outputs.iterations()
     counters.calls += outputs.found.calls
     counters.add_all(emitted, drafted, accepted)

@@ -71,4 +71,4 @@ class CompiledReader:
         if embedding.positioned:
             self.table = embedding.positions(reach)
             self.compiled.step.positions = self.table.data_ptr()
-            self.struct.positions = len(self.table)
+            self.struct.positions = self.table.size(0)

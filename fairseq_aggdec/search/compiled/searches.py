@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -134,20 +135,18 @@ class Outputs:
         self.rounds = numbers(found.rounds, sentences)
         self.totals = doubles(found.totals, found.outputs)
 
-    def tokens(self) -> list[Tensor]:
-        """(T,) int64 of each output, in memory of its own: what fairseq gets it changes in place."""
-        return self._split(self.found.tokens, _int, torch.int64)
+    def tokens(self) -> list[list[int]]:
+        """Those of each output."""
+        flat = iter(numbers(self.found.tokens, self.found.length))
+        return [list(itertools.islice(flat, size)) for size in self.sizes]
 
     def scores(self) -> list[Tensor]:
-        """(T,) fp32 of each output, in memory of its own."""
-        return self._split(self.found.scores, ctypes.c_float, torch.float32)
-
-    def _split(self, address: int, kind: Any, dtype: torch.dtype) -> list[Tensor]:
+        """(T,) fp32 of each output, in memory of its own: what fairseq gets it changes in place."""
         if not self.sizes:
             return []
-        memory = (kind * self.found.length).from_address(address)
-        whole = torch.frombuffer(memory, dtype=dtype)
-        return [part.clone() for part in whole.split(self.sizes)]
+        memory = (ctypes.c_float * self.found.length).from_address(self.found.scores)
+        whole = torch.frombuffer(memory, dtype=torch.float32)
+        return [part.clone() for part in whole.split_with_sizes(self.sizes)]
 
     def iterations(self) -> tuple[list[int], list[int], list[int]]:
         """Tokens emitted, drafted and accepted, by iteration of a sentence."""
