@@ -16,11 +16,11 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.generator import Batch, DraftAndVerifyGenerator
+from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
 from fairseq_aggdec.search.greedy import commit
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.state import Batch, DecodeState, Row
 from fairseq_aggdec.windows.draft import Kept, Verdict
 from fairseq_aggdec.windows.transfer import to_device
 from fairseq_aggdec.windows.window import Said, Window

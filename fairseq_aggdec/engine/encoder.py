@@ -165,7 +165,7 @@ class FastEncoder:
         compiled, encoder = self.compiled, self.encoder
         assert compiled is not None
         rows, length = src_tokens.shape
-        lengths = src_tokens.new_empty((rows, 1), dtype=torch.int32)
+        lengths = torch.empty((rows, 1), dtype=torch.int32)
         said = UNREADABLE
         if compiled.embeds:
             shape = rows, length, self.channels

@@ -20,7 +20,8 @@ from fairseq_aggdec.lattice.viterbi import BestPaths, Form
 from fairseq_aggdec.options.hypotheses import Hypothesis, best_first, hypothesis
 from fairseq_aggdec.options.options import Options
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.generator import Batch, CachedGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
+from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.transfer import on_host, read
 
 ROWS_AT_ONCE = 4  # sentences on a CPU

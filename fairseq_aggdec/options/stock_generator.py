@@ -66,10 +66,11 @@ def _replaced() -> str | None:
         for name, method in before.items():
             if callable(method) and attributes.get(name) is not method:
                 return f"{cls.__name__} with another {name}()"
-        # Copying an object adds __slotnames__ to its class.
-        new = [name for name in attributes if name not in before and not name.startswith("__")]
-        if new:
-            return f"{cls.__name__} with a {new[0]} of its own"
+        new = {name: one for name, one in attributes.items() if name not in before}
+        for name in new:
+            if not name.startswith("__"):
+                return f"{cls.__name__} with a {name} of its own"
+        before |= new  # Python adds __slotnames__ and __annotations__ when it is asked for them
     return _BEFORE
 
 

@@ -5,9 +5,9 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,10 @@ from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.errors import NonFiniteError, check_scores, check_tokens, refusal
 from fairseq_aggdec.search.greedy import GreedySearch
-from fairseq_aggdec.search.guards import exclusive, one_thread, or_stock
+from fairseq_aggdec.search.guards import OneThread, exclusive, one_thread, or_stock
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
-from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.state import Batch, DecodeState, Row
 from fairseq_aggdec.windows.transfer import Watch, begin
 
 # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
@@ -42,31 +42,6 @@ NOTHING = nullcontext()
 
 if TYPE_CHECKING:
     from fairseq_aggdec.search.ahead import DeviceLoop
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch that a generator is to decode.
-
-    Attributes:
-        sample: as fairseq's datasets make it.
-        start: the start symbol of every output.
-        prefixes: output tokens forced by the caller, per sentence, ``pad`` where a position is free.
-    """
-
-    sample: dict[str, Any]
-    start: int
-    prefixes: Sequence[Sequence[int]]
-
-    @property
-    def net_input(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.sample["net_input"]
-        return found
-
-    @property
-    def source(self) -> Tensor:
-        """(B, S) source tokens."""
-        return self.net_input["src_tokens"]
 
 
 class CachedGenerator(SequenceGenerator):
@@ -179,38 +154,44 @@ class CachedGenerator(SequenceGenerator):
                 name = "--" + option.replace("_", "-")
                 raise ValueError(refusal(name, self.decoding, self.refused[option]))
         source = sample["net_input"]["src_tokens"]
-        with self._verifier_taken(), self._conditions(source.device):
-            begin([source, *self._reads(sample)], list(self._watches()))
-            rows = source.size(0)  # len() of a tensor takes longer
-            prefixes = [()] * rows if prefix_tokens is None else prefix_tokens.tolist()
-            start = self.eos if bos_token is None else int(bos_token)
-            check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[start]])
-            if (options := Options.of(self)) is not self.options:
-                self.options = options
-            batch = Batch(sample, start, prefixes)
-            with torch.inference_mode():
-                done = self._decode(batch)
+        lock = self._taken_verifier()
+        try:
+            with self._conditions(source.device):
+                batch = self._batch(sample, source, prefix_tokens, bos_token)
+                with torch.inference_mode():
+                    done = self._decode(batch)
+        finally:
+            lock.give_back()
         found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
         send_hypotheses(found, source.device)
         return found
 
+    def _batch(
+        self, sample: dict[str, Any], source: Tensor, prefix: Tensor | None, start: int | None
+    ) -> Batch:
+        """A batch as the host knows it; arguments as of :meth:`_generate`."""
+        begin([source, *self._reads(sample)], list(self._watches()))
+        # len() of a tensor takes longer
+        prefixes = [()] * source.size(0) if prefix is None else prefix.tolist()
+        first = self.eos if start is None else int(start)
+        check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[first]])
+        if (options := Options.of(self)) is not self.options:
+            self.options = options
+        return Batch(sample, first, prefixes)
+
     def _conditions(self, device: torch.device) -> AbstractContextManager[None]:
         return decoding_on(device, streams_of(self.verifier), self.precision.tf32)
 
-    @contextmanager
-    def _verifier_taken(self) -> Iterator[None]:
-        """Nobody else uses the verifier; where somebody does, one of our own takes its place."""
+    def _taken_verifier(self) -> OneThread:
+        """The lock of the verifier, taken; where somebody else uses the verifier, one of our own takes its place."""
         lock = one_thread(self.verifier)
         if not lock.take():
             self.verifier = self._build_verifier(list(self.model.models), self.precision)
             self._share_nothing()
             lock = one_thread(self.verifier)
             lock.take()
-        try:
-            self.verifier.temperature = self.temperature
-            yield
-        finally:
-            lock.give_back()
+        self.verifier.temperature = self.temperature
+        return lock
 
     def _share_nothing(self) -> None:
         """Takes drafts and what is learned about them from a generator of its own; others decode with the old ones."""
@@ -403,6 +384,8 @@ class DraftAndVerifyGenerator(CachedGenerator):
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
             output = row.tokens[1:]
-            tokens, score = torch.tensor(output), self.options.score(total, len(output))
+            # torch.tensor() takes longer
+            tokens = torch.frombuffer(array("q", output), dtype=torch.int64)
+            score = self.options.score(total, len(output))
             found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
         return found

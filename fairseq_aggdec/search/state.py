@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,31 @@ from torch import Tensor
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.window import Window
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that a generator is to decode.
+
+    Attributes:
+        sample: as fairseq's datasets make it.
+        start: the start symbol of every output.
+        prefixes: output tokens forced by the caller, per sentence, ``pad`` where a position is free.
+    """
+
+    sample: dict[str, Any]
+    start: int
+    prefixes: Sequence[Sequence[int]]
+
+    @property
+    def net_input(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = self.sample["net_input"]
+        return found
+
+    @property
+    def source(self) -> Tensor:
+        """(B, S) source tokens."""
+        return self.net_input["src_tokens"]
 
 
 @dataclass

@@ -355,9 +355,10 @@ def greedy_case(seed: int) -> None:
     found, counted = state(), Counters()
     whole = greedy.search_of(found, rules, copies, accept)
     run(whole, Cache(model, rows))
-    verdict = greedy.hand_over(Outputs(whole, rows), found, counted)
+    verdict = greedy.hand_over(Outputs(whole, rows), found, counted, bool(copies.texts))
     if isinstance(told, CopyDrafter) and copies.texts:
         other = drafter()
+        assert verdict is not None
         other.observe_batch(verdict)
         assert vars(other.account.chances.total) == vars(told.account.chances.total)
     by_index = sorted(expected.finished, key=lambda row: row.index)

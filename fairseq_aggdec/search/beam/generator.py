@@ -22,8 +22,9 @@ from fairseq_aggdec.search.beam.tree import Ending, SearchedTree
 from fairseq_aggdec.search.compiled.reader import CompiledReader, readable_decoder
 from fairseq_aggdec.search.compiled.searches import Outputs
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.generator import Batch, CachedGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.loop import decode
+from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from typing import Any
 
@@ -24,6 +25,7 @@ from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
 
 LIMITS = ("end", "floor", "strict_floor")
+WAYS = {"draft", "observe", "keep_rows"}  # methods of a drafter that say how it drafts
 
 
 def search_of(
@@ -77,24 +79,40 @@ def decode(generator: Any, state: DecodeState) -> bool:
     with generator.counters.clock("verify"):
         search = search_of(state, generator.rules, copies, accept)
         CompiledReader(decoder, verifier.temperature).run(search)
-    verdict = hand_over(Outputs(search, len(state.rows)), state, generator.counters)
-    if copies.texts and isinstance(drafter, DeviceDrafter):
+    outputs = Outputs(search, len(state.rows))
+    verdict = hand_over(outputs, state, generator.counters, bool(copies.texts))
+    if verdict is not None and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
     return True
 
 
 def _as_it_says(drafter: Drafter) -> bool:
     """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
-    classes = type(drafter).__mro__
-    heirs = itertools.takewhile(lambda kind: "copies" not in vars(kind), classes)
-    own = {name for part in (*heirs, drafter) for name in vars(part)}
-    return own.isdisjoint({"draft", "observe", "keep_rows"})
+    return _inherits(type(drafter)) and WAYS.isdisjoint(vars(drafter))
 
 
-def hand_over(outputs: Outputs, state: DecodeState, counters: Counters) -> BatchVerdict:
-    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does."""
+@functools.cache
+def _inherits(kind: type) -> bool:
+    heirs = itertools.takewhile(lambda one: "copies" not in vars(one), kind.__mro__)
+    return all(WAYS.isdisjoint(vars(heir)) for heir in heirs)
+
+
+def hand_over(
+    outputs: Outputs, state: DecodeState, counters: Counters, drafted_any: bool = True
+) -> BatchVerdict | None:
+    """Writes what was decoded to the rows of the batch, and counts it as the plain loop does.
+
+    Returns:
+        what became of drafts, None where there were none.
+    """
     state.finish(outputs.tokens(), outputs.scores(), outputs.rounds)
+    found = outputs.found
+    counters.calls += found.calls
+    if not drafted_any:
+        counters.iterations += found.iterations
+        counters.emitted[1] += found.iterations
+        counters.stood[0] += found.iterations
+        return None
     emitted, drafted, accepted = outputs.iterations()
-    counters.calls += outputs.found.calls
     counters.add_all(emitted, drafted, accepted)
     return BatchVerdict(drafted, accepted, emitted)

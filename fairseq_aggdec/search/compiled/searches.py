@@ -121,7 +121,7 @@ class Outputs:
         search: that has come to its end.
 
     Attributes:
-        found: numbers of all. owners, sizes: sentence and tokens of each output.
+        found: numbers of all. sizes: tokens of each output. owners: its sentence, in beam search only.
         totals: the sum of each output's scores in beam search, nats.
         rounds: iterations of each sentence.
         lengths: of the sources, where outputs must have the same; else None.
@@ -130,10 +130,11 @@ class Outputs:
     def __init__(self, search: WholeSearch, sentences: int, lengths: list[int] | None = None):
         self.search, self.lengths = search, lengths
         found = self.found = search.found()
-        self.owners = numbers(found.owners, found.outputs)
         self.sizes = numbers(found.lengths, found.outputs)
         self.rounds = numbers(found.rounds, sentences)
-        self.totals = doubles(found.totals, found.outputs)
+        count = found.outputs if found.totals else 0
+        self.owners = numbers(found.owners, count)
+        self.totals = doubles(found.totals, count)
 
     def tokens(self) -> list[list[int]]:
         """Those of each output."""
@@ -145,7 +146,9 @@ class Outputs:
         if not self.sizes:
             return []
         memory = (ctypes.c_float * self.found.length).from_address(self.found.scores)
-        whole = torch.frombuffer(memory, dtype=torch.float32)
+        whole = torch.frombuffer(bytearray(memory), dtype=torch.float32)
+        if len(self.sizes) == 1:
+            return [whole]
         return [part.clone() for part in whole.split_with_sizes(self.sizes)]
 
     def iterations(self) -> tuple[list[int], list[int], list[int]]:

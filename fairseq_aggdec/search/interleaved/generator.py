@@ -16,7 +16,7 @@ from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.aligned import attention_of
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
-from fairseq_aggdec.search.generator import Batch, CachedGenerator
+from fairseq_aggdec.search.generator import CachedGenerator
 from fairseq_aggdec.search.interleaved.search import (
     BeamsModel,
     InterleavedSearch,
@@ -26,6 +26,7 @@ from fairseq_aggdec.search.interleaved.search import (
 )
 from fairseq_aggdec.search.loop import decode
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.search.state import Batch
 from fairseq_aggdec.windows.transfer import on_host, sent, to_device
 
 FIRST, ALL = "first", "all"
