@@ -171,7 +171,6 @@ class CachedGenerator(SequenceGenerator):
     ) -> Batch:
         """A batch as the host knows it; arguments as of :meth:`_generate`."""
         begin([source, *self._reads(sample)], list(self._watches()))
-        # len() of a tensor takes longer
         prefixes = [()] * source.size(0) if prefix is None else prefix.tolist()
         first = self.eos if start is None else int(start)
         check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[first]])
@@ -383,9 +382,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         check_scores(totals)
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
-            output = row.tokens[1:]
-            # torch.tensor() takes longer
-            tokens = torch.frombuffer(array("q", output), dtype=torch.int64)
-            score = self.options.score(total, len(output))
+            tokens = torch.frombuffer(array("q", row.tokens[1:]), dtype=torch.int64)
+            score = self.options.score(total, len(row.tokens) - 1)
             found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
         return found
