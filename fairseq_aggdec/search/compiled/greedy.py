@@ -92,7 +92,7 @@ def _as_it_says(drafter: Drafter) -> bool:
 
 
 @functools.cache
-def _inherits(kind: type) -> bool:
+def _inherits(kind: Any) -> bool:
     heirs = itertools.takewhile(lambda one: "copies" not in vars(one), kind.__mro__)
     return all(WAYS.isdisjoint(vars(heir)) for heir in heirs)
 
