@@ -19,7 +19,7 @@ from fairseq_aggdec.search.compiled.searches import (
     words,
 )
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
+from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
@@ -86,7 +86,7 @@ def decode(generator: Any, state: DecodeState) -> bool:
     return True
 
 
-def _as_it_says(drafter: Drafter) -> bool:
+def _as_it_says(drafter: Any) -> bool:
     """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
     return _inherits(type(drafter)) and WAYS.isdisjoint(vars(drafter))
 
