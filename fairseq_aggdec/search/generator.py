@@ -38,8 +38,6 @@ from fairseq_aggdec.windows.transfer import Watch, begin
 # Then <unk> may outgrow the source in stock, whose forced </s> scores 0.
 UNK_BEHIND_END = "--unkpen below 0 with --match-source-len"
 
-NOTHING = nullcontext()
-
 if TYPE_CHECKING:
     from fairseq_aggdec.search.ahead import DeviceLoop
 
@@ -306,19 +304,18 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
-        counters, drafter, beside = self.counters, self.drafter, Beside(state.device)
-        now = counters.read()
-        types = None  # before the encoder: the host waits for their number
-        if self.shortlist is not None:
-            types = self.shortlist(batch.source)
-        capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
-        self.verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
-        if types is not None:
-            self.verifier.restrict(types)
-        now = counters.ended("encoder", now)
-        with beside.work() if drafter.starts_beside else NOTHING:
-            drafter.start(batch.sample, self.verifier, state)
-        counters.ended("draft", now)
+        beside = Beside(state.device)
+        with self.counters.clock("encoder"):
+            types = None  # before the encoder: the host waits for their number
+            if self.shortlist is not None:
+                types = self.shortlist(batch.source)
+            capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
+            self.verifier.start(batch.net_input, capacity, self.drafter.needs_cached_decoder)
+            if types is not None:
+                self.verifier.restrict(types)
+        start = beside.work if self.drafter.starts_beside else nullcontext
+        with self.counters.clock("draft"), start():
+            self.drafter.start(batch.sample, self.verifier, state)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:

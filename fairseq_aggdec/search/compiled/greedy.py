@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 from typing import Any
 
@@ -19,7 +18,7 @@ from fairseq_aggdec.search.compiled.searches import (
     words,
 )
 from fairseq_aggdec.search.counters import Counters
-from fairseq_aggdec.search.drafter import DeviceDrafter
+from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
@@ -86,15 +85,10 @@ def decode(generator: Any, state: DecodeState) -> bool:
     return True
 
 
-def _as_it_says(drafter: Any) -> bool:
+def _as_it_says(drafter: Drafter) -> bool:
     """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
-    return _inherits(type(drafter)) and WAYS.isdisjoint(vars(drafter))
-
-
-@functools.cache
-def _inherits(kind: Any) -> bool:
-    heirs = itertools.takewhile(lambda one: "copies" not in vars(one), kind.__mro__)
-    return all(WAYS.isdisjoint(vars(heir)) for heir in heirs)
+    heirs = itertools.takewhile(lambda kind: "copies" not in vars(kind), type(drafter).__mro__)
+    return all(WAYS.isdisjoint(vars(part)) for part in (drafter, *heirs))
 
 
 def hand_over(
