@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class Output:
     tokens: NDArray[np.int32]
 
 
-# -- shards: their bytes are digested by the job, which refuses any change
+# -- shards: the job digests their bytes and refuses a change
 
 
 def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
@@ -108,6 +109,23 @@ def collect(folder: Path, subset: str) -> Distilled:
         )
     by_number = {output.sentence: output for output in rows}
     return Distilled(header, [by_number.get(number) for number in range(header["sentences"])])
+
+
+def check_tokens(found: Distilled, dictionary: Any) -> None:
+    """Refuses outputs with what no teacher writes into a sentence: ids that the dictionary lacks, its end, padding.
+
+    Raises:
+        DistillationError: names the sentence.
+    """
+    for number, output in enumerate(found.outputs):
+        tokens = np.empty(0, np.int32) if output is None else output.tokens
+        wrong = (tokens < 0) | (tokens >= len(dictionary))
+        wrong |= (tokens == dictionary.eos()) | (tokens == dictionary.pad())
+        if wrong.any():
+            raise DistillationError(
+                f"{found.header['subset']}, sentence {number}: the token id {tokens[wrong][0]} cannot stand there: "
+                f"the target dictionary has {len(dictionary)} types; a shard was changed, delete it to decode it anew"
+            )
 
 
 # -- what is kept

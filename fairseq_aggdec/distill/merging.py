@@ -19,7 +19,13 @@ from sacrebleu import BLEU
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.bulk.relevant import digest
 from fairseq_aggdec.distill import distilled_folder, output_folder
-from fairseq_aggdec.distill.distillation import DistillationError, Distilled, Filter, collect
+from fairseq_aggdec.distill.distillation import (
+    DistillationError,
+    Distilled,
+    Filter,
+    check_tokens,
+    collect,
+)
 from fairseq_aggdec.distill.distilled_folder import DataFolder
 from fairseq_aggdec.jobs.job import NOTES, Header, Job, header_path, read_header
 from fairseq_aggdec.records import machine
@@ -60,6 +66,7 @@ def merge(
     for found in distilled:
         if found.header["data"] != digest(data.files(found.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
+        check_tokens(found, task.target_dictionary)
     output_folder.fence(args.output)
     with output_folder.attempt(args.output, holds) as partial:
         distilled_folder.copy_the_rest(data, partial, subsets)

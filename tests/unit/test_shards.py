@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_aggdec.distill.distillation import collect
+from fairseq_aggdec.distill.distillation import DistillationError, check_tokens, collect
 from fairseq_aggdec.jobs.job import BulkError, UnfinishedError, header_path
+from tests.support import make_dictionary
 from tests.unit.test_distillation import SUBSET, change, write
 
 BATCHES = [[3, 1], [0, 2], [5, 4]]
@@ -58,3 +59,14 @@ def test_a_header_of_another_set_has_no_shards(tmp_path: Path) -> None:
     header_path(tmp_path, SUBSET).rename(header_path(tmp_path, "valid"))
     with pytest.raises(UnfinishedError, match=r"valid: shard 0 of 1 is not there"):
         collect(tmp_path, "valid")
+
+
+@pytest.mark.parametrize("token", [99999999, -1, 40, 1, 2])
+def test_ids_that_no_teacher_writes(token: int, tmp_path: Path) -> None:
+    """Beyond the dictionary of 40 types, below it, padding and the end of a sentence; sealed as a worker does it."""
+    job = write(tmp_path, BATCHES)
+    check_tokens(collect(tmp_path, SUBSET), make_dictionary())
+    row = [1, False, [4, token]]
+    change(job.shard_path(0), lambda batches: batches[0].__setitem__(1, row))
+    with pytest.raises(DistillationError, match=rf"train, sentence 1: the token id {token} cannot"):
+        check_tokens(collect(tmp_path, SUBSET), make_dictionary())
