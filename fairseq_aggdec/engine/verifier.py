@@ -245,8 +245,8 @@ class Verifier:
 
     @property
     def compiled(self) -> bool:
-        """Whether a window is one call of the compiled library for each model."""
-        decoders = [member.decoder for member in self.members]
+        """Whether a window is one call of the compiled library for each model; not before the first batch."""
+        decoders = [vars(member).get("decoder") for member in self.members]
         return all(isinstance(d, CachedDecoder) and d.compiled is not None for d in decoders)
 
     def keep(self, kept: Kept) -> None:
