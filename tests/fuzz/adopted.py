@@ -282,7 +282,8 @@ def altered_sample(chance: random.Random, sample: Any, place: Place, pad: int, e
     return sample
 
 
-def prefixes(chance: random.Random, rows: int, dictionary: Any) -> Any:
+def prefixes(chance: random.Random, rows: int, dictionary: Any, ends: bool) -> Any:
+    """Forced tokens; ``ends``: also </s>, of which stock repeats the best hypothesis without its attention."""
     if chance.random() < 0.65:
         return None
     size = chance.choice((1, 1, 2, 4, 20))
@@ -295,7 +296,7 @@ def prefixes(chance: random.Random, rows: int, dictionary: Any) -> Any:
         row += [dictionary.pad()] * (size - length)
         if shape > 0.85:
             chance.shuffle(row)  # free places before forced ones
-        if 0.75 < shape < 0.85 and length:
+        if ends and 0.75 < shape < 0.85 and length:
             row[length - 1] = dictionary.eos()
         found.append(row)
     return torch.tensor(found)
@@ -364,7 +365,12 @@ class Case:
         )
         if how == "forward" and "print_alignment" in self.options:
             how = "generate"  # else attention is asked for of models that have none
-        call = Call(sample, prefixes(chance, rows, target), kwargs, how)
+        call = Call(
+            sample,
+            prefixes(chance, rows, target, "print_alignment" not in self.options),
+            kwargs,
+            how,
+        )
         if chance.random() < (0.15, 0.4)[number > 0]:
             call.fields.append(chance.choice(FIELDS)(chance))
         if number and chance.random() < 0.3:
