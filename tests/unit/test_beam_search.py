@@ -189,6 +189,19 @@ def test_a_large_batch_begins_with_no_more_than_it_needs() -> None:
 
 
 @compiled
+@pytest.mark.parametrize("gain", [0.5, 2.0])
+def test_a_text_that_saves_no_call_is_not_evaluated(gain: float) -> None:
+    """However probable its prefixes are. The search ends before the 16th call, which tries again."""
+    budget = Budget("cpu")
+    for mean in (budget.text, budget.piece):
+        mean.sum = mean.weight
+    for mean in budget.gains:
+        mean.sum, mean.weight = 100.0 * gain, 100.0
+    trees = searched(near_copy, budget, 6, TEXT, limit=12, floor=10)
+    assert bool(ahead(trees)) == (gain > 1.0)
+
+
+@compiled
 def test_no_more_is_evaluated_than_the_budget_allows() -> None:
     budget = eager()
     budget.most = 7
