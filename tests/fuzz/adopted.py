@@ -371,6 +371,8 @@ class Case:
             kwargs,
             how,
         )
+        if self.options.get("no_repeat_ngram_size"):
+            call.prefix = None  # docs/exactness.md says where a forced token differs
         if chance.random() < (0.15, 0.4)[number > 0]:
             call.fields.append(chance.choice(FIELDS)(chance))
         if number and chance.random() < 0.3:
