@@ -29,18 +29,21 @@ class Engine:
         form: precision, as the library names it.
         beam: of its search, 1 for greedy.
         assisted: a smaller model drafts.
+        rows: sentences of a batch at most, which CTranslate2 makes itself; 0: batches as they are given.
     """
 
     library: str
     form: str = "float32"
     beam: int = 1
     assisted: bool = False
+    rows: int = 0
 
     @property
     def label(self) -> str:
         search = "greedy" if self.beam == 1 else f"beam {self.beam}"
         if self.library == CTRANSLATE2:
-            return f"{self.library} {self.form}, {search}"
+            own = f", its own batches of {self.rows}" if self.rows else ""
+            return f"{self.library} {self.form}, {search}{own}"
         more = [", with an assistant"] if self.assisted else []
         more += [f", {short}" for short, form in HALF.items() if form == self.form]
         return "".join([f"{self.library}, {search}", *more])
@@ -50,12 +53,14 @@ CTRANSLATE2, TRANSFORMERS, ONNX = "CTranslate2", "Hugging Face transformers", "O
 HALF = {"bf16": "bfloat16", "fp16": "float16"}  # in the names of systems -> as PyTorch names it
 ASSISTED = "hf-assistant"
 SEARCHES = {"": 1, "-beam5": 5}
+FORMS = ("float32", "float16", "bfloat16", "int8")
 ENGINES = {
     **{
         f"ct2-{form}{ending}": Engine(CTRANSLATE2, form, beam)
-        for form in ("float32", "float16", "bfloat16", "int8")
+        for form in FORMS
         for ending, beam in SEARCHES.items()
     },
+    **{f"ct2-{form}-own": Engine(CTRANSLATE2, form, rows=32) for form in FORMS},
     **{f"hf{ending}": Engine(TRANSFORMERS, beam=beam) for ending, beam in SEARCHES.items()},
     **{
         f"hf{ending}-{short}": Engine(TRANSFORMERS, form, beam)
@@ -143,6 +148,7 @@ def ctranslate2_system(name: str, session: Session, alone: bool = False) -> Syst
         found = translator.translate_batch(
             words,
             beam_size=engine.beam,
+            max_batch_size=engine.rows,
             max_decoding_length=limit,
             min_decoding_length=generation.min_len,
         )
