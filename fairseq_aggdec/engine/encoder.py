@@ -88,7 +88,7 @@ class FastEncoder:
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
         if self.compiled is not None:
-            return self._compiled(src_tokens.contiguous())
+            return self._compiled(src_tokens)
         padding: Tensor | None = None
         if any(pad in row for row in on_host(src_tokens).tolist()):
             padding = src_tokens.eq(pad)
@@ -166,16 +166,17 @@ class FastEncoder:
         assert compiled is not None
         rows, length = src_tokens.shape
         lengths = torch.empty((rows, 1), dtype=torch.int32)
-        said = UNREADABLE
-        if compiled.embeds:
+        tokens, said = src_tokens.to(torch.int64).contiguous(), UNREADABLE
+        # What PyTorch does not embed is refused by it.
+        if compiled.embeds and src_tokens.dtype in (torch.int64, torch.int32):
             shape = rows, length, self.channels
             x, embedding = (torch.empty(shape, dtype=torch.float32) for _ in range(2))
-            given = src_tokens, self.padding_idx, self.types, lengths
+            given = tokens, self.padding_idx, self.types, lengths
             said = compiled.encode(*given, x, embedding, self.places(length))
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
             x = x.clone() if x is embedding else x.contiguous()
-            said = compiled.encode(src_tokens, self.padding_idx, 0, lengths, x)
+            said = compiled.encode(tokens, self.padding_idx, 0, lengths, x)
         padding = src_tokens.eq(self.padding_idx) if said == PADDED else None
         return _output(x, padding, lengths, embedding)
 

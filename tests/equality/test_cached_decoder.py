@@ -178,6 +178,21 @@ def test_sources_embedded_in_the_library_give_the_same_bits(name: str, int8: boo
         assert found[0][-1].tolist() == net_input["src_lengths"].view(-1, 1).tolist()
 
 
+@pytest.mark.parametrize("embeds", [True, False])
+def test_source_tokens_may_be_of_four_bytes(embeds: bool) -> None:
+    """PyTorch embeds these too, and no others; the library reads eight."""
+    net_input = make_batch(random_sources(5, 4))["net_input"]
+    encoder = FastEncoder(make_model(make_task(), 4).encoder)
+    if encoder.compiled is not None:
+        encoder.compiled.embeds = embeds
+    expected = encoder(net_input)
+    found = encoder(net_input | {"src_tokens": net_input["src_tokens"].int()})
+    for name in ("encoder_out", "encoder_embedding", "encoder_padding_mask", "src_lengths"):
+        assert all(map(torch.equal, found[name], expected[name])), name
+    with pytest.raises(RuntimeError):
+        encoder(net_input | {"src_tokens": net_input["src_tokens"].short()})
+
+
 def test_a_source_token_of_no_dictionary_is_an_error() -> None:
     model = make_model(make_task(), 4)
     net_input = make_batch([[5, 10**6, 7]])["net_input"]

@@ -12,7 +12,13 @@ import torch
 
 from fairseq_aggdec.budget.copy_account import CopyAccount
 from fairseq_aggdec.cli.refusals import refusal
-from fairseq_aggdec.kernels.library import HeadsStruct, JudgementStruct, StepStruct, kernels
+from fairseq_aggdec.kernels.library import (
+    HeadsStruct,
+    JudgementStruct,
+    SourceStruct,
+    StepStruct,
+    kernels,
+)
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.acceptance import TopBeta
 from fairseq_aggdec.search.compiled import reader
@@ -129,9 +135,10 @@ def judge() -> None:
 
 
 def encode() -> None:
-    lengths, shape = words([HUGE]), words([0, 8] + [0] * 20)
-    addresses = ctypes.addressof(shape), ctypes.addressof(lengths)
-    kernels().aggdec_encode(None, *addresses, 1, 1, None)
+    tokens, lengths, shape = words([5, 1]), words([0]), words([0, HUGE] + [0] * 20)
+    source = SourceStruct(rows=1, length=2, pad=1, threads=1)
+    source.tokens, source.lengths = map(ctypes.addressof, (tokens, lengths))
+    kernels().aggdec_encode(None, ctypes.addressof(shape), ctypes.addressof(source))
 
 
 def heads() -> None:
