@@ -37,7 +37,8 @@ def interactive() -> int:
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    if isinstance(sys.stdin, io.TextIOWrapper):  # without a locale Python keeps what is not UTF-8
+    kept = "surrogateescape"  # without a locale Python keeps what is not UTF-8
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors == kept:
         sys.stdin.reconfigure(errors="strict")
     return _run("aggdec-interactive", interactive.cli_main)
 

@@ -23,7 +23,7 @@ DEBUG = "--debug"
 # How a sentence of fairseq begins that does not say what to do -> what to do.
 ADVICE = {
     "Could not infer language pair": "name both languages with -s and -t",
-    "Size of sample": "the sentence is too long for the model; --truncate-source cuts it",
+    "Size of sample": "too long for the model; --truncate-source cuts sources",
     "Dataset not found": "--gen-subset names a set of the data folder, such as test",
     "--path required": "name the checkpoint of a model with --path",
     "--share-all-embeddings requires": "both dictionaries of the data folder must be those of the model",

@@ -82,6 +82,9 @@ class DraftOnlyGenerator(DraftAndVerifyGenerator):
     def on_device(self) -> type[DeviceLoop]:
         return DraftOnlyLoop
 
+    def gap(self) -> None:
+        """Stock fairseq would decode with the verifier, whose output is another."""
+
     def _prepare(self) -> None:
         if self.drafter.model.shares_encoder:  # nothing else of the verifier runs
             self.verifier.prepare()

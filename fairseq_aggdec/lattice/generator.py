@@ -74,6 +74,7 @@ class LatticeGenerator(CachedGenerator):
 
     decoding = "lattice"
     refused = REFUSED
+    leaves = False  # stock fairseq cannot search a model of edges
 
     def __init__(
         self,

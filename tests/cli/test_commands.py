@@ -152,7 +152,7 @@ def test_refusals_are_one_line(
     ("text", "says"),
     [
         (b"abc \xff\n", "the input is not text in UTF-8: byte 0xFF"),
-        ("слово ".encode() * 3000, "--truncate-source cuts it"),
+        ("слово ".encode() * 3000, "--truncate-source cuts sources"),
     ],
 )
 def test_lines_that_cannot_be_read(
@@ -166,6 +166,18 @@ def test_lines_that_cannot_be_read(
     assert fairseq_commands.interactive() == refusals.REFUSED
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("aggdec-interactive: error: ") and says in line
+
+
+def test_lines_are_read_as_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with PYTHONIOENCODING=utf-8:replace."""
+    lines = io.TextIOWrapper(io.BytesIO(b"abc \xff\n"), encoding="utf-8", errors="replace")
+    monkeypatch.setattr("sys.stdin", lines)
+    arguments = ["--path", str(SHIPPED / "checkpoint.pt"), "--cpu", *CUT, *LANGUAGES]
+    monkeypatch.setattr("sys.argv", ["any", str(SHIPPED), *arguments])
+    assert not fairseq_commands.interactive()
+    assert "\nH-0\t" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ def test_drafter_alone_blocks_only_what_it_has_written(gad: Any, size: int) -> N
     assert len(found["tokens"]) == 5
 
 
+def test_stock_never_decodes_in_its_place(gad: Any) -> None:
+    """Not where a field changes between two batches either: stock would decode with the verifier."""
+    verifier, batch = make_model(make_task(), 5), make_batch(random_sources(21, 3))
+    expected = gad(drafter(), [verifier], batch, decoding="nar")
+    generator = make_task("nar", drafter_path="drafter.pt").build_generator(
+        [verifier], generation_options()
+    )
+    generator.beam_size = 4
+    assert_same([ranked[0] for ranked in generator.generate([verifier], batch)], expected)
+
+
 def test_drafter_alone_shows_its_blocks(gad: Any) -> None:
     model, verifier = drafter(block_size=3), make_model(make_task(), 5)
     (found,) = gad(

@@ -27,7 +27,6 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
         for name, task in (
             ("blockwise, chain", {}),
             ("blockwise, trees, chain", {"draft_nodes": "7"}),
-            ("blockwise, chain, a copy first", {"draft_from": "source"}),
         )
     ],
     *[

@@ -48,7 +48,7 @@ def _stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
     for _ in range(2 * POOL):
         stream = torch.cuda.Stream(device)
         key = device, stream.cuda_stream
-        alike = [k for k, kind in _captured.items() if k[0] == device and kind == captured]
+        alike = [k for k, kind in _captured.copy().items() if k[0] == device and kind == captured]
         if len(alike) < POOL // 2:  # half for each
             _captured.setdefault(key, captured)
         if _captured.get(key) == captured:
