@@ -95,6 +95,16 @@ def norm_of_its_own_encoder(model: Any) -> None:
     layers(model)[0].final_layer_norm.__class__ = RootMeanSquare
 
 
+class Reversed(nn.Embedding):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).flip(-1)
+
+
+@alteration
+def embeddings_of_their_own_in_encoder(model: Any) -> None:
+    model.encoder.embed_tokens.__class__ = Reversed
+
+
 # Hooks
 
 
@@ -133,6 +143,12 @@ def hook_on_embeddings(model: Any) -> None:
 
 
 @alteration
+def hook_on_embeddings_of_encoder(model: Any) -> None:
+    tokens = model.encoder.embed_tokens
+    tokens.register_forward_hook(lambda module, inputs, output: output.flip(-1))
+
+
+@alteration
 def hook_on_dropout(model: Any) -> None:
     dropout = layers(model)[1].dropout_module
     dropout.register_forward_hook(lambda module, inputs, output: output * 1.5)
@@ -160,6 +176,7 @@ PATCHED: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "layer of encoder": lambda model: (layers(model)[0], "forward"),
     "attention": lambda model: (layers(model)[1].self_attn, "forward"),
     "embeddings": lambda model: (model.decoder.embed_tokens, "forward"),
+    "embeddings of encoder": lambda model: (model.encoder.embed_tokens, "forward"),
     "positions": lambda model: (model.decoder.embed_positions, "forward"),
     "projection": lambda model: (model.decoder.output_projection, "forward"),
     "decoder": lambda model: (model.decoder, "forward"),

@@ -19,7 +19,8 @@ from fairseq_aggdec.engine.compiled import (
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
-from fairseq_aggdec.engine.plain.support import encoder_gap
+from fairseq_aggdec.engine.plain.kinds import PARTS
+from fairseq_aggdec.engine.plain.support import encoder_gap, gap_of
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
@@ -83,6 +84,8 @@ class FastEncoder:
         encoder = self.encoder
         if encoder.layernorm_embedding is not None or encoder.quant_noise is not None:
             return None
+        if gap_of(encoder.embed_tokens, PARTS["embed_tokens"], "embed_tokens") is not None:
+            return None  # it computes something else than its weight says, or more
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
@@ -175,7 +178,7 @@ class FastEncoder:
             said = compiled.encode(*given, x, embedding, self.places(length))
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
-            x = x.clone() if x is embedding else x.contiguous()
+            x = x.clone(memory_format=torch.contiguous_format) if x is embedding else x.contiguous()
             said = compiled.encode(tokens, self.padding_idx, 0, lengths, x)
         padding = src_tokens.eq(self.padding_idx) if said == PADDED else None
         return _output(x, padding, lengths, embedding)

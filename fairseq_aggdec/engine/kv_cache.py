@@ -62,9 +62,9 @@ class KVCache:
         self.capacity = entries.size(2)
 
     def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Zeros of that shape, in the memory of the batch before if it is large enough.
+        """Memory of that shape: that of the batch before if it is large enough, emptied where hidden entries count.
 
-        Fresh memory of the system is slow to touch. Zeros, not garbage: a hidden key has weight 0, and 0 times a
+        Fresh memory of the system is slow to touch. Zeros where PyTorch reads them: a hidden key has weight 0, and 0 times a
         garbage NaN would be NaN.
         """
         count, spare = math.prod(shape), self.spare
