@@ -64,8 +64,8 @@ class KVCache:
     def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory of that shape: that of the batch before if it is large enough, emptied where hidden entries count.
 
-        Fresh memory of the system is slow to touch. Zeros where PyTorch reads them: a hidden key has weight 0, and 0 times a
-        garbage NaN would be NaN.
+        Fresh memory of the system is slow to touch. Zeros where PyTorch reads it: a hidden key has weight 0, and 0
+        times a garbage NaN would be NaN.
         """
         count, spare = math.prod(shape), self.spare
         if (
