@@ -180,10 +180,14 @@ class CachedGenerator(SequenceGenerator):
         return decoding_on(device, streams_of(self.verifier), self.precision.tf32)
 
     def _taken_verifier(self) -> OneThread:
-        """The lock of the verifier, taken; where somebody else uses the verifier, one of our own takes its place."""
+        """The lock of the verifier, taken. One of our own takes its place where somebody else uses it, or where the
+        generator has got other models."""
+        models = list(self.model.models)
+        if not self.verifier.fits(models, self.precision):
+            self.verifier = self._build_verifier(models, self.precision)
         lock = one_thread(self.verifier)
         if not lock.take():
-            self.verifier = self._build_verifier(list(self.model.models), self.precision)
+            self.verifier = self._build_verifier(models, self.precision)
             self._share_nothing()
             lock = one_thread(self.verifier)
             lock.take()
@@ -350,11 +354,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
         return DeviceLoop
 
     def _loop_of(self, drafter: DeviceDrafter) -> DeviceLoop:
-        """The last loop, or a new one where the drafter, the acceptance or an option is another since then."""
-        loop, accept = self.device_loop, self.accept
-        known = loop is not None and loop.drafter is drafter and loop.accept is accept
-        if loop is None or not known or loop.rules != self.rules:
-            loop = self.on_device(self.verifier, drafter, self.accept, self.rules)
+        """The last loop, or a new one where one of the parts that it was made of is another since then."""
+        loop, parts = self.device_loop, (self.verifier, drafter, self.accept, self.rules)
+        if loop is None or (loop.verifier, loop.drafter, loop.accept, loop.rules) != parts:
+            loop = self.on_device(*parts)
             self.device_loop = loop
         return loop
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
 from fairseq_aggdec.options.options import SPARE_POSITIONS, Options
 from fairseq_aggdec.search.beam.generator import BeamGenerator
 from fairseq_aggdec.search.counters import Counters
+from fairseq_aggdec.search.guards import one_thread
 from tests.support import (
     generation_options,
     make_batch,
@@ -117,13 +119,10 @@ def few_words() -> tuple[Any, list[dict[str, Any]]]:
     return model, [make_batch([[4, 5, 6, 7], [6, 5]]), make_batch([[7, 6, 4]])]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("draft_from", ["source", "none"])
-def test_fields_that_change_between_two_batches(
-    few_words: Any, draft_from: str, beam: int, change: dict[str, Any]
+def assert_as_stock(
+    few_words: Any, beam: int, draft_from: str, change: Callable[[Any], object]
 ) -> None:
-    """The next batch is decoded as the fields say then, or left to stock."""
+    """Our n-best lists are stock's, in all batches; ``change`` is made of a generator behind each."""
     model, batches = few_words
     dictionary = model.decoder.dictionary
     found = []
@@ -133,10 +132,54 @@ def test_fields_that_change_between_two_batches(
         ranked = []
         for batch in batches:
             ranked += task.inference_step(generator, [model], batch)
-            for name, value in change.items():
-                setattr(generator, name, value)
+            change(generator)
         found.append([[(one["tokens"].tolist(), one["score"]) for one in own] for own in ranked])
     for own, theirs in zip(*found, strict=True):
         assert [tokens for tokens, _ in own] == [tokens for tokens, _ in theirs]
         for (_, one), (_, other) in zip(own, theirs, strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("draft_from", ["source", "none"])
+def test_fields_that_change_between_two_batches(
+    few_words: Any, draft_from: str, beam: int, change: dict[str, Any]
+) -> None:
+    """The next batch is decoded as the fields say then, or left to stock."""
+
+    def set_all(generator: Any) -> None:
+        for name, value in change.items():
+            setattr(generator, name, value)
+
+    assert_as_stock(few_words, beam, draft_from, set_all)
+
+
+MODELS: dict[str, Callable[[Any, Any], object]] = {
+    "another ensemble": lambda generator, other: setattr(generator, "model", EnsembleModel(other)),
+    "another model in it": lambda generator, other: setattr(generator.model.models, "0", other[0]),
+    "one model more": lambda generator, other: setattr(
+        generator, "model", EnsembleModel([generator.model.models[0], *other])
+    ),
+}
+
+
+@pytest.mark.parametrize("change", MODELS)
+@pytest.mark.parametrize("beam", [1, 3])
+def test_models_that_change_between_two_batches(few_words: Any, beam: int, change: str) -> None:
+    dictionary = few_words[0].decoder.dictionary
+    other = [make_model(make_task("stock", dictionary, dictionary), 9)]
+    assert_as_stock(few_words, beam, "source", lambda own: MODELS[change](own, other))
+
+
+def test_the_loop_of_a_gpu_reads_what_the_verifier_has_taken_up(few_words: Any) -> None:
+    """It is another where two generators that share one decode at the same time."""
+    model, _ = few_words
+    dictionary = model.decoder.dictionary
+    task = make_task("greedy", dictionary, dictionary)
+    generator = task.build_generator([model], generation_options())
+    loop = generator._loop_of(generator.drafter)
+    assert generator._loop_of(generator.drafter) is loop
+    with one_thread(generator.verifier):
+        generator._taken_verifier()
+    assert generator._loop_of(generator.drafter).verifier is generator.verifier
