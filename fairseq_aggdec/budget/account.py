@@ -62,6 +62,9 @@ class Account:
     def batch_ended(self, gain: float) -> None:
         """A device has decoded the batch alone; ``gain`` is in tokens per iteration."""
 
+    def forget(self) -> None:
+        """Forgets what was learned from the batches before."""
+
 
 class CountedAccount(Account):
     """All of a block, or 0 where drafts hardly ever stand, but for a few tries. No clock has a say.
@@ -74,11 +77,15 @@ class CountedAccount(Account):
 
     def __init__(self, size: int, weighs: bool):
         super().__init__(size)
-        prior, weight = (PRIOR, PRIOR_WEIGHT) if weighs else (PRIOR_UNWEIGHED, 1.0)
+        self.weighs = weighs
+        self.forget()
+
+    def forget(self) -> None:
+        prior, weight = (PRIOR, PRIOR_WEIGHT) if self.weighs else (PRIOR_UNWEIGHED, 1.0)
         self.gained, self.drafted = (
             Fading(REMEMBER, believed, weight) for believed in (prior, DRAFTED)
         )
-        self.weighs, self.rested = weighs, 0
+        self.rested = 0
 
     def start(self, rows: int, by: str) -> None:
         self.step_cost, due = usual_cost(by), self.rested == RESTING_BATCHES

@@ -114,6 +114,9 @@ class ModelDrafter(DeviceDrafter):
         self.account.batch_ended(verdict.gain)
 
     def forget(self) -> None:
+        self.account.forget()
+        if self.trees is not None:
+            self.trees = TreeGrower(self.trees.budget)
         if self.proposer is not None:
             self.proposer.forget()
 

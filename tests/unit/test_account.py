@@ -79,6 +79,21 @@ def test_drafts_come_back_when_they_stand_again() -> None:
     assert found.drafted > before + 500
 
 
+@pytest.mark.parametrize("weighs", [True, False])
+def test_what_was_learned_is_forgotten(weighs: bool) -> None:
+    """Whether the next batch is drafted then depends on none before it."""
+    new, account = CountedAccount(4, weighs), CountedAccount(4, weighs)
+    for one in (new, account):
+        one.start(1, "kernels")
+    for _ in range(200):
+        account.observe(1, 4, 1)
+    account.start(1, "kernels")
+    assert new.plan(1) == 4 and account.plan(1) == 0
+    account.forget()
+    account.start(1, "kernels")
+    assert account.plan(1) == 4
+
+
 def test_a_try_is_a_few_drafts_and_comes_after_a_rest() -> None:
     account = CountedAccount(4, weighs=True)
     drafted = []
