@@ -26,7 +26,8 @@ BEAMS = {
     "search": "ours, beam {}",
     "undrafted": "ours, beam {}, nothing drafted",
 }
-BEAM = re.compile(rf"({'|'.join(BEAMS)})(1|4|5|10)")
+# With a beam of 1 the search is greedy, and drafts.
+BEAM = re.compile(rf"(?!undrafted1$)({'|'.join(BEAMS)})(1|4|5|10)")
 OURS = ("search5", "greedy", "iad")
 GROUPS = {
     "stock": ("beam5", "beam1"),

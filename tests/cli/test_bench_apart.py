@@ -211,6 +211,7 @@ def test_names_of_systems() -> None:
     beams = {name: systems.beam_of(name) for name in ("search5-int8", "ct2-int8-beam5", "hf")}
     assert beams == {"search5-int8": 5, "ct2-int8-beam5": 5, "hf": 1}
     assert systems.label("undrafted5") == "ours, beam 5, nothing drafted"
+    assert systems.label("undrafted1") == "undrafted1"  # there is none: a beam of 1 drafts
     assert systems.label("ct2-int8-beam5") == "CTranslate2 int8, beam 5"
     assert systems.label("hf-beam5-bf16") == "Hugging Face transformers, beam 5, bf16"
     assert processes.entered("hf-assistant", 1) and not processes.entered("hf-assistant", 8)

@@ -43,9 +43,10 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def sample() -> Any:
+def samples() -> list[Any]:
+    """Two batches: what the first has left on the board must not be seen in the second."""
     sources = random_sources(7, 64, 12)
-    return make_batch([sources[i] for i in ENDING_APART])
+    return [make_batch([sources[i] for i in rows]) for rows in (ENDING_APART, (50, 11))]
 
 
 def check(
@@ -69,20 +70,24 @@ def check(
 
 # Rows move to a smaller grid where some have ended.
 @pytest.mark.parametrize("beam", range(1, 11))
-def test_beams(beam: int, model: Any, sample: Any, gpu: torch.device, tmp_path: Path) -> None:
+def test_beams(
+    beam: int, model: Any, samples: list[Any], gpu: torch.device, tmp_path: Path
+) -> None:
     case = Case("beam", "beam", generation={"beam": beam, "max_len_b": 14})
-    loop = check(case, [model], [sample], gpu, tmp_path)
+    loop = check(case, [model], samples, gpu, tmp_path)
     assert isinstance(loop, BeamLoop) == (beam > 1)  # a beam of 1 is greedy decoding
     assert len({rows for rows, *_ in loop.captured}) > 1
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options(name: str, model: Any, sample: Any, gpu: torch.device, tmp_path: Path) -> None:
+def test_options(
+    name: str, model: Any, samples: list[Any], gpu: torch.device, tmp_path: Path
+) -> None:
     beam, options = OPTIONS[name]
     generation = {"beam": beam, "max_len_b": 14} | options
     prefix = PREFIX if name.startswith("prefixes") else None
     case = Case(name, "beam", generation=generation, prefix=prefix, stock=name != "no repetition")
-    check(case, [model], [sample], gpu, tmp_path)
+    check(case, [model], samples, gpu, tmp_path)
 
 
 def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
@@ -92,11 +97,15 @@ def test_two_models(gpu: torch.device, tmp_path: Path) -> None:
 
 
 def test_operators_in_place_of_the_kernel(
-    model: Any, sample: Any, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any,
+    samples: list[Any],
+    gpu: torch.device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, "none")
     case = Case("operators", "beam", generation={"beam": 3, "max_len_b": 14})
-    check(case, [model], [sample], gpu, tmp_path)
+    check(case, [model], samples, gpu, tmp_path)
 
 
 @pytest.mark.parametrize("why", ["no graphs", "trees", "history"])
@@ -118,19 +127,19 @@ def test_the_host_searches(why: str, gpu: torch.device, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decoding, beam", [("beam", 3), ("greedy", 1)])
 def test_a_temperature_that_changes(
-    decoding: str, beam: int, copier: Any, gpu: torch.device, tmp_path: Path
+    decoding: str, beam: int, model: Any, samples: list[Any], gpu: torch.device, tmp_path: Path
 ) -> None:
     """Captured steps divide by the one that they were captured with."""
-    sample = make_batch(random_sources(23, 3, 15))
+    sample, _ = samples
     cold, hot = (
-        Case("heat", decoding, generation={"beam": beam, "max_len_b": 20, "temperature": heat})
+        Case("heat", decoding, generation={"beam": beam, "max_len_b": 14, "temperature": heat})
         for heat in (1.0, 2.5)
     )
     before = made.graphs
-    ready = device_cases.prepared(cold, [copier], None, tmp_path, gpu)
+    ready = device_cases.prepared(cold, [model], None, tmp_path, gpu)
     for _ in range(3):
         ready.decode(sample, None)
     assert made.graphs > before
     ready.generator.temperature = 2.5
-    (wanted,) = device_cases.expected(hot, [copier], None, tmp_path, [sample])
+    (wanted,) = device_cases.expected(hot, [model], None, tmp_path, [sample])
     assert_equal(ready.decode(sample, None), wanted, gpu)
