@@ -63,10 +63,11 @@ def _replaced() -> str | None:
     for cls, attributes, before in _CLASSES:
         if attributes == before:
             continue
-        for name, method in before.items():
-            if callable(method) and attributes.get(name) is not method:
+        known, now = dict(before), dict(attributes)  # other threads may add to both meanwhile
+        for name, method in known.items():
+            if callable(method) and now.get(name) is not method:
                 return f"{cls.__name__} with another {name}()"
-        new = {name: one for name, one in attributes.items() if name not in before}
+        new = {name: one for name, one in now.items() if name not in known}
         for name in new:
             if not name.startswith("__"):
                 return f"{cls.__name__} with a {name} of its own"

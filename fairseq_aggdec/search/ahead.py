@@ -227,7 +227,7 @@ class DeviceLoop(AheadLoop):
         self._run(len(state.rows), size, counters)
         found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
         rounds = [len(outcome.emitted) for outcome in found]
-        scores = [one.scores.clone() for one in found]
+        scores = [one.scores for one in found]
         state.finish([one.tokens for one in found], scores, rounds)
         drafted = [number for outcome in found for number in outcome.drafted] if size else []
         accepted = [number for outcome in found for number in outcome.accepted] if size else []

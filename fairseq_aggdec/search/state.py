@@ -115,8 +115,8 @@ class DecodeState:
     def finish(
         self, outputs: Sequence[list[int]], scores: Sequence[Tensor], rounds: Sequence[int]
     ) -> None:
-        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) on the host, in memory of its
-        own, and its iterations."""
+        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) on the host, and its
+        iterations."""
         for row, tokens, iterations in zip(self.rows, outputs, rounds, strict=True):
             row.tokens.extend(tokens)
             row.iterations += iterations
@@ -139,7 +139,9 @@ class DecodeState:
         """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
         memory of its own."""
         if self.whole:
-            return self.scores
+            return [
+                scores.clone() for scores in self.scores
+            ]  # made in inference mode, not to be changed
         scores = torch.cat(self.scores)
         if self.device.type != "cpu":
             scores = scores.cpu()

@@ -113,3 +113,15 @@ def test_default_dtype(
     torch.set_default_dtype(torch.float32)
     assert_equal(found, expected)
     assert library is not None or kernels() is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_found_may_be_changed_in_place(
+    name: str, lattice_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq-generate does with the scores of tokens; PyTorch refuses that where inference mode made them."""
+    models = models_of(name, monkeypatch)
+    for hypothesis in (one for ranked in decode(name, lattice_folder, models) for one in ranked):
+        for part in ("tokens", "positional_scores"):
+            before = hypothesis[part].clone()
+            assert torch.equal(hypothesis[part].mul_(2), before * 2)

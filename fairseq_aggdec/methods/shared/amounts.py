@@ -99,8 +99,8 @@ def on_gpu(model: Any) -> bool:
 def choosing(cfg: Settings, most: int, model: Any) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
-    What iterations cost has a say where it cannot change the output, and not on a GPU, which goes on without the host
-    and where a wider window costs next to nothing.
+    What iterations cost has a say in fp32 on a CPU, where it cannot change the output of exact acceptance, and not on a
+    GPU, which goes on without the host and where a wider window costs next to nothing.
     """
     if not most or "auto" not in (cfg.draft_tokens, cfg.draft_tree):
         return Account(most)
