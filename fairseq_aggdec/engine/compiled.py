@@ -195,7 +195,8 @@ class CompiledLayers:
         rows, length, _ = states.shape
         layers, shape, _ = self.addresses
         shape_of_all = len(self.structs), rows, length, 2 * self.channels
-        found = torch.empty(shape_of_all, dtype=torch.float32)  # new_empty() takes longer
+        # new_empty() takes longer
+        found = torch.empty(shape_of_all, dtype=torch.float32, device=states.device)
         where = states.data_ptr(), rows * length, found.data_ptr()
         self.library.aggdec_read_source(layers, shape, *where, torch.get_num_threads())
         return found.unbind(0)

@@ -167,13 +167,13 @@ class FastEncoder:
     def _compiled(self, src_tokens: Tensor) -> EncoderOut:
         compiled, encoder = self.compiled, self.encoder
         assert compiled is not None
-        rows, length = src_tokens.shape
-        lengths = torch.empty((rows, 1), dtype=torch.int32)
+        (rows, length), host = src_tokens.shape, src_tokens.device  # the default may be another
+        lengths = torch.empty((rows, 1), dtype=torch.int32, device=host)
         tokens, said = src_tokens.to(torch.int64).contiguous(), UNREADABLE
         # What PyTorch does not embed is refused by it.
         if compiled.embeds and src_tokens.dtype in (torch.int64, torch.int32):
             shape = rows, length, self.channels
-            x, embedding = (torch.empty(shape, dtype=torch.float32) for _ in range(2))
+            x, embedding = torch.empty((2, *shape), dtype=torch.float32, device=host)
             given = tokens, self.padding_idx, self.types, lengths
             said = compiled.encode(*given, x, embedding, self.places(length))
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot

@@ -1,4 +1,4 @@
-"""Outputs do not depend on what the caller has set in PyTorch: the default dtype, inference mode."""
+"""Outputs do not depend on what the caller has set in PyTorch: default dtype and device, inference mode."""
 
 from __future__ import annotations
 
@@ -125,3 +125,18 @@ def test_what_is_found_may_be_changed_in_place(
         for part in ("tokens", "positional_scores"):
             before = hypothesis[part].clone()
             assert torch.equal(hypothesis[part].mul_(2), before * 2)
+
+
+@pytest.mark.parametrize("name", ["greedy", "greedy in 8 bits", "iad"])
+def test_default_device(name: str, lattice_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library reads memory of the host, whatever device new tensors go to."""
+    models = models_of(name, monkeypatch)
+    decoding, _, method, options = CASES[name]
+    generator = make_task(decoding, **method).build_generator(models, generation_options(**options))
+    sample = make_batch(random_sources(3, 4))
+    expected = generator.generate(models, sample)
+    with torch.device("meta"):
+        found = generator.generate(models, sample)
+    for (ours, *_), (theirs, *_) in zip(found, expected, strict=True):
+        assert torch.equal(ours["tokens"], theirs["tokens"])
+        assert torch.equal(ours["positional_scores"], theirs["positional_scores"])
