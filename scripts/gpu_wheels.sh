@@ -41,7 +41,7 @@ for name in "${PACKAGES[@]}"; do
         continue
     fi
     # The version that the tests run with, where they have one.
-    pinned=$("$python" -m pip list --format=freeze 2>/dev/null | grep -i "^$name==" || printf '%s' "$name")
+    pinned=$("$python" -m pip list --format=freeze 2>/dev/null | grep -iE "^${name//-/[-_]}==" || printf '%s' "$name")
     "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$version" --implementation cp \
         "${platforms[@]}" --dest "$folder" "$pinned"
 done

@@ -32,7 +32,16 @@ from scripts.recipes.gpu.step_cost import step_cost
 
 # Outputs of so many tokens, drafts of so many, of which so many stand.
 LENGTH, DRAFTED, STANDING = 24, 10, 4
-CHAIN = ["--slot-predicts", "next", "--prefix-attention", "causal", "--slot-chain"]
+# As `aggdec train-drafter` makes a drafter: without the source copy of nar_drafter_base, whose drafts the host looks at.
+CHAIN = [
+    "--arch",
+    "nar_drafter",
+    "--slot-predicts",
+    "next",
+    "--prefix-attention",
+    "causal",
+    "--slot-chain",
+]
 WARM, PASSES = 3, 3
 FLAGS = {**PRECISIONS, "tf32": []}
 SIZES = (1, 32, 8, 128)
