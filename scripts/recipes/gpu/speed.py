@@ -32,7 +32,7 @@ from scripts.recipes.gpu.step_cost import step_cost
 
 # Outputs of so many tokens, drafts of so many, of which so many stand.
 LENGTH, DRAFTED, STANDING = 24, 10, 4
-# As `aggdec train-drafter` makes a drafter: without the source copy of nar_drafter_base, whose drafts the host looks at.
+# As `aggdec train-drafter` makes it: without the source copy of nar_drafter_base, with which the host sees every draft.
 CHAIN = [
     "--arch",
     "nar_drafter",
