@@ -29,7 +29,7 @@ from fairseq_aggdec.bulk.relevant import (
     relevant_options,
 )
 from fairseq_aggdec.compat import CheckpointError
-from fairseq_aggdec.distill import distillation, output_folder
+from fairseq_aggdec.distill import distillation, output_folder, shards
 from fairseq_aggdec.distill.distillation import DistillationError, Output
 from fairseq_aggdec.distill.merging import data_folder, is_merged, merge
 from fairseq_aggdec.jobs import ending, workers
@@ -139,7 +139,7 @@ def make_header(
         "teacher": [digest([path]) for path in teachers],
         "data": digest(data_folder(cfg).files(subset)),
         "options": relevant_options(session) | own,
-        "order of sentences": distillation.order_digest(batches),
+        "order of sentences": shards.order_digest(batches),
         "subset": subset,
         "sentences": sentences,
         "too_long": sorted(set(range(sentences)) - batched),

@@ -13,7 +13,6 @@ without ``</s>``.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,14 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_aggdec.jobs.job import (
-    BulkError,
-    Header,
-    Job,
-    UnfinishedError,
-    header_path,
-    read_header,
-)
+from fairseq_aggdec.jobs.job import BulkError, damaged
 
 REASONS = ("too long", "empty", "cut", "length ratio")
 
@@ -55,7 +47,7 @@ class Output:
     tokens: NDArray[np.int32]
 
 
-# -- shards: the job digests their bytes and refuses a change
+# -- the batches of a shard
 
 
 def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
@@ -64,68 +56,33 @@ def write_batches(batches: Iterable[Sequence[Output]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def order_digest(batches: Sequence[Sequence[int]]) -> str:
-    """What a header says about the sentence numbers of all batches: workers must decode them in the same order."""
-    return hashlib.sha256(json.dumps([list(batch) for batch in batches]).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """A subset, complete.
-
-    Attributes:
-        header: of its job.
-        outputs: every sentence of the set in its order; None: too long for the teacher.
-    """
-
-    header: Header
-    outputs: list[Output | None]
-
-
-def collect(folder: Path, subset: str) -> Distilled:
-    """Reads all shards of a subset.
+def read_batches(path: Path, body: bytes) -> list[list[Output]]:
+    """From the body of a shard; ``path`` is for the message.
 
     Raises:
-        UnfinishedError: a shard is missing.
-        BulkError: a file was changed, or a sentence is not there exactly once.
+        BulkError: a line is no batch.
     """
-    path = header_path(folder, subset)
-    if not path.exists():
-        raise UnfinishedError(f"{folder} has nothing of {subset} yet: decode it first")
-    header = read_header(path)
-    job = Job(folder, subset, header)
-    lines = [line for number in range(job.shards) for line in job.read(number).splitlines()]
-    rows = [
-        Output(sentence, cut, np.array(tokens, dtype=np.int32))
-        for line in lines
-        for sentence, cut, tokens in json.loads(line)
-    ]
-    seen = Counter([*(output.sentence for output in rows), *header["too_long"]])
-    wrong = [number for number in range(header["sentences"]) if seen[number] != 1]
-    wrong += [number for number in seen if not 0 <= number < header["sentences"]]
-    if wrong:
-        raise DistillationError(
-            f"{subset}: {len(wrong)} sentences are not there exactly once, the first is {wrong[0]}"
-        )
-    by_number = {output.sentence: output for output in rows}
-    return Distilled(header, [by_number.get(number) for number in range(header["sentences"])])
+    lines = body.split(b"\n")[:-1]
+    return [_batch(path, number, line) for number, line in enumerate(lines, 2)]
 
 
-def check_tokens(found: Distilled, dictionary: Any) -> None:
-    """Refuses outputs with what no teacher writes into a sentence: ids that the dictionary lacks, its end, padding.
+def _batch(path: Path, number: int, line: bytes) -> list[Output]:
+    try:
+        outputs = [
+            Output(sentence, cut, _token_ids(tokens)) for sentence, cut, tokens in json.loads(line)
+        ]
+        if not all(type(o.sentence) is int and type(o.cut) is bool for o in outputs):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise damaged(path, number) from None
+    return outputs
 
-    Raises:
-        DistillationError: names the sentence.
-    """
-    for number, output in enumerate(found.outputs):
-        tokens = np.empty(0, np.int32) if output is None else output.tokens
-        wrong = (tokens < 0) | (tokens >= len(dictionary))
-        wrong |= (tokens == dictionary.eos()) | (tokens == dictionary.pad())
-        if wrong.any():
-            raise DistillationError(
-                f"{found.header['subset']}, sentence {number}: the token id {tokens[wrong][0]} cannot stand there: "
-                f"the target dictionary has {len(dictionary)} types; a shard was changed, delete it to decode it anew"
-            )
+
+def _token_ids(tokens: Any) -> NDArray[np.int32]:
+    """Whole numbers as they are: NumPy would cut fractions off, and take texts and truth values for numbers."""
+    if not all(type(token) is int for token in tokens):
+        raise ValueError
+    return np.array(tokens, dtype=np.int32)
 
 
 # -- what is kept

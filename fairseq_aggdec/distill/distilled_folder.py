@@ -21,11 +21,11 @@ from torch import Tensor
 
 from fairseq_aggdec.distill.distillation import (
     DistillationError,
-    Distilled,
     Filter,
     Output,
     count_reasons,
 )
+from fairseq_aggdec.distill.shards import Distilled
 
 logger = logging.getLogger(__name__)
 

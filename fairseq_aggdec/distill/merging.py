@@ -18,14 +18,8 @@ from sacrebleu import BLEU
 
 from fairseq_aggdec.api.text import Codec
 from fairseq_aggdec.bulk.relevant import digest
-from fairseq_aggdec.distill import distilled_folder, output_folder
-from fairseq_aggdec.distill.distillation import (
-    DistillationError,
-    Distilled,
-    Filter,
-    check_tokens,
-    collect,
-)
+from fairseq_aggdec.distill import distilled_folder, output_folder, shards
+from fairseq_aggdec.distill.distillation import DistillationError, Filter
 from fairseq_aggdec.distill.distilled_folder import DataFolder
 from fairseq_aggdec.jobs.job import NOTES, Header, Job, header_path, read_header
 from fairseq_aggdec.records import machine
@@ -61,12 +55,12 @@ def merge(
         OSError: where it does not, at the latest when a file is put in place.
     """
     data = data_folder(cfg)
-    distilled = [collect(args.output / SHARDS, subset) for subset in subsets]
+    distilled = [shards.collect(args.output / SHARDS, subset) for subset in subsets]
     task = tasks.setup_task(cfg.task)
     for found in distilled:
         if found.header["data"] != digest(data.files(found.header["subset"])):
             raise DistillationError(f"{data.path} is not the DATA that was decoded")
-        check_tokens(found, task.target_dictionary)
+        shards.check_tokens(found, task.target_dictionary)
     output_folder.fence(args.output)
     with output_folder.attempt(args.output, holds) as partial:
         distilled_folder.copy_the_rest(data, partial, subsets)
@@ -104,7 +98,7 @@ def merge_subset(
     args: argparse.Namespace,
     cfg: DictConfig,
     task: Any,
-    found: Distilled,
+    found: shards.Distilled,
     output: Path,
 ) -> dict[str, Any]:
     """Writes a subset; returns what the summary says about it."""

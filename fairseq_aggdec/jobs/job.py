@@ -256,9 +256,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def damaged(path: Path) -> BulkError:
+def damaged(path: Path, line: int = 1) -> BulkError:
     return BulkError(
-        f"{path}, line 1 and on, is not what was written there: the file was changed or the disk failed; "
+        f"{path}, line {line} and on, is not what was written there: the file was changed or the disk failed; "
         "delete it and this shard is made anew"
     )
 

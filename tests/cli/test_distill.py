@@ -21,7 +21,7 @@ from fairseq_aggdec.api.session import Session
 from fairseq_aggdec.bulk.relevant import relevant_options
 from fairseq_aggdec.cli import distill as tool
 from fairseq_aggdec.distill import distilled_folder
-from fairseq_aggdec.distill.distillation import collect
+from fairseq_aggdec.distill.shards import collect
 from fairseq_aggdec.jobs.claims import Claims
 from scripts import random_models
 from tests.cli.commands import ROOT

@@ -15,15 +15,9 @@ import torch
 from fairseq.data import data_utils
 
 from fairseq_aggdec.distill import distillation, distilled_folder
-from fairseq_aggdec.distill.distillation import (
-    DistillationError,
-    Distilled,
-    Filter,
-    Output,
-    collect,
-    order_digest,
-)
+from fairseq_aggdec.distill.distillation import DistillationError, Filter, Output
 from fairseq_aggdec.distill.distilled_folder import DataFolder
+from fairseq_aggdec.distill.shards import Distilled, collect, order_digest
 from fairseq_aggdec.jobs.job import NOTES, Job, UnfinishedError
 from tests.support import make_dictionary
 

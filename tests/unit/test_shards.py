@@ -1,35 +1,60 @@
-"""Files of distillation that were changed or are another set's: refused before anything is made of them."""
+"""Shards that were changed, mixed up or are another set's: refused before anything is made of them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairseq_aggdec.distill.distillation import DistillationError, check_tokens, collect
-from fairseq_aggdec.jobs.job import BulkError, UnfinishedError, header_path
+from fairseq_aggdec.distill.distillation import DistillationError
+from fairseq_aggdec.distill.shards import check_tokens, collect
+from fairseq_aggdec.jobs.job import BulkError, Job, header_path
 from tests.support import make_dictionary
 from tests.unit.test_distillation import SUBSET, change, write
 
 BATCHES = [[3, 1], [0, 2], [5, 4]]
 
 
-@pytest.mark.parametrize("tokens", [[5], [99999999], [-1], [4.5], [True], ["4"], [2**40], 7])
-def test_a_change_of_any_kind_is_seen(tokens: Any, tmp_path: Path) -> None:
-    """Even one that a teacher might have written."""
-    job = write(tmp_path, BATCHES)
-    collect(tmp_path, SUBSET)
-    row = [1, False, tokens]
-    change(job.shard_path(0), lambda batches: batches[0].__setitem__(1, row), seal=False)
-    with pytest.raises(BulkError, match="line 1 and on, is not what was written"):
+def whole(folder: Path) -> Path:
+    """A finished shard, which is as it should be."""
+    job: Job = write(folder, BATCHES)
+    check_tokens(collect(folder, SUBSET), make_dictionary())
+    return job.shard_path(0)
+
+
+def set_row(row: list[Any]) -> Callable[[list[Any]], object]:
+    return lambda batches: batches[0].__setitem__(1, row)
+
+
+@pytest.mark.parametrize("token", [99999999, -1, 40, 1, 2])
+def test_ids_that_no_teacher_writes(token: int, tmp_path: Path) -> None:
+    """Beyond the dictionary of 40 types, below it, padding and the end of a sentence."""
+    change(whole(tmp_path), set_row([1, False, [4, token]]))
+    with pytest.raises(DistillationError, match=rf"train, sentence 1: the token id {token} cannot"):
+        check_tokens(collect(tmp_path, SUBSET), make_dictionary())
+
+
+@pytest.mark.parametrize("row", [[1, False, [4.5]], [1, False, [True]], [1, False, ["4"]]])
+def test_what_is_no_number_is_named(row: list[Any], tmp_path: Path) -> None:
+    """NumPy would make a whole number of each."""
+    change(whole(tmp_path), set_row(row))
+    with pytest.raises(BulkError, match="line 2 and on, is not what was written"):
         collect(tmp_path, SUBSET)
 
 
-def test_batches_in_another_order_are_seen(tmp_path: Path) -> None:
-    job = write(tmp_path, BATCHES)
-    change(job.shard_path(0), lambda batches: batches.reverse(), seal=False)
+@pytest.mark.parametrize("row", [[1, 0, []], [1.0, False, []], [1, False, [2**40]], [1, False, 7]])
+def test_fields_of_another_kind_are_named(row: list[Any], tmp_path: Path) -> None:
+    change(whole(tmp_path), set_row(row))
+    with pytest.raises(BulkError, match="line 2 and on, is not what was written"):
+        collect(tmp_path, SUBSET)
+
+
+def test_a_change_of_any_kind_is_seen(tmp_path: Path) -> None:
+    """Even one that a teacher might have written."""
+    change(whole(tmp_path), set_row([1, False, [5]]), seal=False)
     with pytest.raises(BulkError, match="line 1 and on, is not what was written"):
         collect(tmp_path, SUBSET)
 
@@ -46,27 +71,28 @@ def test_batches_in_another_order_are_seen(tmp_path: Path) -> None:
         ("options", []),
     ],
 )
-def test_a_header_that_was_changed_is_seen(entry: str, value: Any, tmp_path: Path) -> None:
-    write(tmp_path, BATCHES)
+def test_a_header_of_another_kind_is_named(entry: str, value: Any, tmp_path: Path) -> None:
+    whole(tmp_path)
     path = header_path(tmp_path, SUBSET)
     path.write_text(json.dumps(json.loads(path.read_text()) | {entry: value}))
-    with pytest.raises(BulkError, match=r"train.job.json is not|not what its name says"):
+    with pytest.raises(BulkError, match=r"train.job.json is not"):
         collect(tmp_path, SUBSET)
 
 
-def test_a_header_of_another_set_has_no_shards(tmp_path: Path) -> None:
-    write(tmp_path, BATCHES)
+def test_a_header_of_another_set_is_refused(tmp_path: Path) -> None:
+    whole(tmp_path)
     header_path(tmp_path, SUBSET).rename(header_path(tmp_path, "valid"))
-    with pytest.raises(UnfinishedError, match=r"valid: shard 0 of 1 is not there"):
+    with pytest.raises(DistillationError, match=r"valid.job.json is not the header of valid"):
         collect(tmp_path, "valid")
 
 
-@pytest.mark.parametrize("token", [99999999, -1, 40, 1, 2])
-def test_ids_that_no_teacher_writes(token: int, tmp_path: Path) -> None:
-    """Beyond the dictionary of 40 types, below it, padding and the end of a sentence; sealed as a worker does it."""
-    job = write(tmp_path, BATCHES)
-    check_tokens(collect(tmp_path, SUBSET), make_dictionary())
-    row = [1, False, [4, token]]
-    change(job.shard_path(0), lambda batches: batches[0].__setitem__(1, row))
-    with pytest.raises(DistillationError, match=rf"train, sentence 1: the token id {token} cannot"):
-        check_tokens(collect(tmp_path, SUBSET), make_dictionary())
+def test_batches_in_another_order_are_refused(tmp_path: Path) -> None:
+    change(whole(tmp_path), lambda batches: batches.reverse())
+    with pytest.raises(DistillationError, match="in the order in which they were decoded"):
+        collect(tmp_path, SUBSET)
+
+
+def test_a_batch_too_many_is_refused(tmp_path: Path) -> None:
+    change(whole(tmp_path), lambda batches: batches.append([]))
+    with pytest.raises(DistillationError, match="not as many batches as belong to it"):
+        collect(tmp_path, SUBSET)
