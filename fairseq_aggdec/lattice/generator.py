@@ -114,17 +114,23 @@ class LatticeGenerator(CachedGenerator):
             own = lattice.log_probabilities
             first, edges = self._penalised(lattice, own[:, 0], own[:, 1:].unsqueeze(2))
         else:
-            with self.counters.clock("encoder"):
-                self.verifier.start(net_input)
-            lattice = self._lattice(net_input["src_tokens"])
-            with self.counters.clock("verify"):
-                scores = self.verifier.scores(lattice, start)
-                first, edges = self._penalised(lattice, *scores)
+            lattice, first, edges = self.scored(net_input, start)
         with self.counters.clock("other"):
             # One number per sentence says whether any score is NaN, which Viterbi's whole numbers would hide.
             broken = (first.sum(1) + edges.flatten(1).sum(1)).isnan()
             count = None if self.count == 1 else self.count
             return Searched(lattice, lattice.search(first, edges, count, self.form), broken)
+
+    def scored(
+        self, net_input: Mapping[str, Tensor], start: int | None = None
+    ) -> tuple[Lattice, Tensor, Tensor]:
+        """The lattice of a batch and its scores behind a start symbol: (B, N) and (B, T - 1, N, N)."""
+        with self.counters.clock("encoder"):
+            self.verifier.start(net_input)
+        lattice = self._lattice(net_input["src_tokens"])
+        with self.counters.clock("verify"):
+            scores = self.verifier.scores(lattice, self.eos if start is None else start)
+            return lattice, *self._penalised(lattice, *scores)
 
     def _penalised(self, lattice: Lattice, first: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, N) and (B, T - 1, N, N) with ``--unkpen``."""

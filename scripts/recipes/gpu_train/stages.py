@@ -153,7 +153,7 @@ def equal_updates(plan: Plan, seconds: float) -> int:
     file = plan.work / "updates"
     if not file.exists():
         (base,) = plan.trained([BASE])
-        alone = base["updates"] / base["seconds"]
+        alone = base["updates"] / max(1.0, base["seconds"])  # fairseq logs whole seconds
         write_text(file, str(max(2, int(PLANNED * seconds * alone / BESIDE))))
     return int(file.read_text(encoding="utf-8"))
 

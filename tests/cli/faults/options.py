@@ -96,7 +96,6 @@ IMPOSSIBLE = [
     ("iad", "--draft-from lattice", "--drafter-path"),
     ("iad", "--draft-file x", "--draft-file x"),
     ("blockwise", "--draft-from lattice", "--draft-from lattice"),
-    ("gad", "--draft-file x", "--draft-file x"),
     ("iad", "--draft-from file --draft-file {tmp}/none", "--draft-file"),
     ("iad", "--draft-from interleaved --drafter-path {model} --lattice none", ""),
     ("lattice", "--lattice {tmp}/none", "holds no lattice tables"),
