@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from fairseq_aggdec.budget.call_cost import DRAFTER, usual_cost
 from fairseq_aggdec.budget.fading import Fading
 
-# Tokens that an iteration with a draft gains, and those of the draft, that are believed before any was seen, and as how
-# many iterations that counts: what trees of a trained drafter have (docs/trees.md). Drafts that never stand are given
-# up after some 16 of them.
+# Believed before any draft was seen: the tokens that an iteration with a draft gains, the tokens of the draft, and the
+# number of iterations that this counts as. Trees of a trained drafter have these values (docs/trees.md). Drafts that
+# are always rejected are given up after some 16 of them.
 PRIOR, DRAFTED, PRIOR_WEIGHT = 3.5, 5.0, 20.0
 # The same where costs are not weighed: one token is accepted.
 PRIOR_UNWEIGHED = 2.0
-# Of what became of drafts, the weight per new one: some 170 count.
+# The weight of older drafts shrinks by this factor with each new one: the last 170 or so count.
 REMEMBER = 0.994
 # How many more tokens per cost than none a draft must promise: what calls cost is not known exactly.
 MARGIN = 0.1
 # Tokens per iteration below which a draft cannot pay where costs are not weighed: one takes longer than that of
 # iterations without.
 LEAST_GAIN = 1.6
-# Batches without drafts after which it is tried again, and the sentences whose drafts are tried. From then on what was
-# seen before counts as so many.
+# After RESTING_BATCHES batches without drafts, drafts are tried again for TRIES sentences. What was seen before then
+# counts as at most STILL_KNOWN iterations.
 RESTING_BATCHES, TRIES, STILL_KNOWN = 31, 4, 10.0
 # The tree of --draft-tree auto: in seven of the nine tables of docs/results/tree-drafts.md faster than a learned size.
 AUTO_NODES = 5
