@@ -274,7 +274,7 @@ setup(
         "fairseq_aggdec": [
             "report/templates/*",
             "kernels/source/*",
-            "kernels/gpu/*.cu",
+            "kernels/gpu/source/*",
             "kernels/source/vector/*",
             "kernels/source/search/*",
             "py.typed",

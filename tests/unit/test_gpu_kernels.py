@@ -218,7 +218,7 @@ def test_no_thread_overtakes_another(sanitizer: str, tmp_path: Path) -> None:
     command = [
         "g++",
         *flags,
-        f"-I{nvrtc.SOURCE.parent}",
+        f"-I{nvrtc.SOURCES}",
         str(source),
         "-o",
         str(tmp_path / "races"),

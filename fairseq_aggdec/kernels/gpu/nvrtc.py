@@ -16,7 +16,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("bookkeeping.cu")
+SOURCES = Path(__file__).with_name("source")
+SHARED = "shared.h"  # what every source includes
 
 
 def library() -> Any:
@@ -39,22 +40,24 @@ def library() -> Any:
     raise OSError("PyTorch has no NVRTC here")
 
 
-def compiled(nvrtc: Any, architecture: str, *more: str) -> bytes:
-    """The kernels as machine code for an architecture (``sm_90``); ``more`` options of the compiler, whose words are
-    logged.
+def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
+    """The kernels of a source as machine code for an architecture (``sm_90``); ``more`` options of the compiler, whose
+    words are logged.
 
     Raises:
         RuntimeError: what the compiler says against them.
     """
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    source = SOURCE.read_bytes()
+    name, text = f"{source}.cu", (SOURCES / f"{source}.cu").read_bytes()
+    headers, names = _array([(SOURCES / SHARED).read_bytes()]), _array([SHARED.encode()])
     words = f"--gpu-architecture={architecture}", "--std=c++17", *more
-    options = [word.encode() for word in words]
-    made = nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"bookkeeping.cu", 0, None, None)
+    made = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), text, name.encode(), len(names), headers, names
+    )
     _check(nvrtc, made)
     try:
-        array = (ctypes.c_char_p * len(options))(*options)
-        failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
+        options = _array([word.encode() for word in words])
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), options)
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
@@ -70,26 +73,31 @@ def compiled(nvrtc: Any, architecture: str, *more: str) -> bytes:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def _array(texts: Sequence[bytes]) -> Any:
+    return (ctypes.c_char_p * len(texts))(*texts)
+
+
 def _check(nvrtc: Any, result: int) -> None:
     if result:
         raise RuntimeError(f"NVRTC: error {result}")
 
 
 class Module:
-    """The kernels on a GPU.
+    """The kernels of a source on a GPU.
 
     Args:
         device: a GPU.
+        source: the name of its file.
         names: of the kernels.
 
     Raises:
         OSError, RuntimeError: they cannot be compiled or loaded.
     """
 
-    def __init__(self, device: torch.device, names: Sequence[str]):
+    def __init__(self, device: torch.device, source: str, names: Sequence[str]):
         self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
         major, minor = torch.cuda.get_device_capability(device)
-        code = compiled(library(), f"sm_{major}{minor}")
+        code = compiled(library(), source, f"sm_{major}{minor}")
         self.module, self.functions = ctypes.c_void_p(), {}
         with torch.cuda.device(device):
             torch.cuda.current_stream(

@@ -1,4 +1,4 @@
-"""The kernels of ``bookkeeping.cu`` as operators of PyTorch, which change some of their arguments and return nothing.
+"""The kernels of ``source`` as operators of PyTorch, which change some of their arguments and return nothing.
 
 PyTorch's dispatcher gives a GPU's tensors to :func:`_launch`. Tests register the same source, compiled as C++, for
 tensors of a CPU.
@@ -60,6 +60,10 @@ THREADS = {
 }
 
 
+# The file of a kernel.
+SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping")
+
+
 @functools.cache
 def operators() -> Any:
     """``torch.ops.fairseq_aggdec``: :data:`SCHEMAS`."""
@@ -87,26 +91,22 @@ def words(arguments: Sequence[Any]) -> bytes:
 
 def _launch(name: str, *arguments: Any) -> None:
     device = next(value.device for value in arguments if isinstance(value, Tensor))
-    module(device).launch(name, words(arguments), arguments[0], THREADS[name])
+    module(device, SOURCES[name]).launch(name, words(arguments), arguments[0], THREADS[name])
 
 
 @functools.cache
-def module(device: torch.device) -> Module:
-    """The kernels on a GPU, compiled for it.
+def module(device: torch.device, source: str) -> Module:
+    """The kernels of a source on a GPU, compiled for it.
 
     Raises:
         OSError, RuntimeError: they cannot be compiled or loaded there.
     """
-    return Module(device, tuple(SCHEMAS))
+    return Module(device, source, tuple(name for name in SCHEMAS if SOURCES[name] == source))
 
 
 def ready(device: torch.device) -> bool:
-    """Whether the kernels are compiled for a device, which is done now.
-
-    Raises:
-        OSError, RuntimeError: they cannot be.
-    """
-    return device.type == "cuda" and bool(module(device).functions)
+    """Whether a device is one for the kernels; a source is compiled when one of its kernels is first launched."""
+    return device.type == "cuda"
 
 
 def usable(device: torch.device, agree: Callable[[torch.device], bool]) -> bool:

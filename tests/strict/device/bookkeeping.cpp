@@ -1,5 +1,5 @@
 // The kernels of a GPU as C++: a block's threads are one, or threads of the processor that wait for each other.
-// Compiled by compiled.py with -I to the folder of bookkeeping.cu.
+// Compiled by bookkeeping.py with -I to the folder of the sources.
 
 #include <math.h>
 #include <pthread.h>

@@ -30,13 +30,13 @@ PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOA
 def build() -> Path:
     """The library, compiled unless that was done with the same sources and flags."""
     stamp = hashlib.sha256(repr(FLAGS).encode())
-    for path in (SOURCE, nvrtc.SOURCE):
+    for path in (SOURCE, *sorted(nvrtc.SOURCES.iterdir())):
         stamp.update(path.read_bytes())
     library = CACHE / f"{stamp.hexdigest()[:16]}.so"
     if not library.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         made = library.with_suffix(f".{os.getpid()}")
-        command = [COMPILER, *FLAGS, f"-I{nvrtc.SOURCE.parent}", str(SOURCE), "-o", str(made)]
+        command = [COMPILER, *FLAGS, f"-I{nvrtc.SOURCES}", str(SOURCE), "-o", str(made)]
         subprocess.run(command, check=True, env=PLAIN)
         made.replace(library)  # other processes may build it too
     return library
