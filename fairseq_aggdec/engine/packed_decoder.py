@@ -86,18 +86,28 @@ class DecoderLayer(FastLayer):
         if window.alone:
             x = x + self.own_value(own)
         else:
-            qkv = self.qkv(own)
-            width = qkv.size(-1) // 3
-            _write(cache, qkv[:, width:], window)
-            seen = self.split(cache[:, : window.end])
-            x = self.own_out.add_to(x, self.attend(qkv[:, :width], seen, own_mask, window))
+            x = self.own_out.add_to(x, self.attend_own(self.qkv(own), window, cache, own_mask))
         if not self.pre_norm:
             x = self.own_norm(x)
         q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
-        x = self.cross_out.add_to(x, self.attend(q, memory, memory_mask, window))
+        x = self.cross_out.add_to(x, self.attend_source(q, window, memory, memory_mask))
         if not self.pre_norm:
             x = self.cross_norm(x)
         return self.feed_forward(x)
+
+    def attend_own(
+        self, qkv: Tensor, window: Window, cache: Tensor, own_mask: Tensor | None
+    ) -> Tensor:
+        """Self-attention: qkv (N, 3C) -> (N, C); keys and values go to the cache (B, capacity, 2C) first."""
+        width = qkv.size(-1) // 3
+        _write(cache, qkv[:, width:], window)
+        return self.attend(qkv[:, :width], self.split(cache[:, : window.end]), own_mask, window)
+
+    def attend_source(
+        self, q: Tensor, window: Window, memory: Tensor, memory_mask: Tensor | None
+    ) -> Tensor:
+        """Attention to the source: q (N, C), memory (2, B, H, S, D) -> (N, C)."""
+        return self.attend(q, memory, memory_mask, window)
 
 
 def _write(cache: Tensor, kv: Tensor, window: Window) -> None:
