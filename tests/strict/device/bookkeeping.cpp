@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 #include <thread>
 #include <vector>
@@ -21,6 +22,53 @@ static pthread_barrier_t barrier;
 static inline void __syncthreads() {
     if (blockDim.x > 1) pthread_barrier_wait(&barrier);
 }
+
+// What shared.h has for a GPU's numbers and warps.
+constexpr int LANES = 1;
+
+struct Half;
+struct Bfloat;
+
+static inline float of_lane(float mine, int) { return mine; }
+
+static inline unsigned bits_of(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float of_bits(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline float widened_half(unsigned bits) {
+    const unsigned exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const float size = exponent == 31  ? (fraction ? NAN : INFINITY)
+                       : exponent == 0 ? ldexpf(static_cast<float>(fraction), -24)
+                                       : ldexpf(static_cast<float>(fraction + 1024), static_cast<int>(exponent) - 25);
+    return bits >> 15 ? -size : size;
+}
+
+// To the nearest, of two the even one, as nearbyintf rounds.
+static inline unsigned short narrowed_half(float x) {
+    const unsigned sign = bits_of(x) >> 31 << 15;
+    const float size = fabsf(x);
+    if (x != x) return 0x7fff;
+    if (size >= 65520) return static_cast<unsigned short>(sign | 0x7c00);
+    const int exponent = size < 0x1p-14f ? -14 : ilogbf(size);
+    const unsigned steps = static_cast<unsigned>(nearbyintf(ldexpf(size, 10 - exponent)));  // of the last digit
+    return static_cast<unsigned short>(sign | (static_cast<unsigned>(exponent + 14) * 1024 + steps));
+}
+
+static float widened(Half x);
+static void narrow(float x, Half& to);
+
+#include "shared.h"
+
+static inline float widened(Half x) { return widened_half(x.bits); }
+static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 
 #include "bookkeeping.cu"
 

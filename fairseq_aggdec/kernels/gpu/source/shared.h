@@ -45,3 +45,63 @@ __device__ Value joined(Value mine, Join join) {
     __syncthreads();
     return found;
 }
+
+// Numbers of 2 bytes as they are in memory.
+struct Half {
+    unsigned short bits;
+};
+struct Bfloat {
+    unsigned short bits;
+};
+
+#ifdef __CUDACC__  // the tests have the same for C++, where every thread is alone
+constexpr int LANES = 32;  // threads of a warp
+
+// What the lane has whose number differs from the own one in these bits. All lanes call it.
+__device__ inline float of_lane(float mine, int bits) { return __shfl_xor_sync(0xffffffff, mine, bits); }
+
+__device__ inline unsigned bits_of(float x) { return __float_as_uint(x); }
+__device__ inline float of_bits(unsigned bits) { return __uint_as_float(bits); }
+
+__device__ inline float widened(Half x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+
+__device__ inline void narrow(float x, Half& to) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(x)); }
+#endif
+
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(Bfloat x) { return of_bits((unsigned)x.bits << 16); }
+
+__device__ inline void narrow(float x, float& to) { to = x; }
+
+// To the nearest, of two the even one.
+__device__ inline void narrow(float x, Bfloat& to) {
+    const unsigned bits = bits_of(x), odd = bits >> 16 & 1;
+    to.bits = (unsigned short)(x == x ? (bits + 0x7fff + odd) >> 16 : 0x7fff);
+}
+
+// 16 bytes, which are read and written at once: their address is a multiple of 16.
+struct alignas(16) Sixteen {
+    unsigned words[4];
+};
+
+// Eight numbers as they are in memory.
+template <typename Number>
+struct Eight {
+    Sixteen parts[sizeof(Number) / 2];
+};
+
+template <typename Number>
+__device__ inline Eight<Number> eight_at(const Number* from) {
+    return *reinterpret_cast<const Eight<Number>*>(from);
+}
+
+__device__ inline float number_of(const Eight<float>& all, int i) { return of_bits(all.parts[i / 4].words[i % 4]); }
+
+template <typename Number>
+__device__ inline float number_of(const Eight<Number>& all, int i) {
+    return widened(Number{(unsigned short)(all.parts[0].words[i / 2] >> i % 2 * 16)});
+}
