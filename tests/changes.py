@@ -6,11 +6,49 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.models.transformer import TransformerEncoder
 from torch import Tensor
 
 from tests.alterations import ALTERED, alteration, layers, lively
 
 __all__ = ["ALTERED"]
+
+# What stock decoding calls to order the rows
+
+
+class ReorderedAndScaled(TransformerEncoder):
+    def reorder_encoder_out(self, encoder_out: Any, new_order: Tensor) -> Any:
+        found = super().reorder_encoder_out(encoder_out, new_order)
+        return found | {"encoder_out": [found["encoder_out"][0] * 1.5]}
+
+
+@alteration
+def reordering_of_a_class(model: Any) -> None:
+    model.encoder.__class__ = ReorderedAndScaled
+
+
+@alteration
+def patched_reordering(model: Any) -> None:
+    reorder = model.encoder.reorder_encoder_out
+
+    def patched(encoder_out: Any, new_order: Tensor) -> Any:
+        encoder_out["encoder_out"][0].mul_(1.5)
+        return reorder(encoder_out, new_order)
+
+    model.encoder.reorder_encoder_out = patched
+
+
+@alteration
+def patched_reordering_of_a_state(model: Any) -> None:
+    reorder = model.decoder.reorder_incremental_state_scripting
+
+    def patched(state: Any, new_order: Tensor) -> None:
+        reorder(state, new_order)
+        for own in state.values():
+            own["prev_value"] = own["prev_value"] * 1.5
+
+    model.decoder.reorder_incremental_state_scripting = patched
+
 
 # Attributes
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.compiled import (
@@ -226,3 +227,17 @@ class StockEncoder:
         if isinstance(masks, list) and masks and not bool(masks[0].any()):
             out["encoder_padding_mask"] = []
         return out
+
+
+def reorders_only(encoder: Any, encoder_out: Any, rows: int) -> bool:
+    """Whether ``reorder_encoder_out()`` keeps the numbers of a batch; stock decoding calls it.
+
+    Args:
+        encoder_out: what the encoder has returned for the batch; it may be changed.
+        rows: of the batch.
+    """
+    before = [part.clone() for part in tree_leaves(encoder_out) if isinstance(part, Tensor)]
+    device = before[0].device if before else None
+    after = encoder.reorder_encoder_out(encoder_out, torch.arange(rows, device=device))
+    after = [part for part in tree_leaves(after) if isinstance(part, Tensor)]
+    return len(before) == len(after) and all(map(torch.equal, before, after))

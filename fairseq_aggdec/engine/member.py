@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.encoder import FastEncoder, StockEncoder, encoder_form, renewed
+from fairseq_aggdec.engine.encoder import (
+    FastEncoder,
+    StockEncoder,
+    encoder_form,
+    renewed,
+    reorders_only,
+)
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap
 from fairseq_aggdec.engine.plain.walk import probabilities_gap
 from fairseq_aggdec.engine.plain.watch import ModelWatch
@@ -117,10 +123,16 @@ class Member:
             self.encoder_out = self.encoder(encoder_input)
             self.decoder.start(self.encoder_out, rows, capacity)
 
-    def check_prefixes(self) -> None:
-        """Compares, once for every state of the model, what recomputing a prefix gives with what stock decoding does,
-        which goes on from a state of the layers; sets :attr:`left` where these differ."""
-        if self.unsure and isinstance(self.decoder, PrefixDecoder):
+    def compare(self, rows: int) -> None:
+        """Sets :attr:`left` where stock decoding of the batch of ``rows`` sentences calls what changes its numbers.
+
+        An unknown encoder may change them when stock orders the rows. Recomputing a prefix may give other numbers than
+        going on from a state of the layers; that is compared once for every state of the model.
+        """
+        encoder = self.model.encoder
+        if self.encoder_gap and not reorders_only(encoder, self.encoder_out, rows):
+            self.left = f"the reorder_encoder_out() of {type(encoder).__name__} changes numbers"
+        elif self.unsure and isinstance(self.decoder, PrefixDecoder):
             self.unsure = False
             if doubt := self.decoder.doubt():
                 self.left = f"{self.decoder_gap}, {doubt}"

@@ -97,11 +97,12 @@ class PrefixDecoder:
         whole[-1, padded:] = self.pad
         recomputed = decoder.forward(whole, encoder_out=encoder_out)[0]
         state: dict[Any, Any] = {}
-        steps = [
-            decoder.forward(tokens[:, :end], encoder_out=encoder_out, incremental_state=state)[0]
-            for end in range(1, COMPARED[1] + 1)
-        ]
-        found = torch.stack([step[:, -1] for step in steps], 1)
+        steps = []
+        for end in range(1, COMPARED[1] + 1):
+            given = {"encoder_out": encoder_out, "incremental_state": state}
+            steps.append(decoder.forward(tokens[:, :end], **given)[0][:, -1])
+            decoder.reorder_incremental_state_scripting(state, torch.arange(rows, device=device))
+        found = torch.stack(steps, 1)
         tolerance = TOLERANCE.get(found.dtype, TOLERANCE_OF_OTHERS)
         pairs = (recomputed[:-1], found[:-1]), (recomputed[-1, :padded], found[-1, :padded])
         for ours, theirs in pairs:

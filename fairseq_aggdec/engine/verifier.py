@@ -110,13 +110,13 @@ class Verifier:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave(cached_only)
-        unsure = self.leaves and any(member.unsure for member in self.members)
-        device = net_input["src_tokens"].device
+        unsure = self.leaves and any(m.unsure or m.encoder_gap for m in self.members)
+        rows, device = len(net_input["src_tokens"]), net_input["src_tokens"].device
         with _same_random_numbers_where_left(device) if unsure else nullcontext():
             for member in self.members:
                 member.begin(net_input, capacity)
                 if self.leaves:
-                    member.check_prefixes()
+                    member.compare(rows)
             self._leave(False)
 
     def _leave(self, cached_only: bool) -> None:
@@ -166,7 +166,10 @@ class Verifier:
             source = torch.full((1, most), model.decoder.padding_idx + 1, device=device)
             lengths = torch.full((1,), most, device=device)
             net_input = {"src_tokens": source, "src_lengths": lengths}
-            self.start(net_input, most)
+            try:
+                self.start(net_input, most)
+            except LeftToStock:
+                return False
             for width in (1, most):
                 self.read(Window(source[0, :width], [0], [width])).logits.log_softmax(-1)
         return True
