@@ -153,10 +153,7 @@ class NarDrafter(ModelDrafter):
         if not self.readable or longest > self.longest or starts != {state.eos}:
             return None
         self._begin()
-        slots = self.slots
-        if not self._is_well() or not (isinstance(slots, CachedSlots) and slots.follows):
-            return None
-        return size
+        return size if self._is_well() and isinstance(self.slots, CachedSlots) else None
 
     def captures(self) -> bool:
         """Whether the batch stands where what is captured of its decoder reads it."""

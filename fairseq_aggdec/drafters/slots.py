@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +19,9 @@ from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
+from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
-from fairseq_aggdec.engine.packed_decoder import TokenEmbedding, position_table
+from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
@@ -82,46 +84,70 @@ def keys_beside(shape: Shape) -> int:
 class SlotEmbedding(TokenEmbedding):
     """The tokens of a window as vectors, with mask slots among them.
 
+    With a source copy (``--src-embedding-copy``) a slot attends to the embeddings of the source by its position alone.
+    What it attends to is one memory more than the layers read: keys and embeddings of the source, side by side.
+
     Attributes:
         masked: (N,) bool, which positions of a window on a grid are mask slots; of other windows the last of each row.
+        queries: (>= positions, C), what a slot at each position asks the source; None: no source copy.
     """
 
     stock = False
     masked: Tensor
-    encoder_out: EncoderOut
-    source_keys: Tensor | None
+
+    def __init__(self, model: NarDrafterModel, precision: Precision):
+        super().__init__(model.decoder, precision)
+        self.model = model
+        self.queries: Tensor | None = None
+        self.memories = int(model.decoder.copy_query is not None)
 
     def form(self, slot: Tensor | None = None) -> EmbeddingForm | None:
         decoder: NarDecoder = self.decoder
         # The compiled library does not copy embeddings of the source.
         return super().form(decoder.mask_embedding.detach()) if decoder.copy_query is None else None
 
-    def __call__(self, window: Window) -> Tensor:
+    def source(self, encoder_out: EncoderOut, tokens: Tensor | None) -> list[Tensor]:
+        if not self.memories or tokens is None:
+            return []
+        embedding, placed = encoder_out["encoder_embedding"][0], encoder_out.get(PLACED)
+        keys: Any = placed[0] if placed else self.model.source_keys(tokens, encoder_out)
+        return [torch.cat([keys, embedding], dim=-1)]
+
+    def __call__(self, window: Window, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         decoder: NarDecoder = self.decoder
         table = self.positions(window.end)
         on_grid = isinstance(window, GridWindow)
         masks = self.masked if on_grid else window.row_ends(window.wanted - decoder.shift)
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
-        positions = None
-        if decoder.copy_query is not None:
-            positions = table[window.positions[masks]]  # (B * masks, C)
-            positions = positions.unflatten(0, (window.rows, len(positions) // window.rows))
-        slots = decoder.embed_slots(positions, self.encoder_out, self.source_keys)
+        slots = decoder.embed_scale * decoder.mask_embedding
+        if self.queries is not None:
+            places = window.positions if on_grid else window.positions[masks]
+            slots = slots + self._copied(self.queries[places], memory[-1], mask)
         if on_grid:
             x = torch.where(self.masked.unsqueeze(1), slots, x)
         else:
-            x[masks] = slots if positions is None else slots.flatten(0, 1)
+            x[masks] = slots
         if self.project is not None:
             x = self.project(x)
         x = window.add_positions(x, table)
         return x if self.norm is None else self.norm(x)
 
+    def _copied(self, queries: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        """Source embeddings, weighted by what queries (B W, C) find in the memory (B, S, 2C): (B W, C)."""
+        rows, (keys, embedding) = len(memory), memory.unsqueeze(1).chunk(2, dim=-1)
+        asked = queries.view(rows, 1, -1, queries.size(-1))
+        return F.scaled_dot_product_attention(asked, keys, embedding, mask, scale=1.0).flatten(0, 2)
+
     def positions(self, count: int) -> Tensor:
         # The slots after the longest prefix have positions beyond those of targets.
-        if self.table is None:
-            size = self.decoder.max_positions() + self.decoder.block_size
-            self.table = position_table(self.decoder, size)
-        return self.table
+        size = self.decoder.max_positions() + self.decoder.block_size
+        return self.lay_out(size) if self.table is None else self.table
+
+    def lay_out(self, size: int) -> Tensor:
+        table = super().lay_out(size)
+        if self.memories:
+            self.queries = self.decoder.copy_query(table).detach()
+        return table
 
 
 class CachedSlots:
@@ -134,7 +160,7 @@ class CachedSlots:
     def __init__(self, model: NarDrafterModel, precision: Precision = EXACT):
         self.model = model
         self.decoder: NarDecoder = model.decoder
-        self.embedding = SlotEmbedding(model.decoder, precision)
+        self.embedding = SlotEmbedding(model, precision)
         self.reader = CachedDecoder(model.decoder, precision, self.embedding)
         # The token of a mask slot.
         compiled = self.reader.compiled is not None and self.reader.compiled.embeds
@@ -142,22 +168,22 @@ class CachedSlots:
         self.grown_from = torch.empty(0)  # flat: features of the last draft of :meth:`grow`
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
-        self.reader.start(encoder_out, len(src_tokens), self._capacity(src_tokens))
-        self._taken_up(src_tokens, encoder_out)
+        self.reader.start(
+            encoder_out, len(src_tokens), self._capacity(src_tokens), tokens=src_tokens
+        )
+        self._taken_up(src_tokens)
 
     def read(self, encoder: FastEncoder | StockEncoder, net_input: Mapping[str, Tensor]) -> None:
         source = net_input["src_tokens"]
-        self._taken_up(source, self.reader.read(encoder, net_input, self._capacity(source)))
+        self.reader.read(encoder, net_input, self._capacity(source))
+        self._taken_up(source)
 
     def _capacity(self, src_tokens: Tensor) -> int:
         return src_tokens.size(1) + self.decoder.block_size
 
-    def _taken_up(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
-        self.embedding.source_keys = self.model.source_keys(src_tokens, encoder_out)
-        self.embedding.encoder_out = encoder_out
-        self.cached = [0] * len(
-            src_tokens
-        )  # tokens whose keys and values stand in the cache for good
+    def _taken_up(self, src_tokens: Tensor) -> None:
+        # Tokens whose keys and values stand in the cache for good.
+        self.cached = [0] * len(src_tokens)
         self.device = src_tokens.device
 
     def block_features(self, prefixes: Sequence[Sequence[int]], block_size: int) -> Tensor:
@@ -218,11 +244,6 @@ class CachedSlots:
             proposer.learn(self.grown_from[: math.prod(shape)].view(shape))
         return proposer.told()
 
-    @property
-    def follows(self) -> bool:
-        """Whether all that is read of a batch stands where a captured step finds it."""
-        return self.decoder.copy_query is None
-
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
     ) -> Tensor:
@@ -247,8 +268,3 @@ class CachedSlots:
     def keep_rows(self, rows: Sequence[int]) -> None:
         self.reader.keep_rows(rows)
         self.cached = [self.cached[row] for row in rows]
-        embedding = self.embedding
-        if embedding.source_keys is not None:
-            order, encoder = to_device(rows, self.device), self.model.encoder
-            embedding.source_keys = embedding.source_keys[order]
-            embedding.encoder_out = encoder.reorder_encoder_out(embedding.encoder_out, order)

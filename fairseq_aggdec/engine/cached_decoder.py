@@ -55,7 +55,7 @@ class CachedDecoder:
         self.heads = DecoderHeads(self.packed) if headed else None
         device, self.graphs = decoder.embed_tokens.weight.device, None
         if precision.graphs and device.type == "cuda":
-            self.graphs = WindowGraphs(self.run_on_grid, device)
+            self.graphs = WindowGraphs(self.run_on_grid, device, self.embedding.memories)
             self.embedding.replaced = self.graphs.forget
         # With --strict PyTorch reads the entries.
         hides = self.compiled is not None and not precision.strict
@@ -74,16 +74,19 @@ class CachedDecoder:
             self.heads.layers = None  # made anew when they are asked
         return renew([packed, self.heads], [new, other.heads])
 
-    def start(self, encoder_out: EncoderOut, rows: int, capacity: int) -> None:
+    def start(
+        self, encoder_out: EncoderOut, rows: int, capacity: int, tokens: Tensor | None = None
+    ) -> None:
         """Forgets all rows and takes up a new batch.
 
         Args:
             encoder_out: fairseq's encoder output, ``encoder_out[0]`` of shape (S, B, C_enc).
             rows: B, the number of sentences.
             capacity: positions per row to make room for at first; the room grows when needed.
+            tokens: (B, S), which only some embeddings need.
         """
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
-        memory, mask = self.packed.read_source(encoder_out)
+        memory, mask = self.packed.read_source(encoder_out, tokens)
         self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])
         self._taken_up(encoder_out, rows)
 
@@ -106,7 +109,7 @@ class CachedDecoder:
             found = self.starts(source, capacity, like)
         if found is None:
             found = encoder(net_input)
-            self.start(found, source.size(0), capacity)
+            self.start(found, source.size(0), capacity, source)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))
@@ -143,9 +146,9 @@ class CachedDecoder:
         x = own_mask = positions = None
         if needs_mask(window, span):
             own_mask = window.mask(cache.entries.dtype, span)
-            x = self.embedding(window)
+            x = self._embedded(window)
         elif not compiled.embeds:
-            x = self.embedding(window)
+            x = self._embedded(window)
         elif self.embedding.positioned:
             positions = self.embedding.positions(window.reach)
         found = compiled.decode(
@@ -166,18 +169,23 @@ class CachedDecoder:
                 self.embedding.positions(window.reach)
             # Other embeddings than the stock one are no part of the graph.
             given = (
-                (lambda: window.tokens) if self.embedding.stock else lambda: self.embedding(window)
+                (lambda: window.tokens) if self.embedding.stock else lambda: self._embedded(window)
             )
             if (x := self.graphs.step(window, given)) is not None:
                 return x
         if self.views is None or self.views[0] is not cache.memory:
             self.views = cache.memory, self.packed.split(cache.memory)
-        x = self.embedding(window)
+        x = self._embedded(window)
         return self.packed.run(x, window, cache.entries, self.views[1], cache.memory_mask)
+
+    def _embedded(self, window: Window) -> Tensor:
+        return self.embedding(window, self.cache.memory, self.cache.memory_mask)
 
     def run_on_grid(self, given: Tensor, window: GridWindow, kept: KeysValues) -> Tensor:
         """A window over other keys and values: tokens (N,) or what is read in their place (N, C) -> (N, C)."""
-        x = given if given.is_floating_point() else self.embedding(window)
+        x = given
+        if not given.is_floating_point():
+            x = self.embedding(window, kept.memory, kept.memory_mask)
         memory = self.packed.split(kept.memory)
         return self.packed.run(x, window, kept.cache, memory, kept.memory_mask)
 

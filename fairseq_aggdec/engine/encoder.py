@@ -18,6 +18,7 @@ from fairseq_aggdec.engine.compiled import (
     compile_layers,
 )
 from fairseq_aggdec.engine.graphs.renewing import renew
+from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
 from fairseq_aggdec.engine.plain.kinds import PARTS
@@ -120,9 +121,11 @@ class FastEncoder:
         x = embedding = encoder.embed_scale * encoder.embed_tokens(tokens)
         if self.positions is not None:
             x = x + F.embedding((real.cumsum(1) - 1).clamp_(min=0), self.positions)
+        placed = {PLACED: [x]}
         if encoder.layernorm_embedding is not None:
             x = encoder.layernorm_embedding(x)
-        return _output(self._plain(x, padding), padding, real.sum(1, keepdim=True), embedding)
+        lengths = real.sum(1, keepdim=True)
+        return placed | _output(self._plain(x, padding), padding, lengths, embedding)
 
     def places(self, length: int) -> Tensor | None:
         """(N, C) what is added to a source of that length, or to as much as has positions; None: nothing."""

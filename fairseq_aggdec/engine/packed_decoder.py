@@ -124,10 +124,12 @@ class TokenEmbedding:
     Attributes:
         stock: embeds as a stock decoder; a captured step can then do it.
         opening: (C,) added to every position; None: nothing.
+        memories: how many more than the layers' it reads of a source.
         replaced: called before a table of positions is given up, which captured steps may read.
     """
 
     stock = True
+    memories = 0
 
     def __init__(self, decoder: Any, precision: Precision):
         self.decoder, self.scale = decoder, float(decoder.embed_scale)
@@ -161,8 +163,18 @@ class TokenEmbedding:
             return None
         return EmbeddingForm(weight, self.scale, self.norm, slot)
 
-    def __call__(self, window: Window) -> Tensor:
-        """Tokens (N,) -> (N, C)."""
+    def source(self, encoder_out: EncoderOut, tokens: Tensor | None) -> list[Tensor]:
+        """The memories (B, S, 2C) that it reads, of fairseq's encoder output for tokens (B, S)."""
+        return []
+
+    def __call__(self, window: Window, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        """Tokens (N,) -> (N, C).
+
+        Args:
+            window: says which.
+            memory: of the layers (B, S, 2C) each, then what :meth:`source` has made.
+            mask: additive, (B, 1, 1, S), or None.
+        """
         x, scale = F.embedding(window.tokens, self.decoder.embed_tokens.weight), self.scale
         # On a GPU in one launch; on a CPU that would round by where a number stands in memory.
         at_once = self.positioned and self.project is None and x.device.type != "cpu"
@@ -235,18 +247,23 @@ class PackedDecoder:
         self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
         self.span: int | None = getattr(decoder, "attention_span", None)
 
-    def read_source(self, encoder_out: EncoderOut) -> tuple[Sequence[Tensor], Tensor | None]:
-        """Keys and values (B, S, 2C) of the source for each layer, and the mask (B, 1, 1, S) of its padding."""
+    def read_source(
+        self, encoder_out: EncoderOut, tokens: Tensor | None
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        """Keys and values (B, S, 2C) of the source for each layer and what the embedding reads of it, and the mask
+        (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need."""
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
         padding = encoder_out["encoder_padding_mask"]
         mask = additive_mask(padding[0], states.dtype) if padding else None
         if self.compiled is not None and states.dtype is torch.float32:
-            return self.compiled.read_source(states.contiguous()), mask
-        return [layer.cross_kv(states) for layer in self.layers], mask
+            kv = self.compiled.read_source(states.contiguous())
+        else:
+            kv = [layer.cross_kv(states) for layer in self.layers]
+        return [*kv, *self.embedding.source(encoder_out, tokens)], mask
 
     def split(self, memory: Sequence[Tensor]) -> list[Tensor]:
         """Keys and values (B, S, 2C) of each layer -> views (2, B, H, S, D)."""
-        return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=True)]
+        return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=False)]
 
     def run(
         self,

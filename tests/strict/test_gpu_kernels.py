@@ -39,7 +39,10 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "operators"])
 @pytest.mark.parametrize(
     "name",
-    ["greedy", "iad, aligned", "gad, causal", "gad, top-beta", "blockwise, dense", "prefix, gad"],
+    [
+        *("greedy", "iad, aligned", "gad, causal", "gad, top-beta", "blockwise, dense"),
+        *("nar, source copy", "prefix, gad"),
+    ],
 )
 def test_both_write_the_same(
     name: str, fused: bool, gpu: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

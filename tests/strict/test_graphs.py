@@ -244,7 +244,10 @@ def test_more_rows_than_a_graph_has(gpu: torch.device, monkeypatch: pytest.Monke
     assert made.graphs > before
 
 
-@pytest.mark.parametrize("name", ["greedy", "iad, unique", "gad, causal", "blockwise, dense"])
+@pytest.mark.parametrize(
+    "name",
+    ["greedy", "iad, unique", "gad, causal", "blockwise, dense", "nar, source copy"],
+)
 def test_batches_of_any_size_in_turn(name: str, gpu: torch.device, tmp_path: Path) -> None:
     case = BY_NAME[name]
     models, drafter = device_cases.random_models(case, SIZES)
@@ -273,8 +276,8 @@ def test_long_drafts_of_which_most_stand(gpu: torch.device, tmp_path: Path) -> N
 
 
 CHANGING = [
-    *("greedy", "gad", "gad, next, chain, causal", "nar, chain", "blockwise, dense"),
-    *("blockwise, per head", "beam 3", "no repeated n-grams, gad"),
+    *("greedy", "gad", "gad, next, chain, causal", "nar, chain", "nar, source copy"),
+    *("blockwise, dense", "blockwise, per head", "beam 3", "no repeated n-grams, gad"),
 ]
 
 
@@ -330,7 +333,9 @@ def move(model: Any) -> None:
                 module._parameters[key] = anew.setdefault(id(weight), copied)
 
 
-@pytest.mark.parametrize("name", ["greedy", "gad", "blockwise, dense", "iad, unique", "beam 3"])
+@pytest.mark.parametrize(
+    "name", ["greedy", "gad, source copy", "blockwise, dense", "iad, unique", "beam 3"]
+)
 def test_memory_is_given_back(name: str, gpu: torch.device, tmp_path: Path) -> None:
     """After a validation, when training goes on; the next one makes everything anew."""
     case = BY_NAME[name]

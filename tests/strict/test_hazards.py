@@ -40,7 +40,7 @@ def other_gpu(gpu: torch.device) -> torch.device:
     return SECOND
 
 
-@pytest.mark.parametrize("name", [*METHODS, "beam 3", "gad, trees"])
+@pytest.mark.parametrize("name", [*METHODS, "nar, source copy", "beam 3", "gad, trees"])
 def test_a_device_that_is_not_the_current_one(
     name: str, other_gpu: torch.device, tmp_path: Path
 ) -> None:

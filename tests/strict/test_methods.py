@@ -23,6 +23,21 @@ UNCOUNTED = [  # they go the ways of cases that are counted, but for a line or t
     Case("unknown words, no graphs", "iad", task=EAGER, generation={"unkpen": -4.0, "min_len": 5}),
     Case("prefix, no graphs", "iad", task=EAGER, prefix=BY_NAME["prefix, gad"].prefix),
     *[
+        Case(
+            f"source copy, {name}",
+            decoding,
+            drafter=("nar_drafter", {"block_size": 5} | device_cases.COPY | model),
+            task=task,
+            stock=False,
+        )
+        for name, decoding, model, task in (
+            ("nar, shared encoder", "nar", {"shares_encoder": True}, {}),
+            ("nar, norm", "nar", {"layernorm_embedding": True, "decoder_learned_pos": False}, {}),
+            ("nar, no graphs", "nar", {}, EAGER),
+            ("gad, no graphs", "gad", {}, EAGER),
+        )
+    ],
+    *[
         Case(name, "blockwise", "blockwise_transformer", CHAIN, task=task)
         for name, task in (
             ("blockwise, chain", {}),

@@ -23,6 +23,7 @@ from fairseq_aggdec.windows.transfer import on_host, send_into
 LEAST = 16  # tokens of the shortest grid
 # More tokens wait for the arithmetic, not for launches, and a graph would keep all that is computed on the way.
 MOST = 2**14
+PLACED = "placed_embedding"  # of an encoder output: embeddings (R, L, C) with their positions
 
 
 class StartSize(NamedTuple):
@@ -54,11 +55,11 @@ class GridEncoder(Protocol):
         """Whether it can read sources of that length on a grid."""
 
     def on_grid(self, tokens: Tensor) -> dict[str, Any]:
-        """fairseq's encoder output for tokens (R, L), of which every row has one that is no padding."""
+        """fairseq's encoder output and ``PLACED`` for tokens (R, L), of which every row has one that is no padding."""
 
 
-# Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output.
-ReadSource = Callable[[dict[str, Any]], tuple[Sequence[Tensor], Tensor | None]]
+# Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output for tokens (R, L).
+ReadSource = Callable[[dict[str, Any], Tensor], tuple[Sequence[Tensor], Tensor | None]]
 
 
 class CapturedStart:
@@ -166,7 +167,8 @@ class StartGraphs:
 
     def _run(self, tokens: Tensor) -> dict[str, Any]:
         found = self.encoder.on_grid(tokens)
-        self.graphs.fill(*self.read(found))
+        self.graphs.fill(*self.read(found, tokens))
+        del found[PLACED]
         return found
 
     def _laid_out(self, source: Tensor, size: StartSize) -> Tensor:

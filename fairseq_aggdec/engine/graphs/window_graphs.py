@@ -37,7 +37,7 @@ class KeysValues(NamedTuple):
 
     Attributes:
         cache: (layers, B, capacity, 2C), written in place.
-        memory: of each layer those of the source, (B, S, 2C).
+        memory: of each layer those of the source, (B, S, 2C), and what else is read of it.
         memory_mask: additive, (B, 1, 1, S); None: the sources are equally long.
     """
 
@@ -78,12 +78,13 @@ class Room:
     Args:
         size: ``rows``, ``end`` and ``sources`` say how much there is room for.
         like: (layers, 2C), has the device and the precision.
+        more: memories beside those of the layers.
     """
 
-    def __init__(self, size: GridSize, like: Tensor):
+    def __init__(self, size: GridSize, like: Tensor, more: int):
         self.size, (layers, width) = size, like.shape
         self.cache = like.new_zeros(layers, size.rows, size.end, width)
-        self.memory = like.new_zeros(layers, size.rows, size.sources, width)
+        self.memory = like.new_zeros(layers + more, size.rows, size.sources, width)
         self.mask = like.new_zeros(size.rows, 1, 1, size.sources)
 
     def part(self, size: GridSize) -> KeysValues:
@@ -171,10 +172,11 @@ class WindowGraphs:
     Args:
         run: the decoder.
         device: a GPU.
+        more: memories that it reads of a source beside those of its layers.
     """
 
-    def __init__(self, run: Run, device: torch.device):
-        self.run, self.pool = run, torch.cuda.graph_pool_handle()
+    def __init__(self, run: Run, device: torch.device, more: int = 0):
+        self.run, self.more, self.pool = run, more, torch.cuda.graph_pool_handle()
         self.room: Room | None = None
         self.steps: dict[GridSize, CapturedStep] = {}
         self.met: Counter[GridSize] = Counter()
@@ -196,7 +198,7 @@ class WindowGraphs:
         Returns:
             the memory where they are now, with an empty cache.
         """
-        layers, (_, length, width) = len(kv), kv[0].shape
+        layers, (_, length, width) = len(kv) - self.more, kv[0].shape
         if rows > ROWS[-1]:
             self.batch = None
             return KeysValues(kv[0].new_zeros(layers, rows, capacity, width), kv, mask)
@@ -243,7 +245,7 @@ class WindowGraphs:
                 wanted = both
         self.forget()
         self.room = None  # its memory is free for the new one
-        return Room(wanted, like)
+        return Room(wanted, like, self.more)
 
     def forget(self) -> None:
         """Drops what was captured: memory that it reads is given up."""

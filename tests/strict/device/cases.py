@@ -128,6 +128,12 @@ CASES = [
     ],
     Case("nar", "nar", drafter=("nar_drafter", {"block_size": 5}), stock=False),
     Case("nar, chain", "nar", drafter=("nar_drafter", {"block_size": 5} | NEXT_CHAIN), stock=False),
+    Case(
+        "nar, source copy",
+        "nar",
+        drafter=("nar_drafter", {"block_size": 5} | COPY | NEXT_CHAIN),
+        stock=False,
+    ),
     *[
         Case(f"beam {name}", "beam", generation={"beam": beam} | generation, task=task)
         for name, beam, task, generation in (
