@@ -182,6 +182,10 @@ class FastEncoder:
             said = compiled.encode(*given, x, embedding, self.places(length))
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
+            if x.size(-1) != self.channels:
+                raise ValueError(
+                    f"the encoder embeds a token in {x.size(-1)} numbers, its layers read {self.channels}"
+                )
             x = x.clone(memory_format=torch.contiguous_format) if x is embedding else x.contiguous()
             said = compiled.encode(tokens, self.padding_idx, 0, lengths, x)
         padding = src_tokens.eq(self.padding_idx) if said == PADDED else None

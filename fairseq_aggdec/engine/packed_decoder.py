@@ -23,6 +23,7 @@ from fairseq_aggdec.engine.linear import (
     carry_biases,
     some_outputs,
 )
+from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.masks import additive_mask
@@ -233,6 +234,7 @@ class PackedDecoder:
     ):
         self.decoder, self.precision = decoder, precision
         self.layers = [DecoderLayer(layer, precision) for layer in decoder.layers]
+        self.source_width = source_width(decoder) if self.layers else 0
         self.project_out: FastLinear | Int8Linear | None = None
         if decoder.project_out_dim is not None:
             self.project_out = linear([decoder.project_out_dim], precision)
@@ -251,8 +253,17 @@ class PackedDecoder:
         self, encoder_out: EncoderOut, tokens: Tensor | None
     ) -> tuple[Sequence[Tensor], Tensor | None]:
         """Keys and values (B, S, 2C) of the source for each layer and what the embedding reads of it, and the mask
-        (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need."""
+        (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.
+
+        Raises:
+            ValueError: the encoder is of another width than the decoder reads.
+        """
         states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
+        if self.layers and states.size(-1) != self.source_width:
+            raise ValueError(
+                f"the encoder gives {states.size(-1)} numbers for a token and the decoder reads {self.source_width}: "
+                "take the encoder and the decoder of one model"
+            )
         padding = encoder_out["encoder_padding_mask"]
         mask = additive_mask(padding[0], states.dtype) if padding else None
         if self.compiled is not None and states.dtype is torch.float32:

@@ -1,6 +1,6 @@
 """What the fast layers can represent: checks that name the first thing they can not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fairseq.models.speech_to_text.s2t_transformer import TransformerDecoderScriptable
@@ -16,8 +16,11 @@ from fairseq_aggdec.engine.plain.kinds import (
     ENCODER_LAYER,
     HEADS,
     PARTS,
+    PROJECTIONS,
 )
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 def overridden(module: nn.Module, base: type, methods: Sequence[str]) -> str | None:
@@ -107,4 +110,57 @@ def _stack_gap(part: Any, kind: plain.Kind, of_layers: plain.Kind) -> str | None
     if gap := plain.global_gap() or gap_of(part, (kind,), type(part).__name__, called=False):
         return gap
     gaps = (gap_of(layer, (of_layers,), "a layer") for layer in part.layers)
-    return next(filter(None, gaps), None)
+    return next(filter(None, gaps), None) or _misfit(part)
+
+
+def _misfit(part: Any) -> str | None:
+    """The first weight of an encoder or decoder that does not fit those beside it.
+
+    The compiled library reads weights without a look at their shapes. The modules themselves fail, as in stock.
+    """
+    if len(part.layers) == 0:
+        return None
+    if getattr(getattr(part.embed_tokens, "weight", None), "ndim", 0) != 2:
+        return f"embed_tokens of type {type(part.embed_tokens).__name__}"
+    for owner, shapes in _fitting(part):
+        for name, fitting in shapes.items():
+            module = getattr(owner, name, None)
+            if module is not None:
+                norm = getattr(module, "normalized_shape", None)
+                shape = tuple(module.weight.shape if norm is None else norm)
+                if shape != fitting:
+                    return f"{name} of shape {shape} where {fitting} fits"
+    width, positions = part.layers[0].self_attn.embed_dim, part.embed_positions
+    if getattr(positions, "embedding_dim", width) != width:
+        return f"positions of {positions.embedding_dim} numbers in layers of {width}"
+    return None
+
+
+def _fitting(part: Any) -> Iterator[tuple[Any, Shapes]]:
+    """The modules of a plain encoder or decoder that have parts with weights; the shapes that these need, by name."""
+    first = part.layers[0]
+    width = first.self_attn.embed_dim
+    into, out = (getattr(part, name, None) for name in ("project_in_dim", "project_out_dim"))
+    types, read = part.embed_tokens.weight.shape
+    shapes: Shapes = {"embed_tokens": (types, width)}
+    if into is not None:
+        shapes = {"project_in_dim": (width, read)}
+    if (output := getattr(part, "output_projection", None)) is not None:
+        given = width if out is None else out.weight.size(0)
+        shapes["output_projection"] = output.weight.size(0), given
+        shapes["project_out_dim"] = given, width
+    yield part, shapes | dict.fromkeys(("layer_norm", "layernorm_embedding"), (width,))
+    for layer in part.layers:
+        hidden, cross = layer.fc1.weight.size(0), getattr(layer, "encoder_attn", None)
+        norms = (name for name in layer._modules if name.endswith("layer_norm"))
+        own: Shapes = {"fc1": (hidden, width), "fc2": (width, hidden)}
+        yield layer, own | dict.fromkeys(norms, (width,))
+        square: Shapes = dict.fromkeys(PROJECTIONS, (width, width))
+        yield layer.self_attn, square
+        if cross is not None:
+            yield cross, square | dict.fromkeys(("k_proj", "v_proj"), (width, source_width(part)))
+
+
+def source_width(decoder: Any) -> int:
+    """How many numbers of each source token the layers of a plain decoder read."""
+    return int(decoder.layers[0].encoder_attn.k_proj.weight.size(1))

@@ -1,0 +1,91 @@
+"""Models whose parts do not fit together: they fail with a message, as stock does; none is read as if it fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import nn
+
+from tests.alterations import lively
+from tests.equality.test_altered_models import (
+    METHODS,
+    assert_equal,
+    by_stock,
+    generator_of,
+    nbest,
+)
+from tests.support import make_model, make_task
+
+WIDTH, HIDDEN, TYPES = 16, 32, 40
+Make = Callable[[], nn.Module]
+
+
+def linear(inputs: int, outputs: int) -> Make:
+    return lambda: nn.Linear(inputs, outputs)
+
+
+# Of a layer: where -> what does not fit there.
+OF_LAYERS: dict[str, Make] = {
+    "fc1": linear(8, HIDDEN),
+    "fc2": linear(HIDDEN, 8),
+    "final_layer_norm": lambda: nn.LayerNorm(8),
+    "self_attn.q_proj": linear(8, WIDTH),
+    "self_attn.k_proj": linear(WIDTH, 8),
+    "self_attn.v_proj": linear(8, WIDTH),
+    "self_attn.out_proj": linear(WIDTH, 8),
+}
+OF_PARTS: dict[str, Make] = {
+    "embed_tokens": lambda: nn.Embedding(TYPES, 8, 1),
+    "embed_positions": lambda: SinusoidalPositionalEmbedding(8, 1, 50),
+    "layer_norm": lambda: nn.LayerNorm(8),
+}
+MISFITS = {
+    **{
+        f"{part}.{name}": make for part in ("encoder", "decoder") for name, make in OF_PARTS.items()
+    },
+    **{
+        f"{part}.layers.1.{name}": make
+        for part in ("encoder", "decoder")
+        for name, make in OF_LAYERS.items()
+    },
+    "decoder.layers.1.encoder_attn.k_proj": linear(8, WIDTH),
+    "decoder.layers.1.encoder_attn.v_proj": linear(WIDTH, 8),
+    "decoder.output_projection": linear(8, TYPES),
+    "encoder": lambda: made(encoder_embed_dim=2 * WIDTH).encoder,
+}
+
+
+def made(**options: Any) -> Any:
+    return make_model(make_task(), 1, **options)
+
+
+@pytest.mark.parametrize("where", MISFITS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_does_not_fit_is_refused_as_by_stock(where: str) -> None:
+    models = [lively()]
+    older = {method: generator_of(method, models, beam) for method, beam in METHODS.items()}
+    models[0].set_submodule(where, MISFITS[where]())
+    models[0].eval()
+    with pytest.raises((RuntimeError, AssertionError)):
+        by_stock(models, 1)
+    for method, beam in METHODS.items():
+        with pytest.raises((RuntimeError, AssertionError, ValueError)):
+            nbest(older[method], models)
+        with pytest.raises((RuntimeError, AssertionError, ValueError)):
+            nbest(generator_of(method, models, beam), models)
+
+
+def test_an_encoder_of_another_model() -> None:
+    models = [lively()]
+    models[0].encoder = made(encoder_embed_dim=2 * WIDTH).encoder
+    with pytest.raises(ValueError, match="gives 32 numbers for a token and the decoder reads 16"):
+        nbest(generator_of("greedy", models, 1), models)
+
+
+def test_an_encoder_of_another_width_that_fits() -> None:
+    models = [made(encoder_embed_dim=2 * WIDTH)]
+    for method, beam in METHODS.items():
+        assert_equal(nbest(generator_of(method, models, beam), models), by_stock(models, beam))
