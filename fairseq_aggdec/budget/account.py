@@ -70,14 +70,15 @@ class CountedAccount(Account):
     """All of a block, or 0 where drafts hardly ever stand, but for a few tries. No clock has a say.
 
     Args:
-        weighs: a draft must gain more tokens than it usually costs, by the number of sentences that are left. Not on a
-            GPU, where a wider window costs next to nothing; nor in half precision, where what is read beside a token
-            decides what its products round to.
+        weighs: a draft must gain more tokens than it usually costs, by the number of sentences. Not on a GPU, where a
+            wider window costs next to nothing.
+        steady: decides once for a batch, else by the number of sentences that are left. For half precision, where what
+            is read beside a token decides what its products round to; so is an account that does not weigh.
     """
 
-    def __init__(self, size: int, weighs: bool):
+    def __init__(self, size: int, weighs: bool, steady: bool = False):
         super().__init__(size)
-        self.weighs = weighs
+        self.weighs, self.steady = weighs, steady or not weighs
         self.forget()
 
     def forget(self) -> None:
@@ -92,12 +93,12 @@ class CountedAccount(Account):
         self.pays = self._pays(rows)
         self.tries: float = 0
         if due and not self.pays:
-            self.tries = TRIES if self.weighs else math.inf
+            self.tries = math.inf if self.steady else TRIES
             self.gained.limit(STILL_KNOWN)
         self.rested = 0 if self.pays or due else self.rested + 1
 
     def plan(self, rows: int) -> int:
-        pays = self._pays(rows) if self.weighs else self.pays
+        pays = self.pays if self.steady else self._pays(rows)
         return self.size if pays or self.tries else 0
 
     def _pays(self, rows: int) -> bool:

@@ -1,5 +1,6 @@
 """``--decoding interleaved``: builds the generator of Zhang et al. (2020) from fairseq's options."""
 
+import logging
 from typing import Any
 
 from fairseq_aggdec.data.interleaving import Geometry
@@ -9,6 +10,7 @@ from fairseq_aggdec.methods.method import Method, Request
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.methods.options.variants import OF_INTERLEAVED
 from fairseq_aggdec.methods.refusing import beam_gap, refuse_own_generator
+from fairseq_aggdec.models.interleaved_transformer import InterleavedDecoder
 from fairseq_aggdec.search.beam.generator import AlignedBeamGenerator, BeamGenerator
 from fairseq_aggdec.search.errors import refuse
 from fairseq_aggdec.search.interleaved.generator import (
@@ -17,6 +19,8 @@ from fairseq_aggdec.search.interleaved.generator import (
     InterleavedGenerator,
     common_geometry,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def reads(settings: Settings) -> set[str]:
@@ -33,6 +37,12 @@ def refuses(request: Request) -> None:
 def build(request: Request) -> InterleavedGenerator | BeamGenerator:
     """The generator; where Algorithm 1 is stock beam search, the one of ``--decoding beam``."""
     cfg, stock = request.cfg, _is_stock_search(request)
+    if not any(isinstance(model.decoder, InterleavedDecoder) for model in request.models):
+        logger.warning(
+            "--decoding interleaved: the model of %s writes one word per step, so this is beam search: take a model of "
+            "--arch interleaved_transformer, or --decoding beam",
+            request.named,
+        )
     if cfg.dedup < 0:
         raise ValueError(f"{cfg.told('dedup')}: it must be at least 0")
     how = Precision(pack=not cfg.low_memory, graphs=not cfg.no_graphs, tf32=tf32_allowed())

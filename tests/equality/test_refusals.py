@@ -109,3 +109,12 @@ def test_a_beam_for_which_stock_has_too_few_words(
     with pytest.raises((AssertionError, ValueError)) as found:
         generate(make_task("stock"), [make_model(make_task(), 5)], SAMPLE, beam=beam)
     assert ("--beam 25 is too wide for stock" in str(found.value)) == named
+
+
+@pytest.mark.parametrize("arch", ["transformer", "interleaved_transformer"])
+def test_interleaved_decoding_of_a_model_that_writes_word_by_word(
+    arch: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        generate(make_task("interleaved"), [make_model(make_task(), 5, arch)], SAMPLE, beam=3)
+    assert ("--path writes one word per step" in caplog.text) == (arch == "transformer")

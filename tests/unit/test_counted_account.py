@@ -22,8 +22,13 @@ def test_in_half_precision_tokens_are_counted_and_no_clock_is_read() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_costs_have_a_say_where_nothing_rounds_by_what_is_drafted(dtype: torch.dtype) -> None:
+def test_costs_have_a_say_on_a_cpu(dtype: torch.dtype) -> None:
+    """Of many sentences drafts cost more than they gain; in half precision that is decided once for a batch."""
     model = torch.nn.Linear(1, 1, dtype=dtype)
     chosen = choosing(Settings(decoding="gad", draft_tokens="auto"), 4, model)
-    assert isinstance(chosen, CountedAccount) and chosen.weighs == (dtype is torch.float32)
+    assert isinstance(chosen, CountedAccount)
+    chosen.start(1, "cpu")
+    assert chosen.plan(1) == 4
+    chosen.start(200, "cpu")
+    assert [chosen.plan(200), chosen.plan(1)] == ([0, 4] if dtype is torch.float32 else [0, 0])
     assert type(choosing(Settings(decoding="gad"), 4, model)) is Account

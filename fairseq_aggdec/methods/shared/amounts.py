@@ -99,12 +99,12 @@ def on_gpu(model: Any) -> bool:
 def choosing(cfg: Settings, most: int, model: Any) -> Account:
     """How many of at most so many tokens are drafted: all, or with an option ``auto`` none where that does not pay.
 
-    What iterations cost has a say in fp32 on a CPU, where it cannot change the output of exact acceptance, and not on a
-    GPU, which goes on without the host and where a wider window costs next to nothing.
+    What iterations cost has a say on a CPU, not on a GPU, which goes on without the host and where a wider window costs
+    next to nothing. In half precision, which rounds by what is drafted, it is weighed once for a batch.
     """
     if not most or "auto" not in (cfg.draft_tokens, cfg.draft_tree):
         return Account(most)
-    return CountedAccount(most, weighs=precision_name(model) == "fp32" and not on_gpu(model))
+    return CountedAccount(most, not on_gpu(model), steady=precision_name(model) != "fp32")
 
 
 def proposing(cfg: Settings) -> Proposing:
