@@ -257,8 +257,10 @@ def merge_anew(
     """Makes the data folder, whether or not it is there; :class:`DistillationError` if another process makes it."""
     with claims.take(MERGE) as mine:
         if not mine:
-            reason = f"another process makes {args.output} just now: wait for it"
-            raise DistillationError(reason)
+            raise DistillationError(
+                f"another process makes {args.output} just now ({claims.holder(MERGE)}): wait for it, or delete that "
+                "file if the process is dead"
+            )
         try:
             merge(args, cfg, subsets, lambda: claims.holds(MERGE))
         except OSError:

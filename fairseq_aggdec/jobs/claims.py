@@ -78,6 +78,15 @@ class Claims:
             removed = True
         return not removed and not os.path.lexists(self._path(name, generation + 1))
 
+    def holder(self, name: str) -> str:
+        """Who holds a claim, for messages: the machine, as far as that is told, and the file."""
+        path = max(self.folder.glob(f"{name}.*.claim"), default=self._path(name, 0))
+        try:
+            host = json.loads(path.read_bytes())["host"]
+        except (OSError, ValueError, TypeError, KeyError):
+            host = "another machine"
+        return f"on {host}, see {path}"
+
     def settle(
         self,
         name: str,

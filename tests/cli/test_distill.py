@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack, redirect_stdout
@@ -296,7 +297,9 @@ def test_one_process_merges(
     shutil.copytree(undisturbed / "shards", tmp_path / "shards")
     with ExitStack() as stack:
         assert stack.enter_context(Claims(tmp_path / "shards").take("merge"))
-        assert "another process makes" in refused(folder, tmp_path, "--merge")
+        found = refused(folder, tmp_path, "--merge")
+        assert "another process makes" in found and "delete that file if" in found
+        assert f"(on {socket.gethostname()}, see {tmp_path}/shards/merge.0.claim)" in found
         waited = mock.Mock(side_effect=lambda seconds: stack.close())
         with mock.patch("fairseq_aggdec.jobs.claims.time.sleep", waited):
             # The other one ends while this one waits, and has made nothing.

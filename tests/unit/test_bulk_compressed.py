@@ -53,11 +53,24 @@ def test_cut_anywhere(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PACK)
-@pytest.mark.parametrize("more", [b"\0", b"\0" * 512, b"garbage", b"\x1f", b"\x28\xb5"])
+@pytest.mark.parametrize("more", [b"\0", b"\0" * 2048, b"garbage", b"\x1f", b"\x28\xb5"])
 def test_what_comes_behind_the_end(name: str, more: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(PACK[name](PARTS[0]) + more)
+    if name == "a.gz" and not more.strip(b"\0"):
+        assert read(path) == PARTS[0]
+        path.write_bytes(path.read_bytes() + gzip.compress(PARTS[1]) + more)
+        assert read(path) == PARTS[0] + PARTS[1]
+        more += b"garbage"
+        path.write_bytes(gzip.compress(PARTS[0]) + more)
     with pytest.raises(DamagedError):
+        read(path)
+
+
+def test_zeros_are_no_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"\0" * 512)
+    with pytest.raises(DamagedError, match="it is no gzip"):
         read(path)
 
 
