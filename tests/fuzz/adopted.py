@@ -18,8 +18,12 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import data_utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.hub_utils import GeneratorHubInterface
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import OmegaConf
 
+from tests.fuzz.between_calls import FIELDS, MODELS
 from tests.fuzz.cases import UNUSUAL, transformer_shape
 from tests.pipelines.making import (
     SIZES,
@@ -175,88 +179,6 @@ def options_of(chance: random.Random, place: Place) -> dict[str, Any]:
     return given
 
 
-# -- changes between two calls, of a generator or of a model
-
-
-def set_field(name: str, values: tuple[Any, ...]) -> Callable[[random.Random], Any]:
-    def choose(chance: random.Random) -> Any:
-        value = chance.choice(values)
-
-        def change(generator: Any) -> None:
-            setattr(generator, name, value)
-
-        change.__name__ = f"{name} = {value}"
-        return change
-
-    return choose
-
-
-def other_models(generator: Any) -> None:
-    found = copy.deepcopy(list(generator.model.models))
-    with torch.no_grad():
-        for weight in torch.nn.ModuleList(found).parameters():
-            weight.copy_(weight.flip(0))
-    generator.model = type(generator.model)(found)
-
-
-FIELDS = [
-    lambda chance: other_models,
-    set_field("beam_size", (1, 2, 3, 5)),
-    set_field("max_len_b", (1, 6, 14)),
-    set_field("max_len_a", (0, 0.3)),
-    set_field("max_len", (4, 20)),
-    set_field("min_len", (0, 1, 2)),
-    set_field("len_penalty", (0.5, 1.5)),
-    set_field("unk_penalty", (0.0, 2.0, -1.0)),
-    set_field("temperature", (1.0, 0.6)),
-    set_field("normalize_scores", (False, True)),
-    set_field("eos", (2, 2, 6, 3, 0)),
-    set_field("pad", (1, 1, 6)),
-    set_field("unk", (3, 5)),
-]
-
-
-def scale_weight(model: Any) -> None:
-    with torch.no_grad():
-        for weight in list(model.parameters())[-3:]:
-            weight.mul_(-0.7)
-
-
-def new_weights(model: Any) -> None:
-    stir(model, 17)
-
-
-def load_weights(model: Any) -> None:
-    state = {name: value * 0.8 for name, value in model.state_dict().items()}
-    model.load_state_dict(state)
-
-
-def hook(model: Any) -> None:
-    layers = [*model.decoder.modules()]
-    linear = next((one for one in layers if type(one) is torch.nn.Linear), None)
-    if linear is not None:
-        linear.register_forward_hook(lambda module, inputs, output: output * 1.2)
-
-
-def train(model: Any) -> None:
-    for part in model.modules():
-        if hasattr(part, "p"):
-            part.p = 0.0
-        for name in ("encoder_layerdrop", "decoder_layerdrop"):
-            if hasattr(part, name):
-                setattr(part, name, 0.0)
-    model.train()
-
-
-def other_bias(model: Any) -> None:
-    for part in model.modules():
-        if type(part) is torch.nn.LayerNorm:
-            part.bias = torch.nn.Parameter(part.bias.detach() + 0.3)
-
-
-MODELS = [scale_weight, new_weights, load_weights, hook, train, other_bias]
-
-
 # -- samples and arguments of a call
 
 
@@ -324,6 +246,11 @@ class Call:
 
     def make(self, task: Any, generator: Any, models: Any) -> Any:
         sample = copy.deepcopy(self.sample)
+        if isinstance(generator, GeneratorHubInterface):
+            rows = sample["net_input"]["src_tokens"].long()
+            return generator.generate(
+                [row[row != task.source_dictionary.pad()] for row in rows], **self.kwargs
+            )
         prefix = None if self.prefix is None else self.prefix.clone()
         if self.how == "step":
             return task.inference_step(generator, models, sample, prefix_tokens=prefix)
@@ -356,7 +283,12 @@ class Case:
             self.own["draft_from"] = "none"
         if chance.random() < 0.1:
             self.own["low_memory"] = True
-        self.by = chance.choice(("task", "task", "generator"))
+        self.by = chance.choice(("task", "task", "generator", "hub"))
+        if self.by == "hub" and (self.place.speech or self.name.startswith("multi")):
+            self.by = "task"  # stock's hub fails
+        self.dtype = torch.float32
+        if chance.random() < 0.15:
+            self.dtype = chance.choice((torch.bfloat16, torch.float16))
         self.calls = [self._call(number) for number in range(chance.choice((1, 1, 2, 3)))]
 
     def _call(self, number: int) -> Call:
@@ -375,9 +307,13 @@ class Case:
             how = "generate"  # else attention is asked for of models that have none
         ends = "print_alignment" not in self.options
         call = Call(sample, prefixes(chance, rows, target, ends), kwargs, how)
-        if self.options.get("no_repeat_ngram_size"):
+        if (
+            self.by == "hub"
+        ):  # which makes a generator for each call; no blocker of a test can be put into it
+            call.prefix, call.kwargs = None, self.options | {"no_repeat_ngram_size": 0}
+        elif self.options.get("no_repeat_ngram_size"):
             call.prefix = None  # docs/exactness.md says where a forced token differs
-        if chance.random() < (0.15, 0.4)[number > 0]:
+        if self.by != "hub" and chance.random() < (0.15, 0.4)[number > 0]:
             change = chance.choice(FIELDS)(chance)
             # BART is told the beam when stock is built, and mixes sentences with another.
             if "BART" not in self.name or "beam_size" not in change.__name__:
@@ -388,7 +324,11 @@ class Case:
 
     def models(self) -> list[Any]:
         found = [self.place.model(random.Random(seed)) for seed in self.seeds]
-        return [model.eval() for model in found]
+        return [model.eval().to(self.dtype) for model in found]
+
+    def hub(self, task: Any, models: list[Any]) -> GeneratorHubInterface:
+        """The models as ``torch.hub`` gives them."""
+        return GeneratorHubInterface(OmegaConf.structured(FairseqConfig()), task, models)
 
     def __str__(self) -> str:
         calls = []
@@ -397,4 +337,5 @@ class Case:
             prefix, (first, *_) = call.prefix, call.sample["net_input"].values()
             given = prefix is not None and prefix.tolist()
             calls.append((call.how, names, given, call.kwargs, len(first)))
-        return f"{self.seed} {self.name} by {self.by} {len(self.seeds)} models {self.options} {self.own} {calls}"
+        models = f"{len(self.seeds)} models in {self.dtype}"
+        return f"{self.seed} {self.name} by {self.by} {models} {self.options} {self.own} {calls}"
