@@ -21,6 +21,7 @@ from fairseq_aggdec.checkpoints import load_model
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.data.interleaving import Geometry
+from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import copies_alike
 from fairseq_aggdec.drafters.slot_window import read_alike
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
@@ -29,6 +30,7 @@ from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
+from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.options.kinds import VERIFIED
@@ -48,6 +50,8 @@ GPU_KERNELS = {
     "accepting and committing": decides_alike,
     "drafts copied from texts": copies_alike,
     "slots of a drafter": read_alike,
+    "embeddings of a window": embeds_alike,
+    "chain of a drafter": follows_alike,
     "steps of beam search": chooses_alike,
 }
 

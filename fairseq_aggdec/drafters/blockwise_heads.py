@@ -110,10 +110,12 @@ class BlockwiseHeadsDrafter(ModelDrafter):
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         features = board.features.index_select(0, owners)
-        return self._proposed(features, board.tokens[owners, rows.base], shape.width - 1)
+        last = None if self.chain is None else board.tokens[owners, rows.base]
+        return self._proposed(features, last, shape.width - 1)
 
-    def _proposed(self, features: Tensor, last: Tensor, size: int) -> Tensor:
-        """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together."""
+    def _proposed(self, features: Tensor, last: Tensor | None, size: int) -> Tensor:
+        """What the heads say behind the correction tokens ``last`` (B,), with a chain what of that goes together; None
+        where neither a chain nor layers hear them."""
         features, logits = self.verifier.heads.propose(features, size + 1, self.proposing, last)
         return self.chosen(features, logits, last)
 

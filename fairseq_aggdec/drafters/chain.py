@@ -4,14 +4,20 @@ Only the most likely tokens of every slot are looked at, and what each slot says
 out for all pairs at once, so that a draft takes one pass of the drafter and no loop over a network.
 """
 
+from types import SimpleNamespace
+from typing import cast
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.models.slot_chain import ChainedDecoder, tokens_before
+from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain, tokens_before
+
+MOST_SLOTS = 64  # that the fused kernels take
 
 
 class FastChain:
@@ -45,22 +51,65 @@ class FastChain:
             logits: (B, k, V) of the slots alone, over the first V types of the dictionary; they choose the candidates.
             last: (B,) int64, the last tokens of the prefixes.
         """
+        weight = self.projection.weight
+        fits = features.size(1) <= MOST_SLOTS and features.size(2) % 8 == 0
+        fits = fits and weight.is_contiguous() and weight.data_ptr() % 16 == 0
+        if fits and weight.dtype in gpu.PRECISIONS and gpu.usable(weight.device, follows_alike):
+            return self._fused(features, self.best(logits), last)
         best, scores = self.pairs(features, logits, last)
         choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
         way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
         return best.gather(2, way).squeeze(2)
+
+    def best(self, logits: Tensor) -> Tensor:
+        """The candidates (B, k, M) of every slot, of logits (B, k, V)."""
+        return logits.topk(min(CANDIDATES, logits.size(-1))).indices
+
+    def _fused(self, features: Tensor, best: Tensor, last: Tensor) -> Tensor:
+        """:meth:`choose` among candidates (B, k, M), in two launches and two products."""
+        rows, size, most = best.shape
+        slots, weight = self.read_slot(features.flatten(0, 1)), self.projection.weight
+        told = features.new_empty(rows * size * most, features.size(2))
+        given = size, most, features.size(2), gpu.PRECISIONS[features.dtype], last, best, self.heard
+        gpu.operators().hear(len(told), *given, slots, told, None, None, None, None, None)
+        written, block = self.write(told), best.new_empty(rows, size)
+        read = features.contiguous(), written, weight, self.projection.bias, block
+        gpu.operators().follow(rows, *given, slots, told, *read)
+        return block
 
     def pairs(self, features: Tensor, logits: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """The candidates (B, k, M) of every slot and their logits after each candidate of the slot before (B, k, M, M).
 
         Arguments as for :meth:`choose`; before the first slot stands the last token of the prefix, M times.
         """
-        best = logits.topk(min(CANDIDATES, logits.size(-1))).indices  # (B, k, M)
+        best = self.best(logits)
         told = self.told(features, tokens_before(last, best))  # (B, k, M, C)
         scores = told @ F.embedding(best, self.projection.weight).transpose(-1, -2)
         if self.projection.bias is not None:
             scores = scores + self.projection.bias[best].unsqueeze(-2)
         return best, scores
+
+
+def follows_alike(device: torch.device) -> bool:
+    """Whether the kernels choose the block that PyTorch's operators choose, in every precision."""
+    chance = torch.Generator().manual_seed(7)
+    for dtype in gpu.PRECISIONS:
+        decoder = SimpleNamespace(embed_tokens=nn.Embedding(20, 40), embed_scale=1.0)
+        decoder.output_projection, decoder.chain = nn.Linear(40, 20), SlotChain(40, 40)
+        for part in (decoder.embed_tokens, decoder.output_projection, decoder.chain):
+            for weight in part.to(dtype).parameters():
+                weight.copy_(torch.randn(weight.shape, generator=chance))
+            part.to(device)
+        chain = FastChain(cast(ChainedDecoder, decoder))
+        features, logits = (
+            torch.randn(3, 5, size, generator=chance).to(dtype).to(device) for size in (40, 20)
+        )
+        last = torch.tensor([4, 7, 4]).to(device)
+        best, scores = chain.pairs(features, logits, last)
+        plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
+        if not torch.equal(plain.cpu(), chain._fused(features, best, last).cpu()):
+            return False
+    return True
 
 
 def follow(choices: Tensor) -> Tensor:

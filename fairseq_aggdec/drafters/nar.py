@@ -168,15 +168,16 @@ class NarDrafter(ModelDrafter):
         return [] if slots.reader.graphs is None else [slots.reader.graphs]
 
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
-        features = self._features_on_device(board, owners, rows, shape)
-        return self._chosen(features, board.tokens[owners, rows.base])
+        return self._chosen(*self._features_on_device(board, owners, rows, shape))
 
     def logits_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         """As :meth:`logits`, of W - 1 tokens for every row of the grid; arguments as for :meth:`block`."""
-        features = self._features_on_device(board, owners, rows, shape)
-        return self._logits(features, board.tokens[owners, rows.base])
+        return self._logits(*self._features_on_device(board, owners, rows, shape))
 
-    def _features_on_device(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
+    def _features_on_device(
+        self, board: Board, owners: Tensor, rows: Rows, shape: Shape
+    ) -> tuple[Tensor, Tensor]:
+        """Of the slots behind each row (R, k, C), and the rows' last tokens (R,)."""
         slots = self.slots
         assert isinstance(slots, CachedSlots)
         return slots.block_on_device(board, owners, rows, shape, shape.width - 1)

@@ -41,6 +41,7 @@ class SlotColumns(NamedTuple):
         tokens: what is read. places: where. seen: the last place that is seen from there.
         masked: whether it is a mask slot.
         picked: (R, k) int64, which of the R N columns tell the drafted tokens.
+        last: (R,) int64, the last committed tokens.
     """
 
     tokens: Tensor
@@ -48,6 +49,7 @@ class SlotColumns(NamedTuple):
     seen: Tensor
     masked: Tensor
     picked: Tensor
+    last: Tensor
 
 
 def slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
@@ -67,7 +69,7 @@ def slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
     seen = torch.where(used >= first, end, places) if causal else end.expand_as(places)
     rows_of = torch.arange(0, len(owners) * columns, columns, device=owners.device).unsqueeze(1)
     picked = rows_of + first + torch.arange(size, device=owners.device)
-    return SlotColumns(tokens, places, seen, masked, picked)
+    return SlotColumns(tokens, places, seen, masked, picked, board.tokens[owners, rows.base])
 
 
 def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
@@ -76,7 +78,8 @@ def fused_slot_window(board: Board, rows: Rows, form: SlotForm) -> SlotColumns:
     owners, count = rows.owners, len(rows.owners)
     tokens, places, seen = owners.new_empty(3, count, columns).unbind(0)
     masked = torch.empty_like(seen, dtype=torch.bool)
-    found = SlotColumns(tokens, places, seen, masked, owners.new_empty(count, size))
+    picked, last = owners.new_empty(count, size), owners.new_empty(count)
+    found = SlotColumns(tokens, places, seen, masked, picked, last)
     given = count, columns, board.room[1], shift, size - shift, size, int(causal), pad
     gpu.operators().slots(*given, board.numbers, board.tokens, owners, *found)
     return found

@@ -23,6 +23,7 @@ from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu.embedding import MaskSlots
 from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
@@ -116,26 +117,25 @@ class SlotEmbedding(TokenEmbedding):
     def __call__(self, window: Window, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
         decoder: NarDecoder = self.decoder
         table = self.positions(window.end)
-        on_grid = isinstance(window, GridWindow)
-        masks = self.masked if on_grid else window.row_ends(window.wanted - decoder.shift)
+        if isinstance(window, GridWindow):
+            copied = self._copied(window.at, memory, mask) if self.memories else None
+            return self.on_grid(window, MaskSlots(self.masked, decoder.mask_embedding, copied))
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
+        masks = window.row_ends(window.wanted - decoder.shift)
         slots = decoder.embed_scale * decoder.mask_embedding
-        if self.queries is not None:
-            places = window.positions if on_grid else window.positions[masks]
-            slots = slots + self._copied(self.queries[places], memory[-1], mask)
-        if on_grid:
-            x = torch.where(self.masked.unsqueeze(1), slots, x)
-        else:
-            x[masks] = slots
+        if self.memories:
+            slots = slots + self._copied(window.positions[masks], memory, mask)
+        x[masks] = slots
         if self.project is not None:
             x = self.project(x)
         x = window.add_positions(x, table)
         return x if self.norm is None else self.norm(x)
 
-    def _copied(self, queries: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Source embeddings, weighted by what queries (B W, C) find in the memory (B, S, 2C): (B W, C)."""
-        rows, (keys, embedding) = len(memory), memory.unsqueeze(1).chunk(2, dim=-1)
-        asked = queries.view(rows, 1, -1, queries.size(-1))
+    def _copied(self, at: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+        """(B W, C) source embeddings, weighted by what slots at these positions (B W,) find in the source."""
+        assert self.queries is not None
+        keys, embedding = memory[-1].unsqueeze(1).chunk(2, dim=-1)  # (B, 1, S, C)
+        asked = self.queries[at].view(len(keys), 1, -1, keys.size(-1))
         return F.scaled_dot_product_attention(asked, keys, embedding, mask, scale=1.0).flatten(0, 2)
 
     def positions(self, count: int) -> Tensor:
@@ -246,20 +246,20 @@ class CachedSlots:
 
     def block_on_device(
         self, board: Board, owners: Tensor, rows: Rows, shape: Shape, block_size: int
-    ) -> Tensor:
-        """:meth:`block_features`, (R, k, C), for the rows of the board, without the host."""
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`block_features`, (R, k, C), for the rows of the board, without the host; their last tokens (R,)."""
         decoder, shift = self.decoder, self.decoder.shift
         width = shape.width + shift if decoder.causal_prefix else shape.end
         columns = width + block_size - shift
         form = SlotForm(columns, shift, block_size, decoder.causal_prefix, decoder.padding_idx)
         laid_out = fused_slot_window if usable(owners.device, read_alike) else slot_window
-        tokens, places, seen, masked, picked = laid_out(board, rows, form)
+        tokens, places, seen, masked, picked, last = laid_out(board, rows, form)
         keys = keys_beside(shape)
         grid = shape.rows, columns, grid_end(keys) if self.reader.graphs else keys
         window = GridWindow(tokens.flatten(), places.flatten(), grid, seen.flatten())
         self.embedding.masked = masked.flatten()
         features = self.reader.features(window).index_select(0, picked.flatten())
-        return features.view(shape.rows, block_size, -1)
+        return features.view(shape.rows, block_size, -1), last
 
     def slot_logits(self, features: Tensor, proposing: Proposing) -> Tensor:
         project = self.reader.packed.draft_projection(proposing)

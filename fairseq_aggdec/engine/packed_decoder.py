@@ -25,7 +25,9 @@ from fairseq_aggdec.engine.linear import (
 )
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, EmbeddingTables, embedded
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
+from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
 
@@ -176,8 +178,11 @@ class TokenEmbedding:
             memory: of the layers (B, S, 2C) each, then what :meth:`source` has made.
             mask: additive, (B, 1, 1, S), or None.
         """
+        # On a CPU that would round by where a number stands in memory.
+        if isinstance(window, GridWindow) and window.tokens.device.type != "cpu":
+            return self.on_grid(window)
         x, scale = F.embedding(window.tokens, self.decoder.embed_tokens.weight), self.scale
-        # On a GPU in one launch; on a CPU that would round by where a number stands in memory.
+        # On a GPU in one launch, as on a grid.
         at_once = self.positioned and self.project is None and x.device.type != "cpu"
         if scale != 1.0 and not at_once:
             x, scale = x * scale, 1.0
@@ -185,6 +190,17 @@ class TokenEmbedding:
             x = self.project(x)
         if self.positioned:
             x = window.add_positions(x, self.positions(window.reach), scale)
+        return x if self.norm is None else self.norm(x)
+
+    def on_grid(self, window: GridWindow, masks: MaskSlots | None = None) -> Tensor:
+        """Tokens (N,) and mask slots of a GPU -> (N, C)."""
+        places = self.positions(window.reach) if self.positioned else None
+        weight, direct = self.decoder.embed_tokens.weight, self.project is None
+        table = EmbeddingTables(weight, self.scale, places if direct else None)
+        x = embedded(window.tokens, window.steps, table, masks)
+        if self.project is not None:
+            x = self.project(x)
+            x = x if places is None else window.add_positions(x, places)
         return x if self.norm is None else self.norm(x)
 
     def positions(self, count: int) -> Tensor:

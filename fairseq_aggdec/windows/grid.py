@@ -33,6 +33,9 @@ class GridWindow(Window):
         shape: R, W and ``capacity``.
         last: (R W,) int64, the last position that each slot sees; None: its own.
         reach: positions that need an embedding; None: ``capacity`` of them, 0 where the table is there already.
+
+    Attributes:
+        steps: (R W,) int64, positions in the sentence.
     """
 
     fixed = True
@@ -47,6 +50,7 @@ class GridWindow(Window):
         reach: int | None = None,
     ):
         self.tokens, self.at, self.last = tokens, positions, last
+        self.steps = positions
         self.rows, self.width, self.end = shape
         self.reach = self.end if reach is None else reach
         self.level, self.dense = False, True
@@ -67,7 +71,7 @@ class GridWindow(Window):
         return self.at
 
     def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-        return torch.add(table[self.at], x, alpha=scale)
+        return torch.add(table[self.steps], x, alpha=scale)
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         """Additive mask (R, 1, W, ``capacity``)."""
@@ -84,7 +88,7 @@ class GridTree(GridWindow):
 
     Args:
         tokens, places, shape: as of a :class:`GridWindow`; ``capacity`` is a multiple of 64.
-        depths: (R W,) int64, positions in the sentence.
+        depths: (R W,) int64, becomes ``steps``.
         seen: (R W, ``capacity`` / 64) int64, the places that each slot sees, as bits.
     """
 
@@ -97,10 +101,7 @@ class GridTree(GridWindow):
         seen: Tensor,
     ):
         super().__init__(tokens, places, shape, reach=0)
-        self.depths, self.seen = depths, seen
-
-    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-        return torch.add(table[self.depths], x, alpha=scale)
+        self.steps, self.seen = depths, seen
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         bits = torch.arange(WORD, device=self.seen.device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.cli import doctor
+from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import (
     MATCHES,
     CopyBoard,
@@ -29,6 +30,7 @@ from fairseq_aggdec.drafters.slot_window import (
     slot_window,
 )
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
+from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.library import VARIABLE
 from fairseq_aggdec.search.acceptance import NO_DRAFT, TopBeta, distance, exact
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
@@ -260,11 +262,14 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
         arguments[-2].fill_(3)
 
     fill = lambda *arguments: arguments[-1].fill_(5)  # noqa: E731
-    broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill)
+    broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill, embedding=fill, follow=fill)
     with mock.patch.object(operators, "operators", lambda: broken):
-        for agree in (fused.decides_alike, copies_alike, read_alike):
+        for agree in (
+            *(fused.decides_alike, copies_alike, read_alike),
+            *(embeds_alike, follows_alike),
+        ):
             assert not operators.usable(CPU, agree)
-    assert caplog.text.count("not used") == 3
+    assert caplog.text.count("not used") == 5
     caplog.set_level(logging.INFO)
     operators.tried_against.cache_clear()
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):
@@ -274,7 +279,7 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     found = dict(doctor.of_gpu_kernels(CPU))
-    assert len(found) == 4 and set(found.values()) == {"compiled"}
+    assert len(found) == 6 and set(found.values()) == {"compiled"}
     operators.tried_against.cache_clear()
     own = operators.operators()
     kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}

@@ -28,6 +28,9 @@ _JUDGEMENT = """(
     Tensor? length, Tensor(a!) chosen, Tensor(b!) accepted, Tensor(c!) said, Tensor(d!) numbers, Tensor(e!) tokens,
     Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted, Tensor(i!) stood, Tensor(j!) flags, Tensor? features,
     Tensor(k!) kept, int units) -> ()"""
+_CHAIN = """(
+    int blocks, int size, int most, int channels, int precision, Tensor last, Tensor best, Tensor heard, Tensor slots,
+    Tensor(a!) told, Tensor? features, Tensor? written, Tensor? weight, Tensor? bias, Tensor(b!)? block) -> ()"""
 # The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
 SCHEMAS = {
     "begin": """(
@@ -36,7 +39,12 @@ SCHEMAS = {
     "slots": """(
         int blocks, int columns, int room, int shift, int masks, int size, int causal, int pad, Tensor numbers,
         Tensor tokens, Tensor owners, Tensor(a!) given, Tensor(b!) places, Tensor(c!) seen, Tensor(d!) masked,
-        Tensor(e!) picked) -> ()""",
+        Tensor(e!) picked, Tensor(f!) last) -> ()""",
+    "embedding": """(
+        int blocks, int channels, int precision, float scale, Tensor tokens, Tensor weight, Tensor at, Tensor? table,
+        Tensor? masked, Tensor? slot, Tensor? copied, Tensor(a!) out) -> ()""",
+    "hear": _CHAIN,
+    "follow": _CHAIN,
     "copy_block": """(
         int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
@@ -53,15 +61,21 @@ SCHEMAS = {
 THREADS = {
     "begin": 64,
     "slots": 128,
+    "embedding": 128,
+    "hear": 128,
+    "follow": 512,
     "copy_block": 256,
     "judge": 1024,
     "commit": 64,
     "beam_step": 128,
 }
-
-
 # The file of a kernel.
-SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping")
+SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
+    "embedding": "embedding",
+    **dict.fromkeys(("hear", "follow"), "chain"),
+}
+# What the source calls the precision of numbers.
+PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 @functools.cache

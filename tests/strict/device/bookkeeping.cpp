@@ -71,6 +71,8 @@ static inline float widened(Half x) { return widened_half(x.bits); }
 static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 
 #include "bookkeeping.cu"
+#include "chain.cu"
+#include "embedding.cu"
 
 template <typename Parameters>
 static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, Int threads) {
@@ -99,6 +101,9 @@ static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, 
 
 RUN(begin, Begin)
 RUN(slots, SlotWindow)
+RUN(embedding, Embedding)
+RUN(hear, Chain)
+RUN(follow, Chain)
 RUN(copy_block, CopyBlock)
 RUN(judge, Judgement)
 RUN(commit, Judgement)

@@ -21,7 +21,17 @@ from fairseq_aggdec.kernels.gpu import nvrtc, operators
 SOURCE = Path(__file__).with_suffix(".cpp")
 CACHE = Path(__file__).parents[3] / ".cache" / "bookkeeping"
 COMPILER = os.environ.get("CXX", "g++")
-FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+]
 if "libasan" in os.environ.get("LD_PRELOAD", ""):  # scripts/test.sh sanitizers
     FLAGS += ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}

@@ -55,6 +55,7 @@ struct SlotWindow {
     Int *given, *places, *seen;  // (R, columns) each
     unsigned char* masked;       // (R, columns)
     Int* picked;                 // (R, size), among all columns
+    Int* end;                    // (R,), the last token of each row
 };
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindow p) {
@@ -73,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) slots(const SlotWindo
         p.masked[first + i] = masked;
     }
     for (Int i = threadIdx.x; i < p.size; i += blockDim.x) p.picked[row * p.size + i] = first + last + 1 - p.size + i;
+    if (threadIdx.x == 0) p.end[row] = p.tokens[owner * p.room + base];
 }
 
 // A block for each row.

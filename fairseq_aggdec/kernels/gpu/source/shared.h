@@ -105,3 +105,14 @@ template <typename Number>
 __device__ inline float number_of(const Eight<Number>& all, int i) {
     return widened(Number{(unsigned short)(all.parts[0].words[i / 2] >> i % 2 * 16)});
 }
+
+// PRECISIONS in operators.py.
+enum Precision { IN_FP32, IN_FP16, IN_BF16 };
+
+// Work::of, a template, with the type of the numbers.
+template <typename Work, typename Parameters, typename... More>
+__device__ inline void by_precision(const Parameters& p, More&... more) {
+    if (p.precision == IN_FP16) return Work::template of<Half>(p, more...);
+    if (p.precision == IN_BF16) return Work::template of<Bfloat>(p, more...);
+    Work::template of<float>(p, more...);
+}

@@ -1,0 +1,110 @@
+// Drafting along a chain, see drafters/chain.py: which of the likely tokens of every slot go together.
+//
+//   hear    what each slot hears of the tokens that may stand before it
+//   follow  the best token of every slot behind the best of the slot before
+//
+// R rows of k slots, M candidates of each. Before the first slot stands the last token of the row, M times.
+
+#include "shared.h"
+
+constexpr int MOST_CANDIDATES = 8, MOST_SLOTS = 64;
+
+// Of `hear`, with a block for each token before a slot, and of `follow`, with one for each row.
+struct Chain {
+    Int blocks, size, most, channels, precision;  // .., k, M, C, ..
+    const Int *last, *best;                       // (R,), (R, k, M)
+    const void *heard, *slots;                    // (V, C), (R k, C)
+    void* told;                                   // (R k M, C), of `hear`
+    const void *features, *written;               // (R k, C), (R k M, C)
+    const void *weight, *bias;                    // (V, C), (V,) or none, of the projection to the vocabulary
+    Int* block;                                   // (R, k), of `follow`
+};
+
+struct Hear {
+    template <typename Number>
+    static __device__ void of(const Chain& p);
+};
+
+template <typename Number>
+__device__ void Hear::of(const Chain& p) {
+    const Int entry = blockIdx.x, slot = entry / p.most, row = slot / p.size;
+    const Int token = slot % p.size ? p.best[entry - p.most] : p.last[row];
+    const Number *heard = (const Number*)p.heard + token * p.channels, *own = (const Number*)p.slots + slot * p.channels;
+    for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
+        const float sum = widened(heard[i]) + widened(own[i]);
+        narrow(sum < 0 ? 0 : sum, ((Number*)p.told)[entry * p.channels + i]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) hear(const Chain p) {
+    by_precision<Hear>(p);
+}
+
+// The best candidate of a slot behind one of the slot before; a warp finds it.
+template <typename Number>
+__device__ int best_behind(const Chain& p, Int entry) {
+    const Int slot = entry / p.most, *best = p.best + slot * p.most;
+    const Number *features = (const Number*)p.features + slot * p.channels;
+    const Number *written = (const Number*)p.written + entry * p.channels, *weight = (const Number*)p.weight;
+    Int rows[MOST_CANDIDATES];  // in the weight
+    float scores[MOST_CANDIDATES] = {};
+#pragma unroll
+    for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = best[least(i, p.most - 1)] * p.channels;
+    for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
+        const Eight<Number> own = eight_at(features + from), more = eight_at(written + from);
+        float told[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            Number rounded;
+            narrow(number_of(own, j) + number_of(more, j), rounded);
+            told[j] = widened(rounded);
+        }
+#pragma unroll
+        for (int i = 0; i < MOST_CANDIDATES; ++i) {
+            const Eight<Number> numbers = eight_at(weight + rows[i] + from);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) scores[i] += told[j] * number_of(numbers, j);
+        }
+    }
+    int found = 0;
+    float most = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < MOST_CANDIDATES; ++i) {
+        float score = scores[i];
+#pragma unroll
+        for (int bits = LANES / 2; bits > 0; bits /= 2) score += of_lane(score, bits);
+        if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[best[i]]);
+        if (i < p.most && score > most) {
+            most = score;
+            found = i;
+        }
+    }
+    return found;
+}
+
+struct Follow {
+    template <typename Number>
+    static __device__ void of(const Chain& p);
+};
+
+template <typename Number>
+__device__ void Follow::of(const Chain& p) {
+    __shared__ unsigned char choices[MOST_SLOTS * MOST_CANDIDATES];
+    const Int row = blockIdx.x, first = row * p.size * p.most, entries = p.size * p.most;
+    for (Int entry = threadIdx.x / LANES; entry < entries; entry += blockDim.x / LANES) {
+        if (entry && entry < p.most) continue;  // before the first slot all are the same
+        const int choice = best_behind<Number>(p, first + entry);
+        if (threadIdx.x % LANES == 0) choices[entry] = (unsigned char)choice;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    int before = 0;
+    for (Int slot = 0; slot < p.size; ++slot) {
+        before = choices[slot * p.most + before];
+        p.block[row * p.size + slot] = p.best[first + slot * p.most + before];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512) follow(const Chain p) {
+    by_precision<Follow>(p);
+}

@@ -1,0 +1,109 @@
+"""The fused kernels of embeddings and chains, compiled as C++, against PyTorch's operators."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain, follow, follows_alike
+from fairseq_aggdec.kernels.gpu import embedding, operators
+from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, EmbeddingTables
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
+from fairseq_aggdec.models.slot_chain import SlotChain
+from tests.strict.device.bookkeeping import COMPILER, fused_kernels
+
+CPU = torch.device("cpu")
+CASES = 200
+ROUNDED = {torch.float32: 1e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with fused_kernels(), torch.inference_mode():
+        yield
+
+
+def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
+    """A window of random tokens, of which some are mask slots."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype, types, count = chance.choice([*PRECISIONS]), chance.randint(1, 30), chance.randint(1, 9)
+    channels = chance.choice((1, 8, 70, 300))
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape).to(dtype).to(device)
+
+    places = None if chance.random() < 0.2 else numbers(12, channels)
+    table = EmbeddingTables(numbers(types, channels), chance.choice((1.0, 16.0, 300**0.5)), places)
+    tokens = torch.randint(0, types, (count,), device=device)
+    at = torch.randint(0, 12, (count,), device=device)
+    masks = None
+    if chance.random() < 0.7:
+        copied = numbers(count, channels) if chance.random() < 0.5 else None
+        masked = torch.rand(count, device=device) < 0.5
+        masks = MaskSlots(masked, numbers(channels), copied)
+    given = tokens, at, table, masks
+    plain, found = embedding.plain(*given).float(), embedding.fused(*given).float()
+    # The kernel rounds a sum once; operators round parts that may be larger than the sum.
+    torch.testing.assert_close(found, plain, atol=90 * ROUNDED[dtype], rtol=ROUNDED[dtype])
+    assert torch.equal(embedding.embedded(*given).float(), found)
+
+
+def random_chain(dtype: torch.dtype, types: int, channels: int, bias: bool) -> FastChain:
+    """With numbers of which products and sums are exact in every precision."""
+    decoder: Any = SimpleNamespace(embed_scale=1.0, embed_tokens=nn.Embedding(types, channels))
+    decoder.output_projection = nn.Linear(channels, types, bias)
+    decoder.chain = SlotChain(channels, channels)
+    for part in (decoder.embed_tokens, decoder.output_projection, decoder.chain):
+        for weight in part.to(dtype).parameters():
+            weight.copy_(torch.randint(-1, 2, weight.shape) * (torch.rand(weight.shape) < 0.2))
+    return FastChain(decoder)
+
+
+def compare_chains(seed: int) -> None:
+    """Blocks of random features and candidates, ties among them."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype, types = chance.choice([*PRECISIONS]), chance.choice((3, CANDIDATES, 40))
+    rows, size, channels = chance.randint(1, 4), chance.randint(1, 6), chance.choice((8, 16, 24))
+    chain = random_chain(dtype, types, channels, chance.random() < 0.5)
+    features = torch.randint(-1, 2, (rows, size, channels)).to(dtype)
+    logits = torch.randn(rows, size, types).to(dtype)
+    last = torch.randint(0, types, (rows,))
+    best, scores = chain.pairs(features, logits, last)
+    plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
+    assert torch.equal(chain.choose(features, logits, last), plain), seed
+
+
+def test_embeddings_are_those_of_operators() -> None:
+    for seed in range(CASES):
+        compare_embeddings(seed)
+
+
+def test_chains_are_those_of_operators() -> None:
+    for seed in range(CASES):
+        compare_chains(seed)
+
+
+@pytest.mark.parametrize("channels, fused", [(16, True), (12, False)])
+def test_numbers_that_are_not_read_eight_at_a_time_are_left_to_operators(
+    channels: int, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    assert operators.usable(CPU, follows_alike)  # which is kept
+    monkeypatch.setattr(FastChain, "_fused", lambda *given: called.append(given))
+    chain = random_chain(torch.float32, 9, channels, False)
+    chain.choose(torch.zeros(1, 2, channels), torch.zeros(1, 2, 9), torch.zeros(1).long())
+    assert bool(called) == fused
+    monkeypatch.setattr(operators, "usable", lambda *_: False)
+    chain.choose(torch.zeros(1, 2, channels), torch.zeros(1, 2, 9), torch.zeros(1).long())
+    assert len(called) == fused
