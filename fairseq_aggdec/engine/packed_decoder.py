@@ -25,7 +25,7 @@ from fairseq_aggdec.engine.linear import (
 )
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, EmbeddingTables, embedded
+from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.masks import additive_mask

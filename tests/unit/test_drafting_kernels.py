@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain, follow, follows_alike
 from fairseq_aggdec.kernels.gpu import embedding, operators
-from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, EmbeddingTables
+from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
@@ -46,6 +46,8 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
     table = EmbeddingTables(numbers(types, channels), chance.choice((1.0, 16.0, 300**0.5)), places)
     tokens = torch.randint(0, types, (count,), device=device)
     at = torch.randint(0, 12, (count,), device=device)
+    if chance.random() < 0.2:
+        at = at[:1].expand(count)  # as in a beam
     masks = None
     if chance.random() < 0.7:
         copied = numbers(count, channels) if chance.random() < 0.5 else None

@@ -55,7 +55,8 @@ def fused(tokens: Tensor, at: Tensor, table: EmbeddingTables, masks: MaskSlots |
     """:func:`plain` in one launch; sums are rounded once."""
     weight = table.weight
     out = weight.new_empty(len(tokens), weight.size(1))
-    given = *out.shape, gpu.PRECISIONS[weight.dtype], table.scale, tokens, weight, at, table.places
+    sizes = *out.shape, gpu.PRECISIONS[weight.dtype], at.stride(0)
+    given = *sizes, table.scale, tokens, weight, at, table.places
     gpu.operators().embedding(*given, *(masks or (None, None, None)), out)
     return out
 

@@ -41,8 +41,8 @@ SCHEMAS = {
         Tensor tokens, Tensor owners, Tensor(a!) given, Tensor(b!) places, Tensor(c!) seen, Tensor(d!) masked,
         Tensor(e!) picked, Tensor(f!) last) -> ()""",
     "embedding": """(
-        int blocks, int channels, int precision, float scale, Tensor tokens, Tensor weight, Tensor at, Tensor? table,
-        Tensor? masked, Tensor? slot, Tensor? copied, Tensor(a!) out) -> ()""",
+        int blocks, int channels, int precision, int step, float scale, Tensor tokens, Tensor weight, Tensor at,
+        Tensor? table, Tensor? masked, Tensor? slot, Tensor? copied, Tensor(a!) out) -> ()""",
     "hear": _CHAIN,
     "follow": _CHAIN,
     "copy_block": """(

@@ -40,10 +40,7 @@ class BeamWindow(GridWindow):
 
     def __init__(self, tokens: Tensor, places: Tensor, shape: Shape, depth: Tensor, sight: Tensor):
         super().__init__(tokens, places, shape, reach=0)
-        self.depth, self.sight = depth, sight
-
-    def add_positions(self, x: Tensor, table: Tensor, scale: float = 1.0) -> Tensor:
-        return torch.add(table.index_select(0, self.depth), x, alpha=scale)
+        self.steps, self.sight = depth.expand(len(tokens)), sight
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
         return self.sight.unsqueeze(1)

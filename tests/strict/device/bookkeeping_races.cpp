@@ -150,7 +150,7 @@ static std::vector<float> draft(unsigned seed, Int threads) {
     std::vector<unsigned char> masked(POSITIONS);
     for (auto& one : masked) one = static_cast<unsigned char>(below(2));
     std::vector<Int> block(POSITIONS);
-    const Embedding window{POSITIONS, CHANNELS, IN_FP32, 2.0, tokens.data(), weight.data(), at.data(), table.data(),
+    const Embedding window{POSITIONS, CHANNELS, IN_FP32, 1, 2.0, tokens.data(), weight.data(), at.data(), table.data(),
                            masked.data(), slot.data(), nullptr, embedded.data()};
     run_embedding(&window, POSITIONS, threads);
     const Chain chain{0, SIZE, MOST, CHANNELS, IN_FP32, last.data(), best.data(), weight.data(), embedded.data(), told.data(),

@@ -5,6 +5,7 @@
 // A block for each position.
 struct Embedding {
     Int blocks, channels, precision;  // N, C
+    Int step;                         // from a position's number to the next one's, 0: all have the same
     double scale;
     const Int* tokens;
     const void* weight;            // (V, C)
@@ -25,7 +26,7 @@ __device__ void Embed::of(const Embedding& p) {
     const Int place = blockIdx.x, out = place * p.channels;
     const bool slot = p.masked && p.masked[place];
     const Number* read = slot ? (const Number*)p.slot : (const Number*)p.weight + p.tokens[place] * p.channels;
-    const Number* added = p.table ? (const Number*)p.table + p.at[place] * p.channels : nullptr;
+    const Number* added = p.table ? (const Number*)p.table + p.at[place * p.step] * p.channels : nullptr;
     const Number* copied = slot && p.copied ? (const Number*)p.copied + out : nullptr;
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         float x = (float)p.scale * widened(read[i]);
