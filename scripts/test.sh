@@ -19,6 +19,8 @@ LONG=(recipes strict pages kills faults wheel fuzz sanitizers)
 PYTHON=.venv/bin/python
 # Several threads per process run slower than one as soon as the cores are shared.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Each of the many processes would compile some hundred modules anew.
+unset PYTHONDONTWRITEBYTECODE
 
 die() { printf 'test: error: %s\n' "$*" >&2; exit 2; }
 

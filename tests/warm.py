@@ -1,9 +1,10 @@
 """Processes that begin with PyTorch and fairseq loaded: four seconds less of each of the many that tests start.
 
 :func:`python` gives a ``python`` in a folder beside ``fairseq-train`` and its like. Each hands its arguments,
-environment, folder and files 0 to 2 to a server, which forks a child for it, and ends as the child does. Nothing of
-this plugin is loaded before the fork. ``python - <<PROGRAM``, ``-c``, ``-m`` and scripts work as ever. Where fairseq
-must not be there yet, another server has only the libraries that it imports.
+environment, folder and files 0 to 2 to a server, which forks a child for it, and ends as the child does. A command
+that imports this plugin in any case is forked from a copy of the server that has it; another finds nothing of it.
+``python - <<PROGRAM``, ``-c``, ``-m`` and scripts work as ever. Where fairseq must not be there yet, another server has
+only the libraries that it imports.
 """
 
 from __future__ import annotations
@@ -43,11 +44,15 @@ LOADED = [
 ]
 LOADED += [f"fairseq_cli.{name}" for name in ("generate", "interactive", "preprocess", "train")]
 ROOT = Path(__file__).resolve().parents[1]
+PLUGIN = "fairseq_aggdec"
 CLIENT = """#!{python} -IS
 import array, json, os, signal, socket, sys
+name, given = os.path.basename(sys.argv[0]), sys.argv[1:]
+plugin = name.startswith("aggdec") or given[:1] == ["-m"] and given[1].startswith(("{plugin}.", "scripts."))
+plugin = plugin or "--user-dir" in given and {folder!r} in map(os.path.abspath, given)
 place = socket.socket(socket.AF_UNIX)
-place.connect({socket!r})
-said = json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+place.connect({socket!r} + ("-plugin" if plugin and os.path.exists({socket!r} + "-plugin") else ""))
+said = json.dumps([name, given, os.getcwd(), dict(os.environ)]).encode()
 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
 place.sendmsg([len(said).to_bytes(4, "big")], rights)
 place.sendall(said)
@@ -73,7 +78,9 @@ def python(fairseq: bool = True) -> str:
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     scripts = Path(sys.executable).parent
     place = str(folder / "socket")
-    client = CLIENT.format(python=sys.executable, socket=place)
+    client = CLIENT.format(
+        python=sys.executable, socket=place, plugin=PLUGIN, folder=str(ROOT / PLUGIN)
+    )
     for name in ("python", *commands()):
         (folder / name).write_text(client)
         (folder / name).chmod(0o755)
@@ -108,17 +115,34 @@ def serve(place: str, modules: Sequence[str]) -> None:
         from tests import quick_hydra
 
         quick_hydra.quicken()
-        quick_hydra.compose()
-    gc.freeze()  # the children do not look at what is here
-    known = commands()
+        quick_hydra.prepare()
+        listening = listen(f"{place}-plugin")
+        if os.fork() == 0:
+            importlib.import_module(PLUGIN)
+            quick_hydra.prepare()
+            answer(listening)
+            return
+        listening.close()
+    listening = listen(place)
+    print("ready", flush=True)
+    answer(listening)
+
+
+def listen(place: str) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(place)
     listening.listen(64)
-    print("ready", flush=True)
+    return listening
+
+
+def answer(listening: socket.socket) -> None:
+    """A child for every command, until the process of the tests has ended."""
+    gc.freeze()  # the children do not look at what is here
+    known = commands()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the handlers
     while True:
         ready, _, _ = select.select([listening, sys.stdin], [], [])
-        if sys.stdin in ready:  # the process of the tests has ended
+        if sys.stdin in ready:
             return
         asking, _ = listening.accept()
         if os.fork() == 0:

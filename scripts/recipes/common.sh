@@ -24,15 +24,17 @@ NO_SETTINGS=' OUT WORK ROOT PYTHON BIN USER_DIR DEVICE_FLAGS PRECISION_FLAGS GPU
 # hold (between <<'PYTHON' and PYTHON), whose words are no commands.
 called() {
     local -A seen=()
-    local waiting=("$1") name body other
+    local waiting=("$1") functions line=$'\n' name body other called
+    mapfile -t functions < <(compgen -A function)
     while [ "${#waiting[@]}" -gt 0 ]; do
         name=${waiting[0]} waiting=("${waiting[@]:1}")
         [ -z "${seen[$name]:-}" ] && body=$(declare -f "$name" | sed "/<<'PYTHON'/,/^PYTHON\$/{/<<'PYTHON'/!d}") || continue
         seen[$name]=1
         printf '%s\n' "$body"
-        while read -r other; do
-            ! grep -qE "(^|[;&|(!]|then|do|else|if) *$other( |;|\)|\$)" <<<"$body" || waiting+=("$other")
-        done < <(compgen -A function)
+        for other in "${functions[@]}"; do
+            called="($line|[;&|(!]|then|do|else|if) *$other( |;|\\)|$line)"
+            if [[ $line$body$line =~ $called ]]; then waiting+=("$other"); fi # a grep for each would take seconds
+        done
     done
 }
 
