@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.models.block_heads import BlockHeads
+from fairseq_aggdec.models.options import option
 
 HEAD_LOSS = ChoiceEnum(["sample", "mean"])
 SUMS = ("nll", "hits", "count")  # logged of each head
@@ -25,30 +26,22 @@ SUMS = ("nll", "hits", "count")  # logged of each head
 class BlockwiseLossConfig(FairseqDataclass):
     """How the losses of the heads become one."""
 
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    label_smoothing: float = option(0.0, "epsilon for label smoothing, 0 means no label smoothing")
+    head_loss: HEAD_LOSS = option(
+        "sample",
+        "sample: one head drawn per minibatch, unbiased, as in the paper; mean: all heads every time "
+        "(more memory)",
     )
-    head_loss: HEAD_LOSS = field(
-        default="sample",
-        metadata={
-            "help": "sample: one head drawn per minibatch, unbiased, as in the paper; mean: all heads every time "
-            "(more memory)"
-        },
+    head_decay: float = option(
+        1.0,
+        "weight of each head's loss, or how often it is drawn, relative to the head before it: 1 as in the "
+        "paper; less favours the near heads, without which those behind them count for nothing",
     )
-    head_decay: float = field(
-        default=1.0,
-        metadata={
-            "help": "weight of each head's loss, or how often it is drawn, relative to the head before it: 1 as in the "
-            "paper; less favours the near heads, without which those behind them count for nothing"
-        },
-    )
-    head_positions: float = field(
-        default=1.0,
-        metadata={
-            "help": "share of the positions of a minibatch that heads learn from, drawn anew every time: those of a "
-            "sentence teach much the same, so that with less the same time shows more sentences (1: all, as in the "
-            "paper)"
-        },
+    head_positions: float = option(
+        1.0,
+        "share of the positions of a minibatch that heads learn from, drawn anew every time: those of a "
+        "sentence teach much the same, so that with less the same time shows more sentences (1: all, as in the "
+        "paper)",
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from fairseq_aggdec.criterions.projected_loss import projected_loss
 from fairseq_aggdec.data.block_targets import choose_revealed, cut_blocks, draw_prefix_lengths
 from fairseq_aggdec.models.nar_decoder import NarDecoder
+from fairseq_aggdec.models.options import option
 from fairseq_aggdec.models.slot_chain import tokens_before
 
 PREFIXES = ChoiceEnum(["drawn", "none"])
@@ -32,43 +33,31 @@ VALIDATION = -1  # in place of the number of the update: the same prefixes every
 class GlancingLossConfig(FairseqDataclass):
     """The published schedule, and what validation measures."""
 
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "epsilon for label smoothing, 0 means no label smoothing"}
+    label_smoothing: float = option(0.0, "epsilon for label smoothing, 0 means no label smoothing")
+    prefixes: PREFIXES = option(
+        "drawn",
+        "drawn: a block begins anywhere in the sentence, as for a drafter; none: at its start, which with "
+        "a --block-size of the longest sentence is a plain non-autoregressive Transformer",
     )
-    prefixes: PREFIXES = field(
-        default="drawn",
-        metadata={
-            "help": "drawn: a block begins anywhere in the sentence, as for a drafter; none: at its start, which with "
-            "a --block-size of the longest sentence is a plain non-autoregressive Transformer"
-        },
+    slot_decay: float = option(
+        1.0,
+        "weight of a slot's loss, as a share of the weight of the slot before it. A slot is of use only "
+        "when all before it are accepted: less than 1 learns the first slots better (1: all alike, as published)",
     )
-    slot_decay: float = field(
-        default=1.0,
-        metadata={
-            "help": "weight of a slot's loss, as a share of the weight of the slot before it. A slot is of use only "
-            "when all before it are accepted: less than 1 learns the first slots better (1: all alike, as published)"
-        },
+    glancing_start: float = option(
+        0.5, "share of the wrong tokens of a block that is revealed, at first"
     )
-    glancing_start: float = field(
-        default=0.5,
-        metadata={"help": "share of the wrong tokens of a block that is revealed, at first"},
+    glancing_end: float = option(0.3, "the same, at the end")
+    glancing_updates: Optional[int] = option(
+        None, "updates from --glancing-start to --glancing-end (default: --max-update)"
     )
-    glancing_end: float = field(default=0.3, metadata={"help": "the same, at the end"})
-    glancing_updates: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "updates from --glancing-start to --glancing-end (default: --max-update)"
-        },
+    eval_acceptance: Optional[str] = option(
+        None,
+        "checkpoint of a verifier: validation decodes with it and the drafter and reports mean_accepted, "
+        "the tokens per iteration of a sentence",
     )
-    eval_acceptance: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "checkpoint of a verifier: validation decodes with it and the drafter and reports mean_accepted, "
-            "the tokens per iteration of a sentence"
-        },
-    )
-    eval_acceptance_sentences: int = field(
-        default=200, metadata={"help": "how many sentences of the validation set that decodes"}
+    eval_acceptance_sentences: int = option(
+        200, "how many sentences of the validation set that decodes"
     )
     sentence_avg: bool = II("optimization.sentence_avg")
     max_update: int = II("optimization.max_update")

@@ -8,7 +8,7 @@ for fairseq's models, criterions and generators, with targets of known length.
 import logging
 from argparse import Namespace
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
@@ -32,6 +32,7 @@ from fairseq_aggdec.images.data import (
     to_tokens,
 )
 from fairseq_aggdec.methods.config import DecodingConfig
+from fairseq_aggdec.models.options import option
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
 
 logger = logging.getLogger(__name__)
@@ -41,19 +42,15 @@ logger = logging.getLogger(__name__)
 class SuperResolutionConfig(DecodingConfig):
     """Where the images are (sizes and channels stand beside them) and how to decode."""
 
-    data: Optional[str] = field(
-        default=None, metadata={"help": "folder made by python -m fairseq_aggdec.images.data"}
-    )
+    data: Optional[str] = option(None, "folder made by python -m fairseq_aggdec.images.data")
     # Seen from the task: --path, --model-overrides. No help text, so that fairseq makes no flags of them.
     model_paths: Optional[str] = II("common_eval.path")
     model_overrides: Optional[str] = II("common_eval.model_overrides")
     train_subset: str = II("dataset.train_subset")
-    input_noise: float = field(
-        default=0.0,
-        metadata={
-            "help": "training: the intensities that the decoder reads are off by normal noise, its deviation drawn "
-            "for each image between 0 and this; a model that has met its own errors leans on the input image more"
-        },
+    input_noise: float = option(
+        0.0,
+        "training: the intensities that the decoder reads are off by normal noise, its deviation drawn "
+        "for each image between 0 and this; a model that has met its own errors leans on the input image more",
     )
 
 

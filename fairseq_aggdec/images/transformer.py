@@ -28,7 +28,7 @@ from fairseq_aggdec.images.data import INTENSITIES, ImageFormat, intensity_offse
 from fairseq_aggdec.models.blockwise_transformer import (
     BlockwiseTransformerModel,
     HeadedDecoder,
-    add_head_args,
+    HeadOptions,
 )
 from fairseq_aggdec.models.options import fill_in, set_defaults, set_sizes
 
@@ -225,7 +225,7 @@ def image_architecture(args: Namespace) -> None:
 @register_model_architecture("blockwise_image_transformer", "blockwise_image_transformer")
 def blockwise_image_architecture(args: Namespace) -> None:
     """Small, as ``image_transformer``."""
-    fill_in(args, add_head_args)
+    fill_in(args, HeadOptions)
     image_architecture(args)
 
 

@@ -1,27 +1,21 @@
 """Every decoding option of the plugin, declared once; the task's options are these beside fairseq's own."""
 
 import argparse
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from omegaconf import II
 
 from fairseq_aggdec.methods.options.kinds import KINDS, VERIFIED
 from fairseq_aggdec.methods.options.old_names import OLD_NAMES
 from fairseq_aggdec.methods.options.settings import INT8
 from fairseq_aggdec.methods.options.variants import VARIANTS
+from fairseq_aggdec.models.options import add_flags, option
 
 DECODING = ChoiceEnum(list(KINDS))
 DRAFT_FROM = ChoiceEnum(["auto", "source", "file", "interleaved", "lattice", "heads", "none"])
 OF_LOOP = ", ".join(VERIFIED)
-
-
-def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
-    """A field that fairseq makes an option of."""
-    return field(default=default, metadata={"help": help, "metavar": metavar, **more})
-
 
 # Options under the names that they had before: they work and are not shown.
 OldNames: Any = make_dataclass(
@@ -43,19 +37,16 @@ OldNames: Any = make_dataclass(
 class DecodingConfig(OldNames):
     """How ``fairseq-generate`` and its relatives decode."""
 
-    decoding: DECODING = field(
-        default="beam",
-        metadata={"help": "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())},
+    decoding: DECODING = option(
+        "beam", "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
     )
     # fairseq's own flag, which its generation ignores; no help text, so that fairseq makes no second flag of it.
     bf16: bool = II("common.bf16")
-    draft_from: DRAFT_FROM = field(
-        default="auto",
-        metadata={
-            "help": "iad, beam: the text that is copied: the source, the lines of --draft-file, or what the model of "
-            "--drafter-path writes (interleaved, lattice); beam: heads looks where block heads point; none drafts "
-            "nothing; auto: the source as long as that pays"
-        },
+    draft_from: DRAFT_FROM = option(
+        "auto",
+        "iad, beam: the text that is copied: the source, the lines of --draft-file, or what the model of "
+        "--drafter-path writes (interleaved, lattice); beam: heads looks where block heads point; none drafts "
+        "nothing; auto: the source as long as that pays",
     )
     draft_file: Optional[str] = option(
         None,
@@ -153,9 +144,7 @@ ACTIONS = {"int8": Int8Action, "variant": JoinAction}
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of :class:`DecodingConfig` to a parser, in a group of their own."""
     group = parser.add_argument_group("decoding by fairseq_aggdec")
-    gen_parser_from_dataclass(group, DecodingConfig())
-    declared = DecodingConfig.__dataclass_fields__
+    add_flags(group, DecodingConfig, defaults=True)
     for action in group._group_actions:
-        action.metavar = declared[action.dest].metadata.get("metavar") or action.metavar
         if action.dest in ACTIONS:
             action.__class__ = ACTIONS[action.dest]

@@ -7,9 +7,11 @@ whose output is that of head 1; the other heads are for ``--decoding blockwise``
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
@@ -18,11 +20,53 @@ from torch import Tensor, nn
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.models.base_checkpoint import check_fit, take_base
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads, HeadLayers
-from fairseq_aggdec.models.options import fill_in
+from fairseq_aggdec.models.options import add_flags, fill_in, option
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain
 
 # What is not the base's
 NEW = ("decoder.heads.", "decoder.head_layers.", "decoder.chain.")
+
+
+@dataclass
+class HeadOptions(FairseqDataclass):
+    """The options of block heads, for any architecture that has them."""
+
+    block_size: int = option(8, "number of heads: tokens predicted at once (default: 8)", "K")
+    head_layout: ChoiceEnum([DENSE, PER_HEAD]) = option(  # type: ignore[valid-type]
+        DENSE,
+        "dense: every head reads the hidden units of all, as in the paper (default); per-head: its own only, smaller "
+        "and faster",
+    )
+    head_hidden_dim: Optional[int] = option(
+        None, "hidden units per head (default: --decoder-ffn-embed-dim, as in the paper)", "N"
+    )
+    head_layers: int = option(
+        0,
+        "decoder layers of heads 2 to K, in which each reads the token that head 1 chose, the heads before it and the "
+        "source; they begin as the last layers of --base-checkpoint (default: 0, as in the paper)",
+        "N",
+    )
+    identity_first_head: bool = option(
+        False,
+        "head 1 is the decoder's own output, so that quality is exactly that of the base model",
+    )
+    slot_chain: bool = option(
+        False,
+        "heads 2 to K hear which token was chosen before theirs: of the likeliest tokens of every head those are "
+        "drafted that go together",
+    )
+    base_checkpoint: Optional[str] = option(
+        None,
+        "begin with a trained stock Transformer; the architecture is read from it too",
+        "FILE",
+    )
+    init_heads_from: Optional[str] = option(
+        None,
+        "begin with the heads of this model, their layers and chain among them, which were trained for another state "
+        "of the base",
+        "FILE",
+    )
+    freeze_base: bool = option(False, "train the heads only, the base stays as it is")
 
 
 class HeadedDecoder(ChainedDecoder):
@@ -113,7 +157,7 @@ class BlockwiseTransformerModel(TransformerModel):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        add_head_args(parser)
+        add_flags(parser, HeadOptions)
         # Becomes true with --base-checkpoint and is saved; checkpoints older than it lack it.
         parser.set_defaults(has_base=False)
 
@@ -190,63 +234,6 @@ class BlockwiseTransformerModel(TransformerModel):
         return self.decoder.head_features(features, heads, chosen, encoder_out)
 
 
-def add_head_args(parser: ArgumentParser) -> None:
-    """The options of block heads, for any architecture that has them."""
-    parser.add_argument(
-        "--block-size",
-        type=int,
-        default=8,
-        metavar="K",
-        help="number of heads: tokens predicted at once (default: 8)",
-    )
-    parser.add_argument(
-        "--head-layout",
-        choices=[DENSE, PER_HEAD],
-        default=DENSE,
-        help="dense: every head reads the hidden units of all, as in the paper (default); per-head: its own only, "
-        "smaller and faster",
-    )
-    parser.add_argument(
-        "--head-hidden-dim",
-        type=int,
-        metavar="N",
-        help="hidden units per head (default: --decoder-ffn-embed-dim, as in the paper)",
-    )
-    parser.add_argument(
-        "--head-layers",
-        type=int,
-        default=0,
-        metavar="N",
-        help="decoder layers of heads 2 to K, in which each reads the token that head 1 chose, the heads before it and "
-        "the source; they begin as the last layers of --base-checkpoint (default: 0, as in the paper)",
-    )
-    parser.add_argument(
-        "--identity-first-head",
-        action="store_true",
-        help="head 1 is the decoder's own output, so that quality is exactly that of the base model",
-    )
-    parser.add_argument(
-        "--slot-chain",
-        action="store_true",
-        help="heads 2 to K hear which token was chosen before theirs: of the likeliest tokens of every head those are "
-        "drafted that go together",
-    )
-    parser.add_argument(
-        "--base-checkpoint",
-        metavar="FILE",
-        help="begin with a trained stock Transformer; the architecture is read from it too",
-    )
-    parser.add_argument(
-        "--init-heads-from",
-        metavar="FILE",
-        help="begin with the heads of this model, their layers and chain among them, which were trained for another "
-        "state of the base",
-    )
-    parser.add_argument(
-        "--freeze-base", action="store_true", help="train the heads only, the base stays as it is"
-    )
-
-
 def check_head_args(args: Namespace) -> None:
     """Raises ``ValueError`` with one sentence that names the option."""
     if int(args.block_size) < 1:
@@ -284,5 +271,5 @@ def load_heads(model: nn.Module, path: str) -> None:
 @register_model_architecture("blockwise_transformer", "blockwise_transformer")
 def blockwise_architecture(args: Namespace) -> None:
     """Base size unless told otherwise, as the stock ``transformer``."""
-    fill_in(args, add_head_args)
+    fill_in(args, HeadOptions)
     base_architecture(args)

@@ -13,9 +13,11 @@ decoder on slots.
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
@@ -32,7 +34,7 @@ from fairseq_aggdec.data.interleaving import (
     writing_order,
 )
 from fairseq_aggdec.models.base_checkpoint import take_layers
-from fairseq_aggdec.models.options import set_defaults
+from fairseq_aggdec.models.options import add_flags, fill_in, option, set_defaults
 
 ABLATIONS = {
     "vanilla_mask": "attention inside a step is causal, as in the ordinary Transformer",
@@ -129,6 +131,27 @@ class InterleavedDecoder(TransformerDecoder):
         return self._mask[:width, :width]
 
 
+@dataclass
+class SlotOptions(FairseqDataclass):
+    """Where words are written."""
+
+    directions: int = option(
+        2,
+        "where the decoder writes: 1 left to right, 2 from both ends, more (an even number) from both ends of H/2 "
+        "segments (default: 2)",
+        "H",
+    )
+    words_per_direction: int = option(
+        1, "words that each direction writes per step (default: 1)", "C"
+    )
+    base_checkpoint: Optional[str] = option(
+        None,
+        "begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers (default: all), "
+        "or each several times where it has fewer",
+        "FILE",
+    )
+
+
 @register_model("interleaved_transformer")
 class InterleavedTransformerModel(TransformerModel):
     """A Transformer that is trained to write in several directions, several words per step."""
@@ -136,28 +159,10 @@ class InterleavedTransformerModel(TransformerModel):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        parser.add_argument(
-            "--directions",
-            type=int,
-            metavar="H",
-            help="where the decoder writes: 1 left to right, 2 from both ends, more (an even number) from both ends of "
-            "H/2 segments (default: 2)",
-        )
-        parser.add_argument(
-            "--words-per-direction",
-            type=int,
-            metavar="C",
-            help="words that each direction writes per step (default: 1)",
-        )
-        parser.add_argument(
-            "--base-checkpoint",
-            metavar="FILE",
-            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers "
-            "(default: all), or each several times where it has fewer",
-        )
+        add_flags(parser, SlotOptions)
         for name, meaning in ABLATIONS.items():
-            option = "--" + name.replace("_", "-")
-            parser.add_argument(option, action="store_true", help=f"ablation: {meaning}")
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, action="store_true", help=f"ablation: {meaning}")
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "InterleavedTransformerModel":
@@ -262,20 +267,20 @@ def _refuse_ablations(args: Namespace, names: Iterable[str], needed: str) -> Non
 
 
 def _check_positions(args: Namespace) -> None:
-    for option, reason in (
+    for name, reason in (
         ("decoder_learned_pos", "slots have sinusoidal positions"),
         ("no_token_positional_embeddings", "positions tell the slots of a step apart"),
     ):
-        if getattr(args, option):
+        if getattr(args, name):
             raise ValueError(
-                f"--{option.replace('_', '-')} goes with --directions 1 --words-per-direction 1 only: {reason}"
+                f"--{name.replace('_', '-')} goes with --directions 1 --words-per-direction 1 only: {reason}"
             )
 
 
 @register_model_architecture("interleaved_transformer", "interleaved_transformer")
 def interleaved_architecture(args: Namespace) -> None:
     """Base size unless told otherwise, as the stock ``transformer``; IBDecoder."""
-    set_defaults(args, directions=2, words_per_direction=1, base_checkpoint=None)
+    fill_in(args, SlotOptions)
     set_defaults(args, **dict.fromkeys(ABLATIONS, False))
     if args.base_checkpoint and not hasattr(args, "decoder_layers"):
         # As many as the base has; fairseq's default would count as wanted.

@@ -9,16 +9,18 @@ Blocks cut the history after the same token in every layer, so that the order do
 
 import random
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
 from torch import Tensor, nn
 
 from fairseq_aggdec.models.base_checkpoint import take_layers
-from fairseq_aggdec.models.options import set_defaults
+from fairseq_aggdec.models.options import add_flags, fill_in, option, set_defaults
 
 ORDERS = {"2": (2,), "3": (3,), "mixed": (2, 3)}
 
@@ -63,6 +65,23 @@ class MarkovDecoder(TransformerDecoder):
         return super().forward(prev_output_tokens, *args, **kwargs)
 
 
+@dataclass
+class ScorerOptions(FairseqDataclass):
+    """What a scorer has beside the options of a Transformer."""
+
+    markov_order: ChoiceEnum(list(ORDERS)) = option(  # type: ignore[valid-type]
+        "mixed",
+        "tokens that a position may depend on in training, itself counted: 2 (bigrams, as in decoding), 3, or drawn "
+        "for each update (default: mixed)",
+    )
+    base_checkpoint: Optional[str] = option(
+        None,
+        "begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers, or each several "
+        "times where it has fewer",
+        "FILE",
+    )
+
+
 @register_model("lattice_transformer")
 class LatticeTransformerModel(TransformerModel):
     """Trained as any translation model, with a stock criterion; decoded with ``--decoding lattice``."""
@@ -70,18 +89,7 @@ class LatticeTransformerModel(TransformerModel):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        parser.add_argument(
-            "--markov-order",
-            choices=list(ORDERS),
-            help="tokens that a position may depend on in training, itself counted: 2 (bigrams, as in decoding), 3, or "
-            "drawn for each update (default: mixed)",
-        )
-        parser.add_argument(
-            "--base-checkpoint",
-            metavar="FILE",
-            help="begin as this Transformer, with its sizes; of its decoder, the first --decoder-layers layers, "
-            "or each several times where it has fewer",
-        )
+        add_flags(parser, ScorerOptions)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "LatticeTransformerModel":
@@ -113,5 +121,6 @@ def check_depth(args: Namespace) -> None:
 @register_model_architecture("lattice_transformer", "lattice_transformer")
 def lattice_architecture(args: Namespace) -> None:
     """Base size with a scorer of one layer, unless told otherwise."""
-    set_defaults(args, markov_order="mixed", base_checkpoint=None, decoder_layers=1)
+    fill_in(args, ScorerOptions)
+    set_defaults(args, decoder_layers=1)
     base_architecture(args)

@@ -10,9 +10,11 @@ the token after them, as a verifier's decoder does.
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerEncoder, TransformerModel
 from fairseq.models.transformer.transformer_legacy import base_architecture
@@ -26,7 +28,7 @@ from fairseq_aggdec.models.base_checkpoint import (
     take_encoder_options,
 )
 from fairseq_aggdec.models.nar_decoder import BIDIRECTIONAL, CAUSAL, ITSELF, NEXT, NarDecoder
-from fairseq_aggdec.models.options import fill_in, set_defaults, set_sizes
+from fairseq_aggdec.models.options import add_flags, fill_in, option, set_defaults, set_sizes
 
 BERT, STOCK = "bert", "stock"
 
@@ -38,6 +40,48 @@ REFUSED = {
     "no_cross_attention": "the slots must read the source",
     "no_token_positional_embeddings": "mask slots are told apart by their positions only",
 }
+
+
+@dataclass
+class DrafterOptions(FairseqDataclass):
+    """What a drafter has beside the options of a Transformer."""
+
+    block_size: int = option(10, "tokens drafted at once, k (default: 10)", "K")
+    src_embedding_copy: bool = option(
+        False, "a mask slot reads a softly aligned copy of the source embeddings"
+    )
+    prefix_attention: ChoiceEnum([BIDIRECTIONAL, CAUSAL]) = option(  # type: ignore[valid-type]
+        BIDIRECTIONAL,
+        "bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so that "
+        "decoding keeps them from iteration to iteration",
+    )
+    slot_predicts: ChoiceEnum([ITSELF, NEXT]) = option(  # type: ignore[valid-type]
+        ITSELF,
+        "itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's decoder "
+        "does: the last accepted token drafts the first and a mask each of the others, so that --init-decoder-from "
+        "begins with what the verifier knows",
+    )
+    slot_chain: bool = option(
+        False,
+        "the slots of a block are told which token was chosen before them, after all layers",
+    )
+    weight_init: ChoiceEnum([BERT, STOCK]) = option(  # type: ignore[valid-type]
+        BERT,
+        "how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
+    )
+    init_decoder_from: Optional[str] = option(
+        None,
+        "begin with what fits of the decoder of this verifier: embeddings, layers, projection",
+        "FILE",
+    )
+    init_encoder_from: Optional[str] = option(
+        None, "begin with the encoder of this verifier, its architecture included", "FILE"
+    )
+    share_verifier_encoder: Optional[str] = option(
+        None,
+        "use the encoder of this verifier and leave it as it is, so that decoding runs one encoder for both",
+        "FILE",
+    )
 
 
 @register_model("nar_drafter")
@@ -62,11 +106,13 @@ class NarDrafterModel(TransformerModel):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        add_drafter_args(parser)
+        add_flags(parser, DrafterOptions)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "NarDrafterModel":
         nar_drafter(args)
+        if args.share_verifier_encoder and args.init_encoder_from:
+            raise ValueError("--share-verifier-encoder does not go with --init-encoder-from")
         path, parameters = args.share_verifier_encoder or args.init_encoder_from, None
         if path:
             args.shares_encoder = bool(args.share_verifier_encoder)
@@ -148,64 +194,6 @@ class NarDrafterModel(TransformerModel):
         return keys
 
 
-def add_drafter_args(parser: ArgumentParser) -> None:
-    """What a drafter has beside the options of a Transformer."""
-    parser.add_argument(
-        "--block-size",
-        type=int,
-        default=10,
-        metavar="K",
-        help="tokens drafted at once, k (default: 10)",
-    )
-    parser.add_argument(
-        "--src-embedding-copy",
-        action="store_true",
-        help="a mask slot reads a softly aligned copy of the source embeddings",
-    )
-    parser.add_argument(
-        "--prefix-attention",
-        choices=[BIDIRECTIONAL, CAUSAL],
-        default=BIDIRECTIONAL,
-        help="bidirectional, as in the paper (default); causal: prefix positions see only what is left of them, so "
-        "that decoding keeps them from iteration to iteration",
-    )
-    parser.add_argument(
-        "--slot-predicts",
-        choices=[ITSELF, NEXT],
-        default=ITSELF,
-        help="itself: the token in its place, as in the paper (default); next: the token after it, as a verifier's "
-        "decoder does: the last accepted token drafts the first and a mask each of the others, so that "
-        "--init-decoder-from begins with what the verifier knows",
-    )
-    parser.add_argument(
-        "--slot-chain",
-        action="store_true",
-        help="the slots of a block are told which token was chosen before them, after all layers",
-    )
-    parser.add_argument(
-        "--weight-init",
-        choices=[BERT, STOCK],
-        default=BERT,
-        help="how weights begin: bert, normal with deviation 0.02 (default), or as in a stock Transformer",
-    )
-    parser.add_argument(
-        "--init-decoder-from",
-        metavar="FILE",
-        help="begin with what fits of the decoder of this verifier: embeddings, layers, projection",
-    )
-    encoder = parser.add_mutually_exclusive_group()
-    encoder.add_argument(
-        "--init-encoder-from",
-        metavar="FILE",
-        help="begin with the encoder of this verifier, its architecture included",
-    )
-    encoder.add_argument(
-        "--share-verifier-encoder",
-        metavar="FILE",
-        help="use the encoder of this verifier and leave it as it is, so that decoding runs one encoder for both",
-    )
-
-
 def check_drafter_args(args: Namespace) -> None:
     """Raises ``ValueError`` with one sentence that names the option."""
     for name, reason in REFUSED.items():
@@ -225,7 +213,7 @@ def check_drafter_args(args: Namespace) -> None:
 @register_model_architecture("nar_drafter", "nar_drafter")
 def nar_drafter(args: Namespace) -> None:
     """3+3 layers of width 256 unless told otherwise; positions, embedding scale and norms as in a stock Transformer."""
-    fill_in(args, add_drafter_args)
+    fill_in(args, DrafterOptions)
     set_defaults(args, shares_encoder=False, encoder_options=None, activation_fn="gelu")
     set_sizes(args, (3, 3), 256, 1024, 4)
     base_architecture(args)

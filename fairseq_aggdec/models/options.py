@@ -5,14 +5,33 @@ options are it loses on the way to the Transformer. On the command line it hands
 """
 
 import argparse
-from collections.abc import Callable
+from dataclasses import field, fields
 from typing import Any
 
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 PACKAGE = __name__.split(".", maxsplit=1)[0]
 PLAIN = (bool, dict, float, int, list, str, type(None))
+
+
+def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
+    """A field of a class of options, of which fairseq makes a flag."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, **more})
+
+
+def add_flags(parser: Any, options: type[FairseqDataclass], defaults: bool = False) -> None:
+    """Adds the flags of a class of options to a parser or a group.
+
+    Args:
+        defaults: what is not given has its default; else it is missing, so that an architecture can fill it in.
+    """
+    gen_parser_from_dataclass(parser, options(), delete_default=not defaults)
+    metavars = {one.name: one.metadata.get("metavar") for one in fields(options)}
+    for action in parser._actions:
+        action.metavar = metavars.get(action.dest) or action.metavar
 
 
 def set_defaults(args: argparse.Namespace, **values: Any) -> None:
@@ -22,11 +41,9 @@ def set_defaults(args: argparse.Namespace, **values: Any) -> None:
             setattr(args, name, value)
 
 
-def fill_in(args: argparse.Namespace, declare: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Gives the options that ``declare`` adds to a parser their defaults where nothing was said."""
-    parser = argparse.ArgumentParser(add_help=False)
-    declare(parser)
-    set_defaults(args, **vars(parser.parse_args([])))
+def fill_in(args: argparse.Namespace, options: type[FairseqDataclass]) -> None:
+    """Gives the options of a class their defaults where nothing was said."""
+    set_defaults(args, **{one.name: one.default for one in fields(options) if one.name != "_name"})
 
 
 def set_sizes(
