@@ -24,6 +24,7 @@ from fairseq_aggdec.data.interleaving import Geometry
 from fairseq_aggdec.drafters.chain import follows_alike
 from fairseq_aggdec.drafters.copy.copy_on_device import copies_alike
 from fairseq_aggdec.drafters.slot_window import read_alike
+from fairseq_aggdec.engine.attention import attends_alike
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.engine.int8 import int8_available
@@ -48,6 +49,7 @@ Lines = Iterator[tuple[str, str]]
 # What fused kernels do -> whether they do it as PyTorch's operators do.
 GPU_KERNELS = {
     "accepting and committing": decides_alike,
+    "attention of windows": attends_alike,
     "drafts copied from texts": copies_alike,
     "slots of a drafter": read_alike,
     "embeddings of a window": embeds_alike,

@@ -1,7 +1,25 @@
-"""Attention on a CPU without the sums of a library, which round by where a query stands."""
+"""Attention other than PyTorch's: in one launch on a GPU; on a CPU without a library's sums, which round by where a
+query stands."""
+
+from functools import partial
+from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS, operators, usable
+from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, Sight
+from fairseq_aggdec.windows.masks import additive_mask
+from fairseq_aggdec.windows.window import Window
+
+# What the fused kernel knows (source/attention.cu): numbers of a head.
+WIDEST = 128
+TILE = 4  # slots of a block of `attend_slots`
+# Up to here every slot has a block: a GPU runs all of them at once. A slot gets the same numbers either way.
+FEW_BLOCKS = 512
+# Slots times keys from which on tensor cores, which PyTorch's attention uses, save more than its launches cost.
+MOST_SCORES = 2**17
 
 
 def attend_by_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -56,3 +74,190 @@ def attend_alone(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
             weights = scores.softmax(-1).unsqueeze(-1)
             out[row, :, slot] = (weights * values).sum(1)
     return out
+
+
+def fused(window: Window, keys: int, like: Tensor, size: int) -> bool:
+    """Whether the fused kernel attends, on a GPU.
+
+    Args:
+        window: whose slots attend.
+        keys: places of each row.
+        like: has the device and the dtype.
+        size: D.
+    """
+    known = isinstance(window, GridWindow) and like.dtype in PRECISIONS
+    if not known or size % 8 or size > WIDEST:
+        return False
+    few = window.width == 1 or window.rows * window.width * keys <= MOST_SCORES
+    return few and usable(like.device, PROBES[like.dtype])
+
+
+def attend_own(
+    qkv: Tensor, cache: Tensor, width: int, heads: int, sight: Sight, few: int = FEW_BLOCKS
+) -> Tensor:
+    """Stores the keys and values of a window and attends, in one launch.
+
+    Args:
+        qkv: (R W, 3C), queries, keys and values of R rows of W slots.
+        cache: (R, L, 2C), written in place.
+        width: W.
+        heads: H.
+        sight: what each slot sees of the L places.
+        few: up to so many blocks each slot has its own.
+
+    Returns:
+        (R W, C)
+    """
+    out = qkv.new_empty(qkv.size(0), qkv.size(1) // 3)
+    steps = cache.stride(0), cache.stride(1), out.size(1)
+    _launch(qkv, cache, (cache.size(1), *steps), (width, heads), sight, out, few)
+    return out
+
+
+def attend_source(
+    q: Tensor, memory: Tensor, mask: Tensor | None, width: int, few: int = FEW_BLOCKS
+) -> Tensor:
+    """Queries (R W, C) over keys and values (2, R, H, S, D) of sources, mask (R or 1, 1, 1, S) -> (R W, C)."""
+    out = torch.empty_like(q)
+    _, _, heads, keys, _ = memory.shape
+    steps = memory.stride(1), memory.stride(3), memory.stride(0)
+    _launch(q, memory, (keys, *steps), (width, heads), Sight(mask=mask), out, few)
+    return out
+
+
+def _launch(
+    queries: Tensor,
+    kept: Tensor,
+    keys: tuple[int, int, int, int],
+    shape: tuple[int, int],
+    sight: Sight,
+    out: Tensor,
+    few: int,
+) -> None:
+    """Attention of slots.
+
+    Args:
+        queries: (R W, C or more).
+        kept: keys and values.
+        keys: how many there are, steps from a row's to the next row's, to the next key, to a key's value.
+        shape: W and H.
+        sight: what each slot sees.
+        out: (R W, C), written.
+    """
+    (slots, channels), (width, heads), (mask, span) = out.shape, shape, sight[3:]
+    at, last, bits = (None if x is None else x.contiguous() for x in sight[:3])
+    of_mask = [0, 0]
+    if mask is not None:
+        of_mask = [mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2)]
+    blocks, name = slots * heads, "attend"
+    if width > 1 and blocks > few:
+        blocks, name = slots // width * heads * -(-width // TILE), "attend_slots"
+    size = channels // heads
+    getattr(operators(), name)(
+        *(blocks, PRECISIONS[out.dtype], width, heads, size, keys[0], queries.stride(0), *keys[1:]),
+        *(*of_mask, 0 if bits is None else bits.size(1), -1 if span is None else span),
+        *(size**-0.5, queries, kept, at, last, bits, mask, out),
+    )
+
+
+def _attends_alike(dtype: torch.dtype, size: int, device: torch.device) -> bool:
+    """Whether the kernels give in a precision what PyTorch's attention gives, for windows of every kind."""
+    first, heads = torch.tensor([[0], [58], [7]]), 2
+    used = torch.minimum(torch.arange(5), first % 5)
+    for places in (first, first + used):
+        at, shape = places.flatten().to(device), (*places.shape, WORD)
+        last = places[:, -1:].expand_as(places).flatten().to(device)
+        windows = (
+            GridWindow(at, at, shape, last),
+            GridTree(at, at, shape, at, 1 << at.unsqueeze(1) | 5),
+        )
+        for window, few in product(windows, (0, FEW_BLOCKS)):
+            numbers = Attended(window, dtype, heads, size)
+            if not alike(window, numbers, window.mask(dtype), window.sight(), few):
+                return False
+    return True
+
+
+# Of each precision alone: only what is used is compiled.
+PROBES = {
+    dtype: partial(_attends_alike, dtype, size)
+    for dtype, size in zip(PRECISIONS, (40, 64, 128), strict=True)
+}
+
+
+def attends_alike(device: torch.device) -> bool:
+    """Whether the kernels of all precisions give what PyTorch's attention gives."""
+    return all(probe(device) for probe in PROBES.values())
+
+
+class Attended:
+    """Random numbers that a window may attend to.
+
+    Args:
+        window: unused slots repeat the last of their row.
+        dtype: of the numbers.
+        heads, size: H and D.
+        sources: S.
+        seed: of the numbers.
+
+    Attributes:
+        qkv: (R W, 3C); ``cache``, ``memory``: (R, L, 2C) and (R, S, 2C); ``of_source``: a mask (R, 1, 1, S).
+    """
+
+    def __init__(
+        self,
+        window: GridWindow,
+        dtype: torch.dtype,
+        heads: int,
+        size: int,
+        sources: int = 9,
+        seed: int = 7,
+    ):
+        (rows, keys), width, device = window.size, window.width, window.tokens.device
+        self.heads, channels = heads, heads * size
+        shape = rows, width + keys + sources, 3 * channels
+        made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+        slots = window.at.view(rows, width, 1) - window.at.view(rows, width, 1)[:, :1]
+        self.qkv = made.gather(1, slots.expand(-1, -1, 3 * channels)).flatten(0, 1)
+        self.cache, self.memory = made[:, width:, channels:].split([keys, sources], 1)
+        padded = torch.arange(rows, device=device).unsqueeze(1) % sources
+        padding = torch.arange(sources, device=device) < padded
+        self.of_source = additive_mask(padding, dtype)
+
+
+def alike(
+    window: GridWindow, numbers: Attended, mask: Tensor, sight: Sight, few: int = FEW_BLOCKS
+) -> bool:
+    """Whether both attentions agree, with garbage wherever no slot looks.
+
+    Args:
+        window, numbers: what attends to what.
+        mask, sight: what its slots see, each its own place at least.
+        few: as of :func:`attend_own`.
+    """
+    qkv, heads, of_source = numbers.qkv, numbers.heads, numbers.of_source
+    queries, own = qkv.tensor_split([qkv.size(1) // 3], 1)
+    plain, kept = (_hidden(numbers.cache, mask, fill) for fill in (0.0, torch.nan))
+    memory, garbage = (_hidden(numbers.memory, of_source, fill) for fill in (0.0, torch.nan))
+    plain[window.row_of, window.positions] = own
+    given = _split(garbage, heads), of_source, window.width, few
+    found = [attend_own(qkv, kept, window.width, heads, sight, few)]
+    found += [attend_source(queries.contiguous(), *given)]
+    grid = queries.float().view(window.rows, window.width, heads, -1).transpose(1, 2)
+    for one, keys, hidden in zip(found, (plain, memory), (mask, of_source), strict=True):
+        k, v = _split(keys, heads).float().unbind(0)
+        wanted = F.scaled_dot_product_attention(grid, k, v, hidden.float())
+        most = max(4 * torch.finfo(one.dtype).eps, 2e-3)
+        if not (one.float() - wanted.transpose(1, 2).reshape(one.shape)).abs().amax() <= most:
+            return False
+    return torch.equal(_hidden(kept, mask, 0.0), plain)
+
+
+def _split(kv: Tensor, heads: int) -> Tensor:
+    """Keys and values (R, L, 2C) -> (2, R, H, L, D), a view."""
+    return kv.unflatten(2, (2, heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+def _hidden(kv: Tensor, mask: Tensor, fill: float) -> Tensor:
+    """Keys and values (R, L, 2C) with ``fill`` where a mask (R, 1, W or 1, L) hides them from all slots."""
+    return kv.masked_fill((mask == -torch.inf).all(2).transpose(1, 2), fill)

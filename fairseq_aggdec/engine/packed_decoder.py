@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
+from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.attention import attend_alone, attend_by_query
 from fairseq_aggdec.engine.compiled import EmbeddingForm, compile_layers
 from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer
@@ -27,7 +28,7 @@ from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
-from fairseq_aggdec.windows.grid import GridWindow
+from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
 
@@ -80,7 +81,7 @@ class DecoderLayer(FastLayer):
         x: Tensor,
         window: Window,
         cache: Tensor,
-        own_mask: Tensor | None,
+        seen: Tensor | Sight | None,
         memory: Tensor,
         memory_mask: Tensor | None,
     ) -> Tensor:
@@ -89,7 +90,7 @@ class DecoderLayer(FastLayer):
         if window.alone:
             x = x + self.own_value(own)
         else:
-            x = self.own_out.add_to(x, self.attend_own(self.qkv(own), window, cache, own_mask))
+            x = self.own_out.add_to(x, self.attend_own(self.qkv(own), window, cache, seen))
         if not self.pre_norm:
             x = self.own_norm(x)
         q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
@@ -98,18 +99,37 @@ class DecoderLayer(FastLayer):
             x = self.cross_norm(x)
         return self.feed_forward(x)
 
+    def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Sight | None:
+        """What the slots of a window see, as :meth:`attend_own` reads it: a mask for PyTorch's attention."""
+        if window.alone:
+            return None
+        if isinstance(window, GridWindow) and self.fuses(x, window, window.end):
+            return window.sight(span)
+        return window.mask(x.dtype, span)
+
+    def fuses(self, x: Tensor, window: Window, keys: int) -> bool:
+        """Whether slots that read x (N, C) attend to so many keys in one launch."""
+        if self.precision.int8 or self.precision.strict:
+            return False
+        return attention.fused(window, keys, x, x.size(1) // self.heads)
+
     def attend_own(
-        self, qkv: Tensor, window: Window, cache: Tensor, own_mask: Tensor | None
+        self, qkv: Tensor, window: Window, cache: Tensor, seen: Tensor | Sight | None
     ) -> Tensor:
         """Self-attention: qkv (N, 3C) -> (N, C); keys and values go to the cache (B, capacity, 2C) first."""
+        cache = cache[:, : window.end]
+        if isinstance(seen, Sight):
+            return attention.attend_own(qkv, cache, window.width, self.heads, seen)
         width = qkv.size(-1) // 3
         _write(cache, qkv[:, width:], window)
-        return self.attend(qkv[:, :width], self.split(cache[:, : window.end]), own_mask, window)
+        return self.attend(qkv[:, :width], self.split(cache), seen, window)
 
     def attend_source(
         self, q: Tensor, window: Window, memory: Tensor, memory_mask: Tensor | None
     ) -> Tensor:
         """Attention to the source: q (N, C), memory (2, B, H, S, D) -> (N, C)."""
+        if self.fuses(q, window, memory.size(3)):
+            return attention.attend_source(q, memory, memory_mask, window.width)
         return self.attend(q, memory, memory_mask, window)
 
 
@@ -309,10 +329,10 @@ class PackedDecoder:
             memory: of each layer (2, B, H, S, D), see :meth:`split`.
             memory_mask: additive, (B, 1, 1, S), or None.
         """
-        own_mask = None if window.alone else window.mask(x.dtype, self.span)
+        seen = self.layers[0].seen(x, window, self.span) if self.layers else None
         # unbind: to iterate over a tensor takes longer
         for layer, kept, source in zip(self.layers, cache.unbind(0), memory, strict=True):
-            x = layer(x, window, kept, own_mask, source, memory_mask)
+            x = layer(x, window, kept, seen, source, memory_mask)
         return x if self.norm is None else self.norm(x)
 
     def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:

@@ -12,6 +12,7 @@ that have ended, or were never there, read some token at position 0.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,24 @@ from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
 WORD = 64  # bits
+
+
+class Sight(NamedTuple):
+    """What each of R W slots sees, for a kernel that needs no mask.
+
+    Attributes:
+        at: (R W,) int64, the place of each slot; None: they have none, and see all that no mask hides.
+        last: (R W,) int64, the last place that it sees; None: its own.
+        bits: (R W, ``capacity`` / 64) int64, the places that it sees; None: all up to the last.
+        mask: additive, (R or 1, 1, W or 1, ``capacity``); None: nothing is hidden by it.
+        span: how many places back it sees; None: all.
+    """
+
+    at: Tensor | None = None
+    last: Tensor | None = None
+    bits: Tensor | None = None
+    mask: Tensor | None = None
+    span: int | None = None
 
 
 class GridWindow(Window):
@@ -82,6 +101,10 @@ class GridWindow(Window):
             hidden |= key < query - span
         return additive_mask(hidden, dtype)
 
+    def sight(self, span: int | None = None) -> Sight:
+        """:meth:`mask` as it is, without a kernel."""
+        return Sight(self.at, self.last, span=span)
+
 
 class GridTree(GridWindow):
     """Trees of prefixes (:class:`~fairseq_aggdec.windows.tree_window.TreeWindow`) on a grid.
@@ -107,6 +130,9 @@ class GridTree(GridWindow):
         bits = torch.arange(WORD, device=self.seen.device)
         hidden = self.seen.unsqueeze(2) >> bits & 1 == 0  # (R W, capacity / 64, 64)
         return additive_mask(hidden.view(self.rows, self.width, self.end), dtype)
+
+    def sight(self, span: int | None = None) -> Sight:
+        return Sight(self.at, bits=self.seen)
 
 
 class Grid:

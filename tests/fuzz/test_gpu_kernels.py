@@ -9,13 +9,16 @@ import torch
 
 from tests.fuzz import budget
 from tests.strict.device.bookkeeping import fused_kernels
+from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
 
+COMPARED = [compare_an_iteration, compare_copies, compare_slot_windows, compare_attention]
 
-@pytest.mark.parametrize("compare", [compare_an_iteration, compare_copies, compare_slot_windows])
+
+@pytest.mark.parametrize("compare", COMPARED)
 def test_random_cases(compare: Callable[[int], None]) -> None:
     with fused_kernels(), torch.inference_mode():
-        for seed in budget.seeds(1 / 3):
+        for seed in budget.seeds(1 / len(COMPARED)):
             try:
                 compare(seed)
             except Exception as error:

@@ -15,6 +15,7 @@ from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import IN_GRAPH
 from tests.strict.test_methods import SIZES, assert_equal
+from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
 
 BY_NAME = {case.name: case for case in CASES}
@@ -39,6 +40,7 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
         compare_an_iteration(seed, gpu)
         compare_copies(seed, gpu)
         compare_slot_windows(seed, gpu)
+        compare_attention(seed, gpu)
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "operators"])

@@ -279,7 +279,7 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_doctor_tells_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     found = dict(doctor.of_gpu_kernels(CPU))
-    assert len(found) == 6 and set(found.values()) == {"compiled"}
+    assert len(found) == 7 and set(found.values()) == {"compiled"}
     operators.tried_against.cache_clear()
     own = operators.operators()
     kept = {name: getattr(own, name) for name in operators.SCHEMAS if name != "beam_step"}

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def test_nvrtc_compiles_the_source(caplog: pytest.LogCaptureFixture) -> None:
         except OSError:
             continue
         for number in {80, 90, 100} & set(architectures(compiler)):
-            for source in set(operators.SOURCES.values()):
+            for source, *more in forms():
                 caplog.clear()
-                code = nvrtc.compiled(compiler, source, f"sm_{number}", "--ptxas-options=-v")
+                given = source, f"sm_{number}", "--ptxas-options=-v", *more
+                code = nvrtc.compiled(compiler, *given)
                 assert code.startswith(b"\x7fELF") and "warning" not in caplog.text
                 check_resources(caplog.text, source)
                 tried += 1
@@ -57,6 +59,15 @@ def test_nvrtc_compiles_the_source(caplog: pytest.LogCaptureFixture) -> None:
         pytest.skip(
             "no NVRTC; pip install --target FOLDER nvidia-cuda-nvrtc-cu12, with FOLDER in PYTHONPATH"
         )
+
+
+def forms() -> Iterator[tuple[str, ...]]:
+    """Every source with the options that it is compiled with."""
+    for source in sorted(set(operators.SOURCES.values())):
+        if source in operators.BY_PRECISION:
+            yield from ((source, f"-DPRECISION={k}") for k in operators.PRECISIONS.values())
+        else:
+            yield (source,)
 
 
 def check_resources(log: str, source: str) -> None:

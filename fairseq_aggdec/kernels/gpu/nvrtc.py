@@ -89,15 +89,16 @@ class Module:
         device: a GPU.
         source: the name of its file.
         names: of the kernels.
+        more: options of the compiler.
 
     Raises:
         OSError, RuntimeError: they cannot be compiled or loaded.
     """
 
-    def __init__(self, device: torch.device, source: str, names: Sequence[str]):
+    def __init__(self, device: torch.device, source: str, names: Sequence[str], *more: str):
         self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
         major, minor = torch.cuda.get_device_capability(device)
-        code = compiled(library(), source, f"sm_{major}{minor}")
+        code = compiled(library(), source, f"sm_{major}{minor}", *more)
         self.module, self.functions = ctypes.c_void_p(), {}
         with torch.cuda.device(device):
             torch.cuda.current_stream(

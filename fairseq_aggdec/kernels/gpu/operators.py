@@ -31,6 +31,10 @@ _JUDGEMENT = """(
 _CHAIN = """(
     int blocks, int size, int most, int channels, int precision, Tensor last, Tensor best, Tensor heard, Tensor slots,
     Tensor(a!) told, Tensor? features, Tensor? written, Tensor? weight, Tensor? bias, Tensor(b!)? block) -> ()"""
+_ATTENTION = """(
+    int blocks, int precision, int width, int heads, int size, int keys, int query_step, int row_step, int key_step,
+    int value_step, int mask_row, int mask_slot, int words, int span, float scale, Tensor queries, Tensor(a!) kept,
+    Tensor? at, Tensor? last, Tensor? bits, Tensor? mask, Tensor(b!) out) -> ()"""
 # The parameters of a kernel in the order of its struct in the source; the first is the number of its blocks.
 SCHEMAS = {
     "begin": """(
@@ -56,6 +60,8 @@ SCHEMAS = {
         Tensor(a!) last, Tensor(b!) sums, Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words,
         Tensor(g!) parents, Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) finished, Tensor(k!) sight,
         Tensor(l!)? written) -> ()""",
+    "attend": _ATTENTION,
+    "attend_slots": _ATTENTION,
 }
 # Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
 THREADS = {
@@ -68,14 +74,19 @@ THREADS = {
     "judge": 1024,
     "commit": 64,
     "beam_step": 128,
+    "attend": 128,
+    "attend_slots": 128,
 }
 # The file of a kernel.
 SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     "embedding": "embedding",
     **dict.fromkeys(("hear", "follow"), "chain"),
+    **dict.fromkeys(("attend", "attend_slots"), "attention"),
 }
 # What the source calls the precision of numbers.
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+# Files that are compiled for one precision at a time, which the second argument of their kernels says.
+BY_PRECISION = {"attention"}
 
 
 @functools.cache
@@ -105,17 +116,22 @@ def words(arguments: Sequence[Any]) -> bytes:
 
 def _launch(name: str, *arguments: Any) -> None:
     device = next(value.device for value in arguments if isinstance(value, Tensor))
-    module(device, SOURCES[name]).launch(name, words(arguments), arguments[0], THREADS[name])
+    source = SOURCES[name]
+    precision = arguments[1] if source in BY_PRECISION else None
+    module(device, source, precision).launch(name, words(arguments), arguments[0], THREADS[name])
 
 
 @functools.cache
-def module(device: torch.device, source: str) -> Module:
-    """The kernels of a source on a GPU, compiled for it.
+def module(device: torch.device, source: str, precision: int | None) -> Module:
+    """The kernels of a source on a GPU, compiled for it, and for one precision or all.
 
     Raises:
         OSError, RuntimeError: they cannot be compiled or loaded there.
     """
-    return Module(device, source, tuple(name for name in SCHEMAS if SOURCES[name] == source))
+    names = tuple(name for name in SCHEMAS if SOURCES[name] == source)
+    return Module(
+        device, source, names, *(() if precision is None else (f"-DPRECISION={precision}",))
+    )
 
 
 def ready(device: torch.device) -> bool:

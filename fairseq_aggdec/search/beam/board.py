@@ -21,7 +21,7 @@ from fairseq_aggdec.kernels.gpu import operators as gpu
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.rules import end_banned, repeats_on_device
-from fairseq_aggdec.windows.grid import GridWindow
+from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
 # What the fused kernel knows: beams, and precisions of a mask.
@@ -35,15 +35,20 @@ class BeamWindow(GridWindow):
     Args:
         tokens, places, shape: as of a :class:`~fairseq_aggdec.windows.grid.GridWindow`; the width is the beam.
         depth: (1,) int64, the position of all tokens in their sentences.
-        sight: (R, W, ``capacity``) additive mask of the places that each slot sees.
+        visible: (R, W, ``capacity``) additive mask of the places that each slot sees.
     """
 
-    def __init__(self, tokens: Tensor, places: Tensor, shape: Shape, depth: Tensor, sight: Tensor):
+    def __init__(
+        self, tokens: Tensor, places: Tensor, shape: Shape, depth: Tensor, visible: Tensor
+    ):
         super().__init__(tokens, places, shape, reach=0)
-        self.steps, self.sight = depth.expand(len(tokens)), sight
+        self.steps, self.visible = depth.expand(len(tokens)), visible
 
     def mask(self, dtype: torch.dtype, span: int | None = None) -> Tensor:
-        return self.sight.unsqueeze(1)
+        return self.visible.unsqueeze(1)
+
+    def sight(self, span: int | None = None) -> Sight:
+        return Sight(self.at, mask=self.visible.unsqueeze(1))
 
 
 class BeamBoard:

@@ -17,7 +17,7 @@ static pthread_barrier_t barrier;
 #define __global__
 #define __device__
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 static inline void __syncthreads() {
     if (blockDim.x > 1) pthread_barrier_wait(&barrier);
@@ -67,9 +67,17 @@ static void narrow(float x, Half& to);
 
 #include "shared.h"
 
-static inline float widened(Half x) { return widened_half(x.bits); }
+static inline float widened(Half x) {
+    static const std::vector<float> all = [] {
+        std::vector<float> made(1 << 16);
+        for (unsigned bits = 0; bits < made.size(); ++bits) made[bits] = widened_half(bits);
+        return made;
+    }();
+    return all[x.bits];
+}
 static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 
+#include "attention.cu"
 #include "bookkeeping.cu"
 #include "chain.cu"
 #include "embedding.cu"
@@ -108,3 +116,5 @@ RUN(copy_block, CopyBlock)
 RUN(judge, Judgement)
 RUN(commit, Judgement)
 RUN(beam_step, BeamStep)
+RUN(attend, Attention)
+RUN(attend_slots, Attention)

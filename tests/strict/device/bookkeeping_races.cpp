@@ -164,7 +164,41 @@ static std::vector<float> draft(unsigned seed, Int threads) {
     return found;
 }
 
+// A window of rows that use some of their slots: what it attends to, and the cache afterwards.
+static std::vector<float> attended(unsigned seed, Int threads) {
+    chance.seed(seed);
+    const Int width = 1 + below(6), heads = 2, size = 24, keys = 70, channels = heads * size, rows = 3;
+    const auto numbers = [](Int count) {
+        std::vector<float> made(static_cast<size_t>(count));
+        for (float& one : made) one = static_cast<float>(below(99)) / 33 - 1;
+        return made;
+    };
+    std::vector<Int> at;
+    for (Int row = 0; row < rows; ++row) {
+        const Int first = below(keys - width), used = 1 + below(width);
+        for (Int slot = 0; slot < width; ++slot) at.push_back(first + least(slot, used - 1));
+    }
+    const std::vector<float> qkv = numbers(rows * width * 3 * channels);
+    std::vector<float> kept = numbers(rows * keys * 2 * channels), out(static_cast<size_t>(rows * width * channels));
+    const bool four = seed % 2 == 0;
+    const Int blocks = rows * heads * (four ? (width + 3) / 4 : width);
+    const Attention window{blocks, IN_FP32, width, heads, size, keys, 3 * channels, keys * 2 * channels, 2 * channels, channels,
+                           0, 0, 0, seed % 3 ? -1 : 5, 0.2, qkv.data(), kept.data(), at.data(), nullptr, nullptr, nullptr,
+                           out.data()};
+    (four ? run_attend_slots : run_attend)(&window, blocks, threads);
+    kept.insert(kept.end(), out.begin(), out.end());
+    return kept;
+}
+
 int main() {
+    for (unsigned seed = 0; seed < 24; ++seed) {
+        const std::vector<float> one = attended(seed, 1), four = attended(seed, 4);
+        for (size_t i = 0; i < one.size(); ++i) {
+            if (fabsf(one[i] - four[i]) < 1e-5f) continue;
+            printf("seed %u: four threads attended to something else\n", seed);
+            return 1;
+        }
+    }
     for (unsigned seed = 0; seed < 20; ++seed) {
         if (draft(seed, 1) != draft(seed, 4)) {
             printf("seed %u: four threads drafted something else\n", seed);

@@ -109,10 +109,21 @@ __device__ inline float number_of(const Eight<Number>& all, int i) {
 // PRECISIONS in operators.py.
 enum Precision { IN_FP32, IN_FP16, IN_BF16 };
 
+// A source may be compiled for one precision at a time, as the compiler takes a second for each.
+#ifdef PRECISION
+constexpr int COMPILED_FOR = PRECISION;
+#else
+constexpr int COMPILED_FOR = -1;  // all
+#endif
+
 // Work::of, a template, with the type of the numbers.
 template <typename Work, typename Parameters, typename... More>
 __device__ inline void by_precision(const Parameters& p, More&... more) {
-    if (p.precision == IN_FP16) return Work::template of<Half>(p, more...);
-    if (p.precision == IN_BF16) return Work::template of<Bfloat>(p, more...);
-    Work::template of<float>(p, more...);
+    if constexpr (COMPILED_FOR == -1 || COMPILED_FOR == IN_FP16) {
+        if (COMPILED_FOR == IN_FP16 || p.precision == IN_FP16) return Work::template of<Half>(p, more...);
+    }
+    if constexpr (COMPILED_FOR == -1 || COMPILED_FOR == IN_BF16) {
+        if (COMPILED_FOR == IN_BF16 || p.precision == IN_BF16) return Work::template of<Bfloat>(p, more...);
+    }
+    if constexpr (COMPILED_FOR == -1 || COMPILED_FOR == IN_FP32) Work::template of<float>(p, more...);
 }

@@ -1,0 +1,287 @@
+// Attention of the slots of a window, in one launch: over the cache, in which it stores the window's keys and values,
+// or over a source.
+//
+// R rows of W slots, H heads of D numbers. A block attends for a row, a head and some of the row's slots. So keys and
+// values are read once for these slots. Lanes that hold a key together are a group: each lane has 8 numbers of it.
+//
+// The slots of a row are at consecutive places; slots that the row does not use repeat the last of them. The window's
+// own keys are read where the layer made them: no block reads what another block of the launch stores.
+//
+// What a slot gets depends neither on the other slots nor on how many keys are hidden behind the last that it sees: it
+// is always the same sums in the same order. A hidden key adds nothing, whatever is in its place.
+
+#include "shared.h"
+
+constexpr int MOST_WARPS = 4, WIDEST = 128;          // D is a multiple of 8 up to WIDEST
+constexpr int HELD = LANES == 1 ? WIDEST : 8;        // numbers of a key that a lane holds
+constexpr float LOG2E = 1.4426950408889634f;
+
+struct Attention {
+    Int blocks, precision, width, heads, size;
+    Int keys;        // places of a row
+    Int query_step;  // from a slot's queries to those of the next; their keys and values are behind them, all heads' each
+    Int row_step, key_step, value_step;  // from a row's keys to the next row's, to the next key, to the key's value
+    Int mask_row, mask_slot;             // from a row's mask to the next row's, from a slot's to the next slot's
+    Int words;                           // of the bits of a slot
+    Int span;                            // positions back that a slot sees, -1: all
+    double scale;
+    const void* queries;
+    void* kept;       // keys and values, into which those of the window go
+    const Int* at;    // (R, W) places of the slots; none: nothing is stored
+    const Int* last;  // (R, W) the last place that a slot sees; none: its own
+    const Int* bits;  // (R, W, words) the places that a slot sees; none: all up to the last
+    const void* mask; // is added; none: nothing is hidden by it
+    void* out;        // (R W, H D)
+};
+
+// A slot of the window, as all threads of the block see it.
+struct Slot {
+    int index;       // among R W
+    int from, last;  // the places that it sees
+};
+
+// What a slot has read.
+struct Read {
+    float most;  // the largest score, in bits; -inf: nothing is seen
+    float sum;   // of 2^(score - most)
+};
+
+// What is to be multiplied by when the largest score changes.
+__device__ inline float faded(float most, float now) { return exp2f(most - (now == -INFINITY ? 0 : now)); }
+
+template <typename Number, int SLOTS>
+struct Tile {
+    static constexpr int KEYS = 8 / sizeof(Number);  // of a group at a time, which are loaded at once
+    static constexpr int PARTS = HELD / 8;
+
+    const Attention& p;
+    int row, head, first;     // the first slot
+    int begin, end;           // the window's own places
+    int group, lane, offset;  // lanes of a group, the own lane in the group, its first number
+    Slot slots[SLOTS];
+    float query[SLOTS][HELD], value[SLOTS][HELD];
+    Read read[SLOTS];
+
+    __device__ explicit Tile(const Attention& given) : p(given) {
+        const unsigned width = (unsigned)p.width, heads = (unsigned)p.heads, tiles = (width + SLOTS - 1) / SLOTS;
+        const unsigned rest = blockIdx.x / tiles;
+        first = (int)(blockIdx.x % tiles) * SLOTS;
+        row = (int)(rest / heads);
+        head = (int)(rest % heads);
+        group = 1;
+        while (group * HELD < p.size) group *= 2;
+        lane = (int)threadIdx.x % group;
+        offset = lane * HELD;
+        for (int i = 0; i < SLOTS; ++i) {
+            slots[i].index = row * (int)width + (int)least(first + i, p.width - 1);
+            for (int n = 0; n < HELD; ++n) query[i][n] = 0;
+            for (int part = 0; part < PARTS; ++part) {
+                if (offset + part * 8 >= p.size) continue;
+                const Eight<Number> all = eight_at(queries_of(slots[i].index) + offset + part * 8);
+                for (int n = 0; n < 8; ++n) query[i][part * 8 + n] = number_of(all, n) * ((float)p.scale * LOG2E);
+            }
+        }
+        const int base = row * (int)width;
+        begin = p.at ? (int)p.at[base] : 0;
+        end = p.at ? (int)p.at[base + width - 1] + 1 : 0;
+        for (int i = 0; i < SLOTS; ++i) {
+            const int slot = slots[i].index;
+            const bool all = !p.at || p.bits || p.mask;
+            slots[i].last = all ? (int)p.keys - 1 : (int)(p.last ? p.last : p.at)[slot];
+            slots[i].from = p.span < 0 ? 0 : (int)(p.at[slot] - least(p.span, p.at[slot]));
+        }
+    }
+
+    __device__ const Number* queries_of(int slot) const {
+        return (const Number*)p.queries + (Int)slot * p.query_step + head * p.size;
+    }
+
+    __device__ Number* kept_at(int key) const {
+        return (Number*)p.kept + row * p.row_step + key * p.key_step + head * p.size;
+    }
+
+    // What is added to the scores of the next keys, -inf: hidden. Loads come first, so that they are on their way together.
+    __device__ void see(int start, int stride, float (&added)[SLOTS][KEYS]) const {
+        Number given[SLOTS][KEYS];
+        Int words[SLOTS][KEYS];
+        if (p.mask) {
+            for (int i = 0; i < SLOTS; ++i) {
+                const Int slot = slots[i].index - row * p.width;
+                const Number* mask = (const Number*)p.mask + row * p.mask_row + slot * p.mask_slot;
+                for (int k = 0; k < KEYS; ++k) given[i][k] = mask[least(start + k * stride, p.keys - 1)];
+            }
+        }
+        if (p.bits) {
+            for (int i = 0; i < SLOTS; ++i) {
+                const Int* bits = p.bits + slots[i].index * p.words;
+                for (int k = 0; k < KEYS; ++k) words[i][k] = bits[least(start + k * stride, p.keys - 1) / 64];
+            }
+        }
+        for (int i = 0; i < SLOTS; ++i) {
+            for (int k = 0; k < KEYS; ++k) {
+                const int key = start + k * stride;
+                const bool within = key >= slots[i].from && key <= slots[i].last;
+                const bool seen = within && (!p.bits || words[i][k] >> key % 64 & 1);
+                added[i][k] = !seen ? -INFINITY : p.mask ? widened(given[i][k]) * LOG2E : 0;
+            }
+        }
+    }
+
+    // The scores of the next keys in place of what is added to them, and their values.
+    __device__ void score(int start, int stride, float (&scores)[SLOTS][KEYS], Eight<Number> (&values)[KEYS][PARTS]) const {
+        Eight<Number> keys[KEYS][PARTS];
+        for (int k = 0; k < KEYS; ++k) {
+            bool seen = false;
+            for (int i = 0; i < SLOTS; ++i) seen = seen || scores[i][k] > -INFINITY;
+            const int key = start + k * stride;
+            const bool own = key >= begin && key < end;
+            const Int step = own ? p.heads * p.size : p.value_step;
+            const Number* from = own ? queries_of(row * (int)p.width + key - begin) + step : kept_at(key);
+            for (int part = 0; part < PARTS; ++part) {
+                keys[k][part] = values[k][part] = Eight<Number>{};
+                if (!seen || offset + part * 8 >= p.size) continue;
+                keys[k][part] = eight_at(from + offset + part * 8);
+                values[k][part] = eight_at(from + step + offset + part * 8);
+            }
+        }
+        float sums[SLOTS][KEYS];
+        for (int i = 0; i < SLOTS; ++i) {
+            for (int k = 0; k < KEYS; ++k) {
+                sums[i][k] = 0;
+                for (int n = 0; n < HELD; ++n) sums[i][k] = fmaf(query[i][n], number_of(keys[k][n / 8], n % 8), sums[i][k]);
+            }
+        }
+        for (int bits = 1; bits < group; bits *= 2) {
+            for (int i = 0; i < SLOTS; ++i) {
+                for (int k = 0; k < KEYS; ++k) sums[i][k] += of_lane(sums[i][k], bits);
+            }
+        }
+        for (int i = 0; i < SLOTS; ++i) {
+            for (int k = 0; k < KEYS; ++k) {
+                if (scores[i][k] != -INFINITY) scores[i][k] += sums[i][k];
+            }
+        }
+    }
+
+    // Reads the keys of the own group, of `groups` that the block has.
+    __device__ void attend(int own, int groups) {
+        for (int i = 0; i < SLOTS; ++i) {
+            read[i] = Read{-INFINITY, 0};
+            for (int n = 0; n < HELD; ++n) value[i][n] = 0;
+        }
+        int from = slots[0].from, last = slots[0].last;
+        for (int i = 1; i < SLOTS; ++i) {
+            from = (int)least(from, slots[i].from);
+            last = last < slots[i].last ? slots[i].last : last;
+        }
+        const int step = groups * KEYS;
+        for (int start = 0; start <= last; start += step) {
+            if (start + step <= from) continue;
+            float scores[SLOTS][KEYS];
+            Eight<Number> values[KEYS][PARTS];
+            see(start + own, groups, scores);
+            score(start + own, groups, scores, values);
+            for (int i = 0; i < SLOTS; ++i) add(i, scores[i], values);
+        }
+    }
+
+    __device__ void add(int i, const float (&scores)[KEYS], const Eight<Number> (&values)[KEYS][PARTS]) {
+        float most = read[i].most;
+        for (int k = 0; k < KEYS; ++k) most = fmaxf(most, scores[k]);
+        const float kept = faded(read[i].most, most);
+        read[i].most = most;
+        read[i].sum *= kept;
+        for (int n = 0; n < HELD; ++n) value[i][n] *= kept;
+        float weights[KEYS];
+        for (int k = 0; k < KEYS; ++k) read[i].sum += weights[k] = faded(scores[k], most);
+        for (int k = 0; k < KEYS; ++k) {
+            if (scores[k] == -INFINITY) continue;  // what is there may be no number
+            for (int n = 0; n < HELD; ++n) value[i][n] = fmaf(weights[k], number_of(values[k][n / 8], n % 8), value[i][n]);
+        }
+    }
+
+    // Gives the first group of a warp what all groups of the warp have read.
+    __device__ void join_groups() {
+        for (int bits = group; bits < LANES; bits *= 2) {
+            for (int i = 0; i < SLOTS; ++i) {
+                const float other = of_lane(read[i].most, bits), most = fmaxf(read[i].most, other);
+                const float kept = faded(read[i].most, most), taken = faded(other, most);
+                read[i].most = most;
+                read[i].sum = fmaf(read[i].sum, kept, of_lane(read[i].sum, bits) * taken);
+                for (int n = 0; n < HELD; ++n) value[i][n] = fmaf(value[i][n], kept, of_lane(value[i][n], bits) * taken);
+            }
+        }
+    }
+
+    // Stores the keys and values of the own slots.
+    __device__ void keep() const {
+        if (!p.at) return;
+        const int size = (int)p.size;
+        for (int i = 0; i < SLOTS; ++i) {
+            if (begin + first + i >= end) break;  // slots that the row does not use
+            const Number* from = queries_of(row * (int)p.width + first + i) + p.heads * size;
+            Number* to = kept_at(begin + first + i);
+            for (int n = (int)threadIdx.x * 8; n < 2 * size; n += (int)blockDim.x * 8) {
+                const bool values = n >= size;
+                *(Eight<Number>*)(to + (values ? p.value_step + n - size : n)) =
+                    eight_at(from + (values ? p.heads * size + n - size : n));
+            }
+        }
+    }
+};
+
+template <typename Number, int SLOTS>
+__device__ void attend_tile(const Attention& p) {
+    __shared__ float values[MOST_WARPS][SLOTS][WIDEST];
+    __shared__ Read read[MOST_WARPS][SLOTS];
+    Tile<Number, SLOTS> tile(p);
+    const int warp = (int)threadIdx.x / LANES, warps = (int)blockDim.x / LANES;
+    tile.attend((int)threadIdx.x / tile.group, (int)blockDim.x / tile.group);
+    tile.keep();
+    tile.join_groups();
+    if ((int)threadIdx.x % LANES < tile.group) {
+        for (int i = 0; i < SLOTS; ++i) {
+            if (tile.lane == 0) read[warp][i] = tile.read[i];
+            for (int n = 0; n < HELD; ++n) {
+                if (tile.offset + n < p.size) values[warp][i][tile.offset + n] = tile.value[i][n];
+            }
+        }
+    }
+    __syncthreads();
+    const int size = (int)p.size;
+    for (int i = 0; i < SLOTS && tile.first + i < p.width; ++i) {
+        float most = -INFINITY, sum = 0, kept[MOST_WARPS];
+        for (int other = 0; other < MOST_WARPS; ++other) {
+            if (other < warps) most = fmaxf(most, read[other][i].most);
+        }
+        for (int other = 0; other < MOST_WARPS; ++other) {
+            kept[other] = other < warps ? faded(read[other][i].most, most) : 0;
+            if (other < warps) sum = fmaf(read[other][i].sum, kept[other], sum);
+        }
+        Number* out = (Number*)p.out + ((tile.row * p.width + tile.first + i) * p.heads + tile.head) * size;
+        for (int n = (int)threadIdx.x; n < size; n += (int)blockDim.x) {
+            float value = 0;
+            for (int other = 0; other < MOST_WARPS; ++other) {
+                if (other < warps) value = fmaf(values[other][i][n], kept[other], value);
+            }
+            narrow(sum == 0 ? 0 : value / sum, out[n]);  // a slot that sees nothing is one that nobody reads
+        }
+    }
+}
+
+template <int SLOTS>
+struct Attend {
+    template <typename Number>
+    __device__ static void of(const Attention& p) {
+        attend_tile<Number, SLOTS>(p);
+    }
+};
+
+// With a bound of the registers, which the blocks of many rows share.
+extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 6) attend(const Attention p) {
+    by_precision<Attend<1>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 2) attend_slots(const Attention p) {
+    by_precision<Attend<4>>(p);
+}

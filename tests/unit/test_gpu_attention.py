@@ -1,0 +1,130 @@
+"""The fused attention of a GPU, compiled as C++, against PyTorch's."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fairseq_aggdec.engine import attention
+from fairseq_aggdec.engine.attention import (
+    Attended,
+    alike,
+    attend_own,
+    attend_source,
+    attends_alike,
+)
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
+from fairseq_aggdec.windows.grid import WORD, GridTree, GridWindow, Sight
+from fairseq_aggdec.windows.window import Window
+from tests.strict.device.bookkeeping import COMPILER, fused_kernels
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with fused_kernels(), torch.inference_mode():
+        yield
+
+
+def window_of(
+    places: list[list[int]], keys: int, device: torch.device = CPU, block: bool = False
+) -> GridWindow:
+    """A window over the given places; ``block``: each slot sees all slots of its row."""
+    at = torch.tensor(places, device=device)
+    last = at[:, -1:].expand_as(at).flatten() if block else None
+    return GridWindow(at.flatten(), at.flatten(), (*at.shape, keys), last)
+
+
+def random_window(chance: random.Random, device: torch.device) -> GridWindow:
+    """Rows of which some have ended and some use fewer slots than there are; lines, blocks or trees."""
+    rows, width = chance.randint(1, 4), chance.randint(1, 9)
+    keys = WORD * chance.randint(1, 3)
+    places = []
+    for _ in range(rows):
+        used = chance.randint(1, width)
+        first = chance.choice([0, chance.randint(0, keys - used)])
+        places.append([first + min(slot, used - 1) for slot in range(width)])
+    window = window_of(places, keys, device, chance.random() < 0.5)
+    if chance.random() < 0.5:
+        return window
+    words = [
+        [chance.getrandbits(WORD) - 2 ** (WORD - 1) for _ in range(keys // WORD)] for _ in window.at
+    ]
+    for own, place in zip(words, window.at.tolist(), strict=True):
+        bit = 1 << place % WORD
+        own[place // WORD] |= bit if place % WORD < WORD - 1 else -bit
+    seen = torch.tensor(words, device=device)
+    return GridTree(window.at, window.at, (rows, width, keys), window.at, seen)
+
+
+def compare_attention(seed: int, device: torch.device = CPU) -> None:
+    """A window of any kind, in any precision, with any number of heads and keys."""
+    chance = random.Random(seed)
+    window, dtype = random_window(chance, device), chance.choice(list(PRECISIONS))
+    tree = isinstance(window, GridTree)
+    span = None if tree else chance.choice([None, 0, chance.randint(1, 70)])
+    heads, size = chance.randint(1, 3), 8 * chance.randint(1, 16)
+    numbers = Attended(window, dtype, heads, size, chance.randint(1, 70), seed)
+    mask, sight = window.mask(dtype, span), window.sight(span)
+    if chance.random() < 0.3:
+        sight = Sight(window.at, mask=mask)
+    assert alike(window, numbers, mask, sight, chance.choice([0, attention.FEW_BLOCKS])), seed
+
+
+def test_attention_is_that_of_pytorch() -> None:
+    for seed in range(150):
+        compare_attention(seed)
+    assert attends_alike(CPU)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_a_slot_gets_the_same_numbers_whatever_is_beside_it(dtype: torch.dtype) -> None:
+    """By a block of its own or with other slots, over few places or many, in any row."""
+    window = window_of([[50 + slot for slot in range(7)], [3] * 7], 2 * WORD)
+    numbers = Attended(window, dtype, 2, 40)
+    found = [
+        attend_own(numbers.qkv, numbers.cache[:, :keys].clone(), 7, 2, window.sight(), few)
+        for few in (0, attention.FEW_BLOCKS)
+        for keys in (WORD, 2 * WORD)
+    ]
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    one = window_of([[50]], WORD)
+    own = attend_own(numbers.qkv[:1], numbers.cache[:1, :WORD].clone(), 1, 2, one.sight())
+    assert torch.equal(own[0], found[0][0])
+    assert not found[0][7:].diff(dim=0).any()  # slots that the row does not use
+
+
+def test_nan_is_seen_by_those_who_see_it() -> None:
+    """What a model makes of its numbers is not hidden; what is hidden does no harm."""
+    window = window_of([[8, 9, 10]], WORD)
+    numbers = Attended(window, torch.float32, 1, 8)
+    numbers.qkv[2] = torch.nan
+    numbers.cache[0, 11:] = torch.inf
+    found = attend_own(numbers.qkv, numbers.cache, 3, 1, window.sight())
+    assert found.isnan().all(1).tolist() == [False, False, True] and found[:2].isfinite().all()
+    numbers.cache[0, 2] = torch.nan
+    assert attend_own(numbers.qkv, numbers.cache, 3, 1, window.sight()).isnan().all()
+
+
+def test_a_slot_that_sees_nothing_gets_numbers() -> None:
+    hidden = torch.full((1, 1, 1, 5), -torch.inf)
+    q, memory = torch.ones(2, 16), attention._split(torch.full((1, 5, 32), torch.nan), 2)
+    assert not attend_source(q, memory, hidden, 2).any()
+
+
+def test_windows_that_the_kernel_does_not_take() -> None:
+    narrow, wide = window_of([[0]], WORD), window_of([list(range(64))] * 40, WORD)
+    like = torch.zeros(1, 64)
+    assert attention.fused(narrow, WORD, like, 64) and not attention.fused(wide, WORD, like, 64)
+    assert attention.fused(wide, WORD // 2, like, 64)  # fewer keys
+    assert not attention.fused(narrow, WORD, like.double(), 64)
+    assert not attention.fused(narrow, WORD, like, 20)
+    assert not attention.fused(narrow, WORD, like, 136)
+    assert not attention.fused(Window([1], [0], [1], device=CPU), WORD, like, 64)
