@@ -144,7 +144,7 @@ ACTIONS = {"int8": Int8Action, "variant": JoinAction}
 def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of :class:`DecodingConfig` to a parser, in a group of their own."""
     group = parser.add_argument_group("decoding by fairseq_aggdec")
-    add_flags(group, DecodingConfig, defaults=True)
+    add_flags(group, DecodingConfig, whole=True)
     for action in group._group_actions:
         if action.dest in ACTIONS:
             action.__class__ = ACTIONS[action.dest]

@@ -22,16 +22,20 @@ def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> 
     return field(default=default, metadata={"help": help, "metavar": metavar, **more})
 
 
-def add_flags(parser: Any, options: type[FairseqDataclass], defaults: bool = False) -> None:
+def add_flags(parser: Any, options: type[FairseqDataclass], whole: bool = False) -> None:
     """Adds the flags of a class of options to a parser or a group.
 
     Args:
-        defaults: what is not given has its default; else it is missing, so that an architecture can fill it in.
+        whole: what is not given and has no default but None or False has that; else it is missing, so that an
+            architecture can fill it in.
     """
-    gen_parser_from_dataclass(parser, options(), delete_default=not defaults)
-    metavars = {one.name: one.metadata.get("metavar") for one in fields(options)}
+    gen_parser_from_dataclass(parser, options())
+    declared = options.__dataclass_fields__
     for action in parser._actions:
-        action.metavar = metavars.get(action.dest) or action.metavar
+        if action.dest in declared:
+            action.metavar = declared[action.dest].metadata.get("metavar") or action.metavar
+            if not whole and (action.default is None or action.default is False):
+                action.default = argparse.SUPPRESS
 
 
 def set_defaults(args: argparse.Namespace, **values: Any) -> None:
