@@ -54,7 +54,7 @@ tests_of() {
 # run_pytest LEVELS OPTION...: LEVELS are words; OPTIONS are for pytest. It ends with 5 when it has run nothing: fine for a
 # selection by the user.
 run_pytest() {
-    local status=0 workers=(-n 2 --dist loadgroup --no-loadscope-reorder) tests=() level
+    local status=0 workers=(-n 2) tests=() level
     for level in $1; do mapfile -t -O "${#tests[@]}" tests < <(tests_of "$level"); done
     shift
     if [ "$device" = cuda ]; then workers=(-n 0); fi

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import hypothesis.configuration
@@ -73,27 +73,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # Tests of these are independent, and those of a file are many.
 ONE_BY_ONE = ("tests/strict/", "tests/cli/test_faults.py", "_processes.py")
-
+TOGETHER = ("tests/strict/test_counts.py",)  # they share what was counted
 
 # What takes longest, and what is so short that both workers end at the same time.
 FIRST = ("recipe", "tests/system/", "_processes.py", "test_rehearsal")
 LAST = ("tests/strict/", "tests/cli/test_faults.py")
 
 
+def unit(nodeid: str) -> str:
+    """Tests of a unit share a worker and what they have made: those of a file, or one test."""
+    file = nodeid.partition("::")[0]
+    alone = any(part in file for part in ONE_BY_ONE) and not file.endswith(TOGETHER)
+    return nodeid if alone else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Units for ``-n``. xdist's own groups are names within ids, which pytest 9.2 does not let it change."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    config.option.loadscopereorder = False  # the order is that of rank()
+    return Units(config, log)
+
+
 def rank(item: pytest.Item) -> int:
-    name = item.path.as_posix() + item.name
-    if any(part in name for part in FIRST):
+    if any(part in item.nodeid for part in FIRST):
         return 0
-    alone = item.get_closest_marker("xdist_group") is None
-    return 1 + (alone and any(part in name for part in LAST))
+    return 1 + (unit(item.nodeid) == item.nodeid and any(part in item.nodeid for part in LAST))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file share a worker and what they have made; the longest come first, the shortest last."""
-    for item in items:
-        name = item.path.as_posix()
-        if not any(part in name for part in ONE_BY_ONE):
-            item.add_marker(pytest.mark.xdist_group(name))
+    """The longest come first, the shortest last."""
     items.sort(key=rank)
 
 

@@ -18,8 +18,6 @@ from tests.strict.device.cases import Case
 from tests.strict.device.recorder import KERNEL
 from tests.strict.device.strict_device import DEVICE, strict_device
 
-pytestmark = pytest.mark.xdist_group("counts")  # they share what was counted
-
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "device-counts.json"
 # Fewer layers than the table's: the host waits as often, whatever the depth.
 SIZES = {"encoder_layers": 1, "decoder_layers": 1}
