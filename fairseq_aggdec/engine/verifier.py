@@ -190,10 +190,11 @@ class Verifier:
                 raise ValueError("--shortlist needs a stock Transformer decoder")
             member.decoder.restrict(types)
 
-    def read(self, window: Window) -> Said:
+    def read(self, window: Window, in_fp32: bool = True) -> Said:
         """Runs a window through all models; with ``precision.strict``, laid out on the grid of the batch.
 
-        Numbers that are not finite are in the logits of their position, hidden nowhere.
+        Without ``in_fp32`` the logits of a single model keep its precision. Numbers that are not finite are in the
+        logits of their position, hidden nowhere.
         """
         slots = None
         if self.grid is not None and not window.fixed:
@@ -201,7 +202,9 @@ class Verifier:
         decoders = [member.decoder for member in self.members]
         features = [decoder.features(window) for decoder in decoders]
         given = zip(decoders, features, strict=True)
-        outputs = [decoder.logits(own, self.temperature).float() for decoder, own in given]
+        outputs = [decoder.logits(own, self.temperature) for decoder, own in given]
+        if in_fp32 or len(outputs) > 1:
+            outputs = [output.float() for output in outputs]
         logits = outputs[0] if len(outputs) == 1 else _averaged(outputs)
         if slots is not None:
             logits = logits.index_select(0, slots)

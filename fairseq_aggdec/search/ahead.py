@@ -289,6 +289,6 @@ class DeviceLoop(AheadLoop):
             block = drafter.block(board, rows.owners, rows, shape)
         asked = self.books.begin(board, rows, block, drafter)
         window = GridWindow(asked.shown.flatten(), asked.outputs.flatten(), shape, reach=0)
-        said = self.verifier.read(window)
+        said = self.verifier.read(window, in_fp32=False)
         features = said.features[0] if block is not None and drafter.reads_features else None
         self.books.end(board, rows, asked, said.logits, features)

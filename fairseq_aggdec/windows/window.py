@@ -215,8 +215,9 @@ class Said:
     """What a verifier says of the N positions of a window.
 
     Attributes:
-        logits: (N, V) fp32, of which ``log_softmax`` makes log-probabilities: those of the model, or the average of
-            several models. Of a window on a grid: of all its slots.
+        logits: (N, V) fp32, or the model's precision where that was asked for, of which ``log_softmax`` makes
+            log-probabilities: those of the model, or the average of several models. Of a window on a grid: of all its
+            slots.
         features: (N, C) for each model, from which its last layer makes them; valid until the model reads again.
     """
 

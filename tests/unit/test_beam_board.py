@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,13 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fairseq_aggdec.kernels.gpu import operators
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.beam.board import BeamBoard, FusedBoard, board_for, chooses_alike
 from fairseq_aggdec.search.beam.rules import SentenceRules, step
 from fairseq_aggdec.search.beam.tables import by_operators
 from tests.strict.device.bookkeeping import fused_kernels
+from tests.unit.test_gpu_kernels import random_logits
 from tests.unit.test_rules import repeats
 
+CPU = torch.device("cpu")
 PAD, EOS, UNK, START = 1, 2, 3, 4
 Prefix = tuple[float, tuple[int, ...]]
 
@@ -38,7 +44,12 @@ def options(chance: random.Random, types: int) -> Options:
 class Twins:
     """Searches of some sentences on a board, and each of them on the host."""
 
-    def __init__(self, seed: int, kind: type[BeamBoard] = BeamBoard):
+    def __init__(
+        self,
+        seed: int,
+        kind: type[BeamBoard] = BeamBoard,
+        dtype: torch.dtype = torch.float32,
+    ):
         self.chance = chance = random.Random(seed)
         self.types = types = chance.randint(6, 14)
         self.options, self.rows = options(chance, types), chance.randint(1, 3)
@@ -50,7 +61,7 @@ class Twins:
         )
         tokens = [PAD, PAD, *range(3, types), *([EOS] if chance.random() < 0.2 else [])]
         prefixes = [[chance.choice(tokens) for _ in range(width)] for _ in range(self.rows)]
-        self.board = kind((4, longest + 1), self.options, width, torch.zeros(1))
+        self.board = kind((4, longest + 1), self.options, width, torch.zeros(1, dtype=dtype))
         self.board.set(self.limits, START, prefixes)
         self.rules = [
             SentenceRules(
@@ -124,29 +135,80 @@ def test_a_search_goes_as_on_the_host(seed: int) -> None:
     check_a_search(Twins(seed))
 
 
-@given(st.integers(0, 10**9))
-def test_the_kernel_goes_as_the_host(seed: int) -> None:
+@given(st.integers(0, 10**9), st.sampled_from([torch.float32, torch.float16]))
+def test_the_kernels_go_as_the_host(seed: int, dtype: torch.dtype) -> None:
+    with fused_kernels(), mock.patch.object(operators, "PART", 4):
+        check_a_search(Twins(seed, FusedBoard, dtype))
+
+
+def compare_candidates(seed: int, device: torch.device = CPU) -> None:
+    """What may follow random hypotheses, by PyTorch's operators and by the kernels; of equal logits the first."""
+    chance = random.Random(seed)
+    types, rows, width = chance.choice((6, 40, 3000)), chance.randint(1, 3), chance.choice((0, 2))
+    beam = chance.choice((1, 2, 5, 32))
+    chosen = dataclasses.replace(
+        options(chance, types),
+        beam_size=beam,
+        no_repeat_ngram_size=0,
+        unk_penalty=chance.choice((0.0, 0.5, -2.0, float("inf"))),
+    )
+    dtype = chance.choice((torch.float32, torch.float16, torch.bfloat16))
+    board = FusedBoard((rows, 5), chosen, width, torch.zeros(1, dtype=dtype, device=device))
+    tokens = [PAD, PAD, *range(2, types)]
+    prefixes = [[chance.choice(tokens) for _ in range(width)] for _ in range(rows)]
+    board.set(Limits([3] * rows, 0, False, 1), START, prefixes)
+    board.depths.fill_(chance.randint(0, 3))
+    torch.manual_seed(seed)
+    logits = random_logits(chance, rows * beam, types).to(device, dtype)
+    with mock.patch.object(operators, "PART", chance.choice((3, 64, 2048))):
+        values, found, ends = board._best(rows, logits)
+    with mock.patch.object(Tensor, "topk", first_best):
+        wanted = board._continuations(rows, logits.float(), board._forced(rows))
+    close = functools.partial(torch.testing.assert_close, atol=1e-4, rtol=1e-4, equal_nan=True)
+    close(ends, wanted[2])
+    known = ~ends.isnan()  # the others end the search
+    close(values[known], wanted[0][known])
+    there = known.unsqueeze(2) & (values > -torch.inf)
+    # A penalty rounds otherwise before and behind the softmax: what equals the unknown word may change places with it.
+    rounds = chosen.unk_penalty not in (0.0, float("inf"))
+    assert rounds or torch.equal(found[there], wanted[1][there]), seed
+
+
+def first_best(log_probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, tokens = log_probs.sort(dim=1, descending=True, stable=True)
+    return values[:, :count], tokens[:, :count]
+
+
+def test_candidates_are_those_of_operators() -> None:
     with fused_kernels():
-        check_a_search(Twins(seed, FusedBoard))
+        for seed in range(300):
+            compare_candidates(seed)
 
 
 def check_a_search(twins: Twins) -> None:
     board, beam = twins.board, twins.options.beam_size
     for depth in range(twins.limits.longest + 2):  # one step in vain
-        logits = twins.logits()
+        logits = twins.logits().to(board.sight.dtype)
         before = [bool(active) for active in twins.active]
         for row in range(twins.rows):
             if twins.active[row]:
-                twins.host_step(row, depth, logits[row * beam : (row + 1) * beam])
+                twins.host_step(row, depth, logits[row * beam : (row + 1) * beam].float())
         board.window(board_shape(board))
         board.take(4, board.sight.size(2), logits)
         for row in range(twins.rows):
             active, ended = twins.on_board(row)
-            assert (active, ended) == (twins.active[row], twins.ended[row])
+            assert_same(active, twins.active[row])
+            assert_same(ended, twins.ended[row])
             flag, rounds = int(board.flags[row]), int(board.rounds[row])
             assert flag == (rounds if active else ~rounds)
             assert not before[row] or rounds == depth + 1
     assert board.flags[twins.rows :].tolist() == [~0] * (4 - twins.rows)
+
+
+def assert_same(found: list[Prefix], wanted: list[Prefix]) -> None:
+    """The kernels add up a vocabulary in another order."""
+    assert [words for _, words in found] == [words for _, words in wanted]
+    assert [total for total, _ in found] == pytest.approx([total for total, _ in wanted], abs=1e-4)
 
 
 def board_shape(board: BeamBoard) -> Any:
@@ -206,14 +268,14 @@ def test_the_kernel_is_tried_before_it_is_used(
     changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that spoils one of its lists is found out, for masks of 2 and of 4 bytes."""
-    choose = FusedBoard._choose
+    take = FusedBoard.take
 
     def spoils(board: Any, *given: Any) -> None:
-        choose(board, *given)
-        if changed != "nothing" and board.sight.dtype is torch.float16:
+        take(board, *given)
+        if getattr(board, changed, None) is not None and board.sight.dtype is torch.float16:
             getattr(board, changed)[0, 0, 0] = 1
 
-    monkeypatch.setattr(FusedBoard, "_choose", spoils)
+    monkeypatch.setattr(FusedBoard, "take", spoils)
     with fused_kernels():
         assert chooses_alike(torch.device("cpu")) == (changed == "nothing")
 

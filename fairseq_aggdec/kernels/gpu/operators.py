@@ -23,11 +23,15 @@ logger = logging.getLogger(__name__)
 
 NAMESPACE = "fairseq_aggdec"
 _JUDGEMENT = """(
-    int blocks, int width, int room, int types, int prefix, int pad, int unk, int eos, float unk_penalty, int free_end,
-    int beta, float tolerance, Tensor owners, Tensor forced, Tensor logits, Tensor? shown, Tensor outputs,
-    Tensor? length, Tensor(a!) chosen, Tensor(b!) accepted, Tensor(c!) said, Tensor(d!) numbers, Tensor(e!) tokens,
-    Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted, Tensor(i!) stood, Tensor(j!) flags, Tensor? features,
-    Tensor(k!) kept, int units) -> ()"""
+    int blocks, int width, int room, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
+    float unk_penalty, int free_end, int beta, float tolerance, Tensor owners, Tensor forced, Tensor logits,
+    Tensor? shown, Tensor outputs, Tensor? length, Tensor(a!) seen, Tensor(b!) numbers, Tensor(c!) tokens,
+    Tensor(d!) scores, Tensor(e!) emitted, Tensor(f!) drafted, Tensor(g!) stood, Tensor(h!) flags, Tensor? features,
+    Tensor(i!) kept, int units) -> ()"""
+_CANDIDATES = """(
+    int blocks, int width, int kept, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
+    float unk_penalty, Tensor clock, Tensor depths, Tensor forced, Tensor logits, Tensor(a!) sums, Tensor(b!) keys,
+    Tensor(c!) values, Tensor(d!) tokens, Tensor(e!) ends) -> ()"""
 _CHAIN = """(
     int blocks, int size, int most, int channels, int precision, Tensor last, Tensor best, Tensor heard, Tensor slots,
     Tensor(a!) told, Tensor? features, Tensor? written, Tensor? weight, Tensor? bias, Tensor(b!)? block) -> ()"""
@@ -52,18 +56,21 @@ SCHEMAS = {
     "copy_block": """(
         int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
+    "look": _JUDGEMENT,
     "judge": _JUDGEMENT,
-    "commit": _JUDGEMENT,
+    "largest": "(int blocks, int types, int precision, Tensor logits, Tensor(a!) tokens) -> ()",
+    "leaders": _CANDIDATES,
+    "best": _CANDIDATES,
     "beam_step": """(
-        int blocks, int width, int each, int eos, int pad, int prefix, int length, int places, int end, int bytes,
-        int room, Tensor clock, Tensor values, Tensor tokens, Tensor ends, Tensor? forced, Tensor? lengths,
-        Tensor(a!) last, Tensor(b!) sums, Tensor(c!) rounds, Tensor(d!) count, Tensor(e!) flags, Tensor(f!) words,
-        Tensor(g!) parents, Tensor(h!) totals, Tensor(i!) nodes, Tensor(j!) finished, Tensor(k!) sight,
-        Tensor(l!)? written) -> ()""",
+        int blocks, int width, int each, int eos, int pad, int prefix, int length, int sights, int end, int bytes,
+        int room, Tensor clock, Tensor values, Tensor tokens, Tensor ends, Tensor forced, Tensor? lengths,
+        Tensor(a!) depths, Tensor(b!) places, Tensor(c!) last, Tensor(d!) sums, Tensor(e!) rounds, Tensor(f!) count,
+        Tensor(g!) flags, Tensor(h!) words, Tensor(i!) parents, Tensor(j!) totals, Tensor(k!) nodes,
+        Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()""",
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
 }
-# Threads of a block, powers of two. A judge reads a vocabulary, others some numbers of a row.
+# Threads of a block, powers of two, in whole warps. What reads a vocabulary has more than what reads a row's numbers.
 THREADS = {
     "begin": 64,
     "slots": 128,
@@ -71,8 +78,11 @@ THREADS = {
     "hear": 128,
     "follow": 512,
     "copy_block": 256,
-    "judge": 1024,
-    "commit": 64,
+    "look": 256,
+    "judge": 128,
+    "largest": 1024,
+    "leaders": 256,
+    "best": 128,
     "beam_step": 128,
     "attend": 128,
     "attend_slots": 128,
@@ -82,11 +92,20 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     "embedding": "embedding",
     **dict.fromkeys(("hear", "follow"), "chain"),
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
+    **dict.fromkeys(("look", "judge", "largest"), "vocabulary"),
+    **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
 }
 # What the source calls the precision of numbers.
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Files that are compiled for one precision at a time, which the second argument of their kernels says.
 BY_PRECISION = {"attention"}
+# Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
+PART, BUSY = 2048, 264
+
+
+def parts(positions: int, types: int) -> int:
+    """How many blocks read the logits of each position."""
+    return max(1, min(-(-types // PART), BUSY // positions))
 
 
 @functools.cache

@@ -11,6 +11,7 @@ number on the host; :func:`~fairseq_aggdec.search.beam.rules.step` is the refere
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -24,8 +25,8 @@ from fairseq_aggdec.search.rules import end_banned, repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
-# What the fused kernel knows: beams, and precisions of a mask.
-MOST_BEAM = 32
+# What the fused kernels know: beams, candidates in the parts of a hypothesis's logits, and precisions of a mask.
+MOST_BEAM, MOST_KEYS = 32, 512
 MASKS = torch.float32, torch.float16, torch.bfloat16
 
 
@@ -63,8 +64,9 @@ class BeamBoard:
         like: has the device and the precision of the model.
 
     Attributes:
-        clock: (3,) int64: the depth of the next step, the depth at which ``</s>`` is forced (no step is deeper), and
-            the depth before which it is banned.
+        clock: (2,) int64: the depth at which ``</s>`` is forced (no step is deeper), and that before which it is
+            banned.
+        depths: (S,) int64, the depth of the next step, the same for all.
         tokens, sums: (S, W) int64 and fp64, the last token of each hypothesis, and its sum in nats.
         sight: (S, W, places) additive mask of the places that a hypothesis sees.
         written: (S, W, T + 1) int64, start symbol and tokens of each hypothesis, kept where n-grams must not repeat.
@@ -89,12 +91,16 @@ class BeamBoard:
         def sums(*shape: int) -> Tensor:
             return torch.zeros(rows, *shape, dtype=torch.float64, device=device)
 
-        self.clock, self.slots = numbers().new_zeros(3), torch.arange(beam, device=device)
+        self.clock, self.slots = numbers().new_zeros(2), torch.arange(beam, device=device)
         self.tokens, self.sums = numbers(beam), sums(beam)
         self.sight = like.new_empty(rows, beam, grid_end(beam * length))
         self.written = numbers(beam, length + 1) if options.no_repeat_ngram_size > 0 else None
         self.forced, self.lengths = numbers(prefix + 1), numbers()
-        self.rounds, self.count, self.flags = numbers(), numbers(), numbers()
+        self.flags, self.cleared = (
+            numbers(),
+            [torch.zeros(3, rows, dtype=torch.long, device=device)],
+        )
+        self.rounds, self.count, self.depths = self.cleared[0].unbind(0)
         self.words, self.parents = numbers(length, beam), numbers(length, beam)
         self.totals = sums(length, beam)
         self.nodes, self.ends = numbers(beam + 1), sums(beam + 1)
@@ -102,7 +108,7 @@ class BeamBoard:
     def set(self, limits: Limits, start: int, prefixes: Sequence[Sequence[int]]) -> None:
         """Takes up a batch; rows without a sentence have ended."""
         missing = self.room[0] - len(prefixes)
-        send_into(self.clock, [0, limits.longest, limits.floor])
+        send_into(self.clock, [limits.longest, limits.floor])
         self.tokens.fill_(start)
         self.sums.fill_(-torch.inf)
         self.sums[: len(prefixes), :1].zero_()
@@ -113,8 +119,7 @@ class BeamBoard:
         forced = [[*prefix, pad] for prefix in prefixes] + [[pad] * (self.prefix + 1)] * missing
         send_into(self.forced, forced)
         send_into(self.lengths, [*limits.ends, *[0] * missing])
-        self.rounds.zero_()
-        self.count.zero_()
+        self.cleared[0].zero_()
 
     def permute(self, rows: Sequence[int]) -> None:
         """Makes row ``rows[i]`` row i; a row that is not among them stays."""
@@ -126,7 +131,7 @@ class BeamBoard:
     def window(self, shape: Shape) -> BeamWindow:
         """What the model reads in the next step of the first rows."""
         rows, beam, end = shape
-        depth, sight = self.clock[:1], self.sight[:rows, :, :end]
+        depth, sight = self.depths[:1], self.sight[:rows, :, :end]
         places = (depth * beam + self.slots).expand(rows, beam)
         sight.scatter_(2, places.unsqueeze(2), 0.0)
         tokens = self.tokens[:rows].flatten()
@@ -138,12 +143,11 @@ class BeamBoard:
         Args:
             rows: R.
             end: places of the cache that count.
-            logits: (R W, V) fp32 of the model.
+            logits: (R W, V) of the model, in its precision.
         """
         forced = self._forced(rows)
-        self._choose(rows, end, *self._continuations(rows, logits, forced), forced)
-        depth, limit, _ = self.clock.split(1)
-        depth.copy_(torch.minimum(depth + 1, limit))
+        self._choose(rows, end, *self._continuations(rows, logits.float(), forced), forced)
+        torch.minimum(self.depths + 1, self.clock[:1], out=self.depths)
 
     def _choose(
         self,
@@ -182,7 +186,7 @@ class BeamBoard:
         """(R, 1) the token that the caller wants, padding where there is none."""
         if not self.prefix:
             return None
-        depth, limit = self.clock[:1], self.clock[1:2]
+        depth, limit = self.depths[:1], self.clock[:1]
         forced = self.forced[:rows].index_select(1, depth.clamp(max=self.prefix))
         return forced.masked_fill_(depth >= limit, self.options.pad)
 
@@ -214,7 +218,7 @@ class BeamBoard:
         self, rows: int, values: Tensor, tokens: Tensor, ends: Tensor, forced: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The continuations with ``</s>`` behind the others, as lengths allow them: (R, W, K + 1)."""
-        options, (depth, limit, floor) = self.options, self.clock.split(1)
+        options, depth, (limit, floor) = self.options, self.depths[:1], self.clock.split(1)
         values = values.masked_fill(depth >= limit, -torch.inf)
         if options.match_source_len:
             # Stock gives a forced end the log-probability 0, beside whatever else may come.
@@ -233,7 +237,7 @@ class BeamBoard:
         if self.written is None:
             return
         options, written = self.options, self.written[:rows].flatten(0, 1)
-        outputs = self.clock[:1].expand(len(written), 1)
+        outputs = self.depths[:1].expand(len(written), 1)
         repeats = repeats_on_device(written, outputs, options.no_repeat_ngram_size, options.pad)
         repeats = repeats.view(rows, options.beam_size, -1)
         if forced is not None:
@@ -247,13 +251,13 @@ class BeamBoard:
         at = self.count[:rows].unsqueeze(1) + ending.cumsum(1)
         ending &= at <= beam
         at = at.masked_fill_(~ending, 0)
-        self.nodes[:rows].scatter_(1, at, self.clock[:1] * beam + parents)
+        self.nodes[:rows].scatter_(1, at, self.depths[:1] * beam + parents)
         self.ends[:rows].scatter_(1, at, sums)
         return self.count[:rows] + ending.sum(1)
 
     def _go_on(self, rows: int, end: int, words: Tensor, parents: Tensor, sums: Tensor) -> None:
         """Makes the continuations, (R, W) each, the unfinished hypotheses."""
-        depth = self.clock[:1]
+        depth = self.depths[:1]
         for history, new in ((self.words, words), (self.parents, parents), (self.totals, sums)):
             history[:rows].index_copy_(1, depth, new.unsqueeze(1))
         self.tokens[:rows], self.sums[:rows] = words, sums
@@ -266,52 +270,94 @@ class BeamBoard:
 
 
 class FusedBoard(BeamBoard):
-    """Chooses in one launch, of beams up to 32."""
+    """Finds the continuations in two launches where n-grams may repeat, and chooses in one, of beams up to 32.
 
-    def _choose(
-        self,
-        rows: int,
-        end: int,
-        values: Tensor,
-        tokens: Tensor,
-        ends: Tensor,
-        forced: Tensor | None,
-    ) -> None:
+    Attributes:
+        places: (S, W) int64, where the keys and values of the next tokens will be.
+    """
+
+    def __init__(self, room: tuple[int, int], options: Options, prefix: int, like: Tensor):
+        super().__init__(room, options, prefix, like)
+        self.places = self.slots.repeat(room[0], 1)
+
+    def set(self, limits: Limits, start: int, prefixes: Sequence[Sequence[int]]) -> None:
+        super().set(limits, start, prefixes)
+        self.places.copy_(self.slots.expand_as(self.places))
+        self.sight.diagonal(dim1=1, dim2=2).zero_()
+
+    def window(self, shape: Shape) -> BeamWindow:
+        rows, _, end = shape
+        tokens, places = self.tokens[:rows].flatten(), self.places[:rows].flatten()
+        return BeamWindow(tokens, places, shape, self.depths[:1], self.sight[:rows, :, :end])
+
+    def take(self, rows: int, end: int, logits: Tensor) -> None:
+        readable = logits.dtype in gpu.PRECISIONS and logits.is_contiguous()
+        if readable and self.written is None:
+            found = self._best(rows, logits)
+        else:
+            found = self._continuations(rows, logits.float(), self._forced(rows))
         written, sight = self.written, self.sight
         options, lengths = self.options, self.lengths if self.options.match_source_len else None
         gpu.operators().beam_step(
-            *(rows, options.beam_size, values.size(2) + 1, options.eos, options.pad, self.prefix),
+            *(rows, options.beam_size, found[0].size(2) + 1, options.eos, options.pad, self.prefix),
             *(self.room[1], sight.size(2), end, sight.element_size()),
-            *(0 if written is None else written.size(2), self.clock, values, tokens, ends, forced),
-            *(lengths, self.tokens, self.sums, self.rounds, self.count, self.flags, self.words),
-            *(self.parents, self.totals, self.nodes, self.ends, sight, written),
+            *(0 if written is None else written.size(2), self.clock, *found, self.forced, lengths),
+            *(self.depths, self.places, self.tokens, self.sums, self.rounds, self.count),
+            *(self.flags, self.words, self.parents, self.totals, self.nodes, self.ends),
+            *(sight, written),
         )
+
+    def _best(self, rows: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """:meth:`_continuations`, of equal logits the first; behind those that have a chance is padding."""
+        options, types = self.options, logits.size(1)
+        count, kept = len(logits), min(options.beam_size, types)
+        parts = min(gpu.parts(count, types), MOST_KEYS // kept)
+        values, tokens = logits.new_empty(count, kept, dtype=torch.float32), self.tokens
+        tokens, keys = (tokens.new_empty(count, size) for size in (kept, parts * kept))
+        ends, sums = values.new_empty(rows, options.beam_size), values.new_empty(count, parts, 2)
+        given = (
+            *(options.beam_size, kept, parts, types, self.prefix, gpu.PRECISIONS[logits.dtype]),
+            *(options.pad, options.unk, options.eos, options.unk_penalty, self.clock, self.depths),
+            *(self.forced, logits, sums, keys, values, tokens, ends),
+        )
+        gpu.operators().leaders(count * parts, *given)
+        gpu.operators().best(count, *given)
+        shape = rows, options.beam_size, kept
+        return values.view(shape), tokens.view(shape), ends
 
 
 def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor) -> BeamBoard:
-    """A board of the fused kernel where that runs, else of PyTorch's operators."""
+    """A board of the fused kernels where they run, else of PyTorch's operators."""
     known = options.beam_size <= MOST_BEAM and like.dtype in MASKS
     fused = known and gpu.usable(like.device, chooses_alike)
     return (FusedBoard if fused else BeamBoard)(room, options, prefix, like)
 
 
 def chooses_alike(device: torch.device) -> bool:
-    """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernel."""
-    options = Options(
-        2, 1, 3, 4, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False, 2, frozenset(), None, False
-    )
-    for dtype in MASKS:
-        chance, like = torch.Generator().manual_seed(7), torch.zeros(1, dtype=dtype, device=device)
+    """Whether some steps leave the same on two boards, one for PyTorch's operators and one for the kernels."""
+    chance, types = torch.Generator().manual_seed(7), gpu.PART + 9  # more than one part
+    for dtype, no_repeat in itertools.product(MASKS, (0, 2)):
+        options = Options(
+            *(2, 1, 3, 4, 0, 0, 9, 0, True, 1.0, 0.5, 1.0, False),
+            *(no_repeat, frozenset(), None, False),
+        )
+        like = torch.zeros(1, dtype=dtype, device=device)
         boards = [kind((2, 8), options, 2, like) for kind in (BeamBoard, FusedBoard)]
         for board in boards:
             board.set(Limits([6, 6], 2, False, 1), 2, [[7, 1], [1, 1]])
+            board.window(Shape(2, 4, 64))
         for _ in range(8):
-            logits = (3 * torch.randn(8, 30, generator=chance)).to(device)
+            # Eleven tokens and </s> are likely, none as likely as another.
+            likely = torch.rand(8, types, generator=chance).topk(12).indices
+            likely[::2, -1] = options.eos
+            logits = torch.randn(8, types, generator=chance).clamp_(max=1.0)
+            steps = torch.rand(8, 12, generator=chance).add_(0.2).cumsum(1).add_(2)
+            logits = logits.scatter_(1, likely, steps.roll(3, 1)).to(device, dtype)
             for board in boards:
-                board.window(Shape(2, 4, 64))
                 board.take(2, 64, logits.clone())
+                board.window(Shape(2, 4, 64))
             plain, own = ([part.cpu() for part in _decided(board)] for board in boards)
-            if not all(map(torch.equal, plain, own)):
+            if not all(torch.allclose(*pair, 1e-4, 1e-4) for pair in zip(plain, own, strict=True)):
                 return False
     return True
 

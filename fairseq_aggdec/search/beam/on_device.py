@@ -75,7 +75,7 @@ class BeamLoop(AheadLoop):
         return Shape(rows, beam, end * beam)
 
     def _step(self, shape: Shape) -> Tensor:
-        said = self.verifier.read(self.board.window(shape))
+        said = self.verifier.read(self.board.window(shape), in_fp32=False)
         self.board.take(shape.rows, shape.end, said.logits)
         return self.board.flags
 

@@ -1,4 +1,4 @@
-"""The bookkeeping of an iteration on a GPU in two or three launches: the twin of
+"""The bookkeeping of an iteration on a GPU in three launches: the twin of
 :mod:`~fairseq_aggdec.search.judge.on_device`, where it can say the same."""
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from fairseq_aggdec.search.judge.on_device import Bookkeeping, WindowSlots
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import Row
 from fairseq_aggdec.windows.transfer import send_into
+
+# What the kernels have room for: slots of a row, and words of 4 bytes that are known of a part of a position's logits.
+MOST_SLOTS, WORDS_SEEN = 128, 5
 
 
 def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
@@ -41,29 +44,30 @@ class FusedBookkeeping(Bookkeeping):
     def end(
         self, board: Board, rows: Rows, asked: WindowSlots, logits: Tensor, features: Tensor | None
     ) -> None:
-        if logits.dtype is not torch.float32 or not logits.is_contiguous():
+        count, width = asked.shown.shape
+        precision = gpu.PRECISIONS.get(logits.dtype)
+        if precision is None or not logits.is_contiguous() or width > MOST_SLOTS:
             super().end(board, rows, asked, logits, features)
             return
         rules, accept, (shown, outputs, length) = self.rules, self.accept, asked
         # 0: only the own choice is accepted
         beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0)
-        count, width = shown.shape
         if length is None:
             features = None
         elif features is not None:
             features = features.contiguous()
         units = board.features.size(1) * board.features.element_size() // 2
+        parts = gpu.parts(count * width, logits.size(1))
+        seen = shown.new_empty(count * width * parts, WORDS_SEEN, dtype=torch.int32)
         given = (
-            *(width, board.room[1], logits.size(1), board.width, rules.pad, rules.unk, rules.eos),
-            *(rules.unk_penalty, int(rules.free_end), beta, tolerance, rows.owners, board.prefix),
-            *(logits, shown, outputs, length, *shown.new_empty(2, count, width).unbind(0)),
-            *(logits.new_empty(count, width), board.numbers, board.tokens, board.scores),
-            *(board.emitted, board.drafted, board.accepted, board.flags),
-            *(features, board.features, units),
+            *(width, board.room[1], parts, logits.size(1), board.width, precision),
+            *(rules.pad, rules.unk, rules.eos, rules.unk_penalty, int(rules.free_end), beta),
+            *(tolerance, rows.owners, board.prefix, logits, shown, outputs, length, seen),
+            *(board.numbers, board.tokens, board.scores, board.emitted, board.drafted),
+            *(board.accepted, board.flags, features, board.features, units),
         )
-        gpu.operators().judge(count * width, *given)
-        if width > 1:  # with one slot the judge has committed it
-            gpu.operators().commit(count, *given)
+        gpu.operators().look(count * width * parts, *given)
+        gpu.operators().judge(count, *given)
 
 
 def decides_alike(device: torch.device) -> bool:
@@ -71,10 +75,11 @@ def decides_alike(device: torch.device) -> bool:
     chance, rules, types = torch.Generator().manual_seed(7), Rules(1, 3, 2, unk_penalty=0.5), 2500
     drafter = DeviceDrafter()
     drafter.ragged = drafter.reads_features = True
-    for width, accept in ((1, exact), (4, exact), (4, TopBeta(3, 1.0))):
+    cases: list[tuple[int, Acceptance]] = [(1, exact), (4, exact), (4, TopBeta(3, 1.0))]
+    for (width, accept), dtype in zip(cases, gpu.PRECISIONS, strict=True):
         twins = [(kind(rules, accept), _board(device)) for kind in (Bookkeeping, FusedBookkeeping)]
         for _ in range(3):
-            # Several times as many as threads of a block; the largest logit of some positions is there twice.
+            # Several parts; the largest logit of some positions is there twice.
             logits = torch.randn(4, width, types, generator=chance)
             logits[:, :, -1] = logits.amax(-1)
             block = torch.randint(4, types, (4, width - 1), generator=chance)
@@ -84,7 +89,7 @@ def decides_alike(device: torch.device) -> bool:
             for books, board in twins:
                 rows = board.rows(board.owners)
                 asked = books.begin(board, rows, drafted, drafter)
-                own = logits.flatten(0, 1).clone().to(device)  # changed in place
+                own = logits.flatten(0, 1).to(device, dtype, copy=True)  # changed in place
                 books.end(board, rows, asked, own, features)
         boards = zip(*(written(board) for _, board in twins), strict=True)
         if not all(torch.allclose(plain, own, 1e-4, 1e-4) for plain, own in boards):

@@ -75,10 +75,11 @@ class Bookkeeping:
 
         Args:
             board, rows, asked: of :meth:`begin`.
-            logits: (R W, V) fp32 of the verifier, changed in place.
+            logits: (R W, V) of the verifier, in its precision; changed in place.
             features: (R W, C) that the drafter will read; None: it reads none.
         """
         shown, outputs, length = asked
+        logits = logits.float()
         log_probs = logits.log_softmax(-1)
         self.apply_rules(board, rows, logits, outputs, shown)
         if length is None:

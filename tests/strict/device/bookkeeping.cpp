@@ -29,7 +29,10 @@ constexpr int LANES = 1;
 struct Half;
 struct Bfloat;
 
-static inline float of_lane(float mine, int) { return mine; }
+template <typename Value>
+static inline Value of_lane(const Value& mine, int) {
+    return mine;
+}
 
 static inline unsigned bits_of(float x) {
     unsigned bits;
@@ -81,6 +84,8 @@ static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 #include "bookkeeping.cu"
 #include "chain.cu"
 #include "embedding.cu"
+#include "vocabulary.cu"
+#include "beam.cu"
 
 template <typename Parameters>
 static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, Int threads) {
@@ -113,8 +118,11 @@ RUN(embedding, Embedding)
 RUN(hear, Chain)
 RUN(follow, Chain)
 RUN(copy_block, CopyBlock)
+RUN(look, Judgement)
 RUN(judge, Judgement)
-RUN(commit, Judgement)
+RUN(largest, Largest)
+RUN(leaders, Candidates)
+RUN(best, Candidates)
 RUN(beam_step, BeamStep)
 RUN(attend, Attention)
 RUN(attend_slots, Attention)

@@ -21,9 +21,9 @@ constexpr Int SENTENCES = 3, ROWS = 4, WIDTH = 5, ROOM = 24, TYPES = 37, PLACES 
 
 // All that the kernels read and write, of a fourth row that is no sentence too.
 struct Memory {
-    std::vector<Int> last, numbers, tokens, owners, block, shown, outputs, length, texts, runs, stands, forced, chosen, accepted;
+    std::vector<Int> last, numbers, tokens, owners, block, shown, outputs, length, texts, runs, stands, forced, largest;
     std::vector<Int> emitted, drafted, stood, flags, given, places, seen, picked;
-    std::vector<float> logits, said, scores;
+    std::vector<float> logits, scores;
     std::vector<unsigned short> features, kept;
     std::vector<unsigned char> masked;
 
@@ -32,7 +32,7 @@ struct Memory {
                outputs == other.outputs && length == other.length && runs == other.runs && stands == other.stands &&
                emitted == other.emitted && drafted == other.drafted && stood == other.stood && flags == other.flags &&
                kept == other.kept && given == other.given && places == other.places && seen == other.seen &&
-               picked == other.picked && masked == other.masked && last == other.last;
+               picked == other.picked && masked == other.masked && largest == other.largest && last == other.last;
     }
 };
 
@@ -56,12 +56,11 @@ static Memory random_memory() {
     memory.runs = numbers_below((SENTENCES + 1) * PLACES, 3);
     memory.stands = numbers_below((SENTENCES + 1) * 4, 2);
     memory.forced.assign((SENTENCES + 1) * (PREFIX + 1), 1);
-    for (auto* one : {&memory.shown, &memory.outputs, &memory.chosen, &memory.accepted}) one->assign(rows * width, 0);
+    for (auto* one : {&memory.shown, &memory.outputs, &memory.largest}) one->assign(rows * width, 0);
     for (auto* one : {&memory.last, &memory.length, &memory.flags}) one->assign(rows, 0);
     for (auto* one : {&memory.emitted, &memory.drafted, &memory.stood}) one->assign((SENTENCES + 1) * ROOM, 0);
     memory.logits.resize(rows * width * TYPES);
     for (float& one : memory.logits) one = static_cast<float>(below(7));
-    memory.said.assign(rows * width, 0);
     memory.scores.assign(2 * (SENTENCES + 1) * ROOM, 0);
     memory.features.assign(rows * width * CHANNELS, 0);
     for (auto& one : memory.features) one = static_cast<unsigned short>(below(999));
@@ -83,46 +82,57 @@ static void iterate(Memory& m, Int width, Int match, Int threads) {
     const Begin first{ROWS, width, ROOM, 1, 0, m.numbers.data(), m.tokens.data(), m.owners.data(), m.block.data(),
                       m.shown.data(), m.outputs.data(), m.length.data()};
     run_begin(&first, ROWS, threads);
-    const Judgement last{ROWS * width, width, ROOM, TYPES, PREFIX, 1, 3, 2, 0.5, 0, 3, 1.0, m.owners.data(),
+    constexpr Int PARTS = 3;
+    Seen seen[ROWS * WIDTH * PARTS];
+    const Judgement last{0, width, ROOM, PARTS, TYPES, PREFIX, IN_FP32, 1, 3, 2, 0.5, 0, 3, 1.0, m.owners.data(),
                          m.forced.data(), m.logits.data(), m.shown.data(), m.outputs.data(),
-                         width > 1 ? m.length.data() : nullptr, m.chosen.data(), m.accepted.data(), m.said.data(),
-                         m.numbers.data(), m.tokens.data(), m.scores.data(), m.emitted.data(), m.drafted.data(),
-                         m.stood.data(), m.flags.data(), width > 1 ? m.features.data() : nullptr, m.kept.data(), CHANNELS};
-    run_judge(&last, ROWS * width, threads);
-    if (width > 1) run_commit(&last, ROWS, threads);
+                         width > 1 ? m.length.data() : nullptr, seen, m.numbers.data(), m.tokens.data(), m.scores.data(),
+                         m.emitted.data(), m.drafted.data(), m.stood.data(), m.flags.data(),
+                         width > 1 ? m.features.data() : nullptr, m.kept.data(), CHANNELS};
+    run_look(&last, ROWS * width * PARTS, threads);
+    run_judge(&last, ROWS, threads);
+    const Largest most{0, TYPES, IN_FP32, m.logits.data(), m.largest.data()};
+    run_largest(&most, ROWS * width, threads);
 }
 
-// Steps of a beam: all that is on its board afterwards.
+// Steps of a beam over random logits: all that is on its board afterwards.
 static std::vector<double> search(unsigned seed, Int threads) {
-    constexpr Int EACH = 4, LENGTH = 6, MASK = 64;
+    constexpr Int LENGTH = 6, MASK = 64, KEPT = 3, PARTS = 2;
     chance.seed(seed);
     const Int beam = 3, slots = ROWS * beam;
     const size_t count = static_cast<size_t>(slots), length = LENGTH;
     std::vector<double> sums(count, -INFINITY), totals(count * length), ends(count + ROWS);
     for (Int row = 0; row < ROWS - 1; ++row) sums[static_cast<size_t>(row * beam)] = 0;
     std::vector<Int> last(count), rounds(ROWS), finished(ROWS), flags(ROWS), words(count * length), parents(count * length);
-    std::vector<Int> nodes(count + ROWS), written(count * (length + 1)), forced(ROWS, 1);
+    std::vector<Int> nodes(count + ROWS), written(count * (length + 1)), forced(2 * ROWS, 1), depths(ROWS), places(count);
     const Int bytes = seed % 2 ? 2 : 4;  // of a number of a mask
     std::vector<unsigned> sight(count * MASK);
     for (auto& one : sight) one = static_cast<unsigned>(below(999));
     const std::vector<Int> lengths = numbers_below(ROWS, LENGTH);
+    forced[2] = 2;
     for (Int depth = 0; depth < LENGTH; ++depth) {
-        const Int clock[] = {depth, LENGTH - 1, 0};
-        std::vector<float> values(count * (EACH - 1));
-        for (float& one : values) one = -static_cast<float>(below(9));
-        std::vector<Int> tokens = numbers_below(slots * (EACH - 1), 9);
-        std::vector<float> end(count);
-        for (float& one : end) one = -static_cast<float>(below(9));
-        forced[1] = depth == 2 ? 2 : 1;
-        const BeamStep step{ROWS, beam, EACH, 2, 1, 1, LENGTH, MASK, MASK - 8, bytes, LENGTH + 1, clock, values.data(),
-                            tokens.data(), end.data(), forced.data(), seed % 3 ? nullptr : lengths.data(), last.data(), sums.data(), rounds.data(), finished.data(),
-                            flags.data(), words.data(), parents.data(), totals.data(), nodes.data(), ends.data(),
-                            sight.data(), written.data()};
+        const Int clock[] = {LENGTH - 1, 0};
+        std::vector<float> logits(count * TYPES), values(count * KEPT), end(count);
+        for (float& one : logits) one = static_cast<float>(below(9)) / 4;
+        std::vector<Int> tokens(count * KEPT);
+        std::vector<Key> keys(count * PARTS * KEPT);
+        std::vector<Exponentials> parts(count * PARTS);
+        const Candidates asked{0, beam, KEPT, PARTS, TYPES, 1, IN_FP32, 1, 3, 2, 0.5, clock, depths.data(), forced.data(),
+                               logits.data(), parts.data(), keys.data(), values.data(), tokens.data(), end.data()};
+        run_leaders(&asked, slots * PARTS, threads);
+        run_best(&asked, slots, threads);
+        for (float& one : values) one = roundf(1000 * one) / 1000;  // sums depend on the number of threads
+        for (float& one : end) one = roundf(1000 * one) / 1000;
+        const BeamStep step{ROWS, beam, KEPT + 1, 2, 1, 1, LENGTH, MASK, MASK - 8, bytes, LENGTH + 1, clock, values.data(),
+                            tokens.data(), end.data(), forced.data(), seed % 3 ? nullptr : lengths.data(), depths.data(),
+                            places.data(), last.data(), sums.data(), rounds.data(), finished.data(), flags.data(),
+                            words.data(), parents.data(), totals.data(), nodes.data(), ends.data(), sight.data(),
+                            written.data()};
         run_beam_step(&step, ROWS, threads);
     }
     std::vector<double> found(sums);
     for (auto* one : {&totals, &ends}) found.insert(found.end(), one->begin(), one->end());
-    for (auto* one : {&last, &rounds, &finished, &flags, &words, &parents, &nodes, &written}) {
+    for (auto* one : {&last, &rounds, &finished, &flags, &words, &parents, &nodes, &written, &depths, &places}) {
         found.insert(found.end(), one->begin(), one->end());
     }
     found.insert(found.end(), sight.begin(), sight.end());

@@ -16,6 +16,10 @@ typedef long long Int;
 
 constexpr int MOST_THREADS = 1024;
 
+constexpr Int NO_DRAFT = -1;
+// Columns of the board's numbers, see search/board.py.
+constexpr int POSITION = 0, BEFORE = 1, ENDED = 2, ROUNDS = 3, END = 4, FLOOR = 5, STRICT_FLOOR = 6, COLUMNS = 7;
+
 __device__ inline Int least(Int a, Int b) { return b < a ? b : a; }
 
 struct Least {
@@ -30,22 +34,6 @@ struct Sum {
     __device__ Int operator()(Int a, Int b) const { return a + b; }
 };
 
-// Joins what every thread of the block has found; all get the result.
-template <typename Value, typename Join>
-__device__ Value joined(Value mine, Join join) {
-    __shared__ Value all[MOST_THREADS];
-    const unsigned own = threadIdx.x;
-    all[own] = mine;
-    __syncthreads();
-    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (own < half) all[own] = join(all[own], all[own + half]);
-        __syncthreads();
-    }
-    const Value found = all[0];
-    __syncthreads();
-    return found;
-}
-
 // Numbers of 2 bytes as they are in memory.
 struct Half {
     unsigned short bits;
@@ -57,8 +45,16 @@ struct Bfloat {
 #ifdef __CUDACC__  // the tests have the same for C++, where every thread is alone
 constexpr int LANES = 32;  // threads of a warp
 
-// What the lane has whose number differs from the own one in these bits. All lanes call it.
-__device__ inline float of_lane(float mine, int bits) { return __shfl_xor_sync(0xffffffff, mine, bits); }
+// What the lane has whose number differs from the own one in these bits; words of 4 bytes. All lanes call it.
+template <typename Value>
+__device__ inline Value of_lane(const Value& mine, int bits) {
+    Value theirs;
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(Value) / 4; ++i) {
+        reinterpret_cast<int*>(&theirs)[i] = __shfl_xor_sync(0xffffffff, reinterpret_cast<const int*>(&mine)[i], bits);
+    }
+    return theirs;
+}
 
 __device__ inline unsigned bits_of(float x) { return __float_as_uint(x); }
 __device__ inline float of_bits(unsigned bits) { return __uint_as_float(bits); }
@@ -106,6 +102,38 @@ __device__ inline float number_of(const Eight<Number>& all, int i) {
     return widened(Number{(unsigned short)(all.parts[0].words[i / 2] >> i % 2 * 16)});
 }
 
+// A row of V numbers that is read eight at a time. Groups begin at multiples of 16 bytes (fp32: 32), so the first and
+// the last group may be shared with other rows.
+template <typename Number>
+struct Row {
+    const Number* numbers;
+    Int size;
+    int before;  // numbers of the first group that are another row's
+
+    __device__ Row(const void* all, Int row, Int size) : numbers(static_cast<const Number*>(all) + row * size), size(size) {
+        before = static_cast<int>(reinterpret_cast<unsigned long long>(numbers) / sizeof(Number) % 8);
+    }
+
+    __device__ Int groups() const { return (size + before + 7) / 8; }
+
+    __device__ float operator[](Int i) const { return widened(numbers[i]); }
+
+    // The eight numbers of a group, -inf where they are another row's. Returns the place of the first: it may be
+    // negative.
+    __device__ Int read(Int group, float (&to)[8]) const {
+        const Int first = group * 8 - before;
+        if (first >= 0 && first + 8 <= size) {
+            const Eight<Number> all = eight_at(numbers + first);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) to[i] = number_of(all, i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) to[i] = first + i >= 0 && first + i < size ? (*this)[first + i] : -INFINITY;
+        }
+        return first;
+    }
+};
+
 // PRECISIONS in operators.py.
 enum Precision { IN_FP32, IN_FP16, IN_BF16 };
 
@@ -126,4 +154,46 @@ __device__ inline void by_precision(const Parameters& p, More&... more) {
         if (COMPILED_FOR == IN_BF16 || p.precision == IN_BF16) return Work::template of<Bfloat>(p, more...);
     }
     if constexpr (COMPILED_FOR == -1 || COMPILED_FOR == IN_FP32) Work::template of<float>(p, more...);
+}
+
+// Whether a number is larger than another, or as large and the first: NaN is the largest, as in Tensor.max.
+__device__ inline bool goes_before(float a, int at, float b, int other) {
+    if (a != a) return b == b || at < other;
+    return a > b || (a == b && at < other);
+}
+
+// Adds eight numbers to a sum of exp(x - most). The sum is NaN where one of them is, or +inf; it is 0 for -inf alone.
+__device__ inline void add_exponentials(const float (&x)[8], float& most, float& sum) {
+    float largest = most;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = x[i] > largest ? x[i] : largest;
+    if (largest > most) {
+        sum *= expf(most - largest);
+        most = largest;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        if (most > -INFINITY || x[i] != x[i]) sum += expf(x[i] - most);
+    }
+}
+
+// Joins what every lane of a warp has; lane 0 gets the result.
+template <typename Value, typename Join>
+__device__ inline Value joined_lanes(Value mine, Join join) {
+#pragma unroll
+    for (int bits = LANES / 2; bits > 0; bits /= 2) mine = join(mine, of_lane(mine, bits));
+    return mine;
+}
+
+// Joins what every thread of the block has found; all get the result.
+template <typename Value, typename Join>
+__device__ Value joined(Value mine, Join join) {
+    __shared__ Value all[MOST_THREADS / LANES];
+    mine = joined_lanes(mine, join);
+    if (threadIdx.x % LANES == 0) all[threadIdx.x / LANES] = mine;
+    __syncthreads();
+    Value found = all[0];
+    for (unsigned warp = 1; warp < blockDim.x / LANES; ++warp) found = join(found, all[warp]);
+    __syncthreads();
+    return found;
 }

@@ -1,0 +1,356 @@
+// A step of beam search on a GPU:
+//
+//   leaders    the likeliest tokens of each part of a hypothesis's logits, in the precision that they have
+//   best       those of the whole vocabulary, with log-probabilities; the twin of BeamBoard._continuations
+//   beam_step  which candidates end and which go on; the twin of BeamBoard._choose
+//
+// R rows of the grid, each a sentence of W hypotheses; K continuations of each but for </s>. The board is that of
+// search/beam/board.py. A hypothesis's V logits are read in P parts, by as many blocks: few hypotheses have many parts.
+
+#include "shared.h"
+
+constexpr int MOST_BEAM = 32, MOST_KEYS = 512;
+constexpr int FEWER_THREADS = 256;  // the most of a block whose threads need many registers, or room in shared memory
+
+typedef unsigned long long Key;
+
+// Orders tokens by their logits, of equal ones the first is the largest. 0 is none.
+__device__ inline Key key_of(float logit, int token) {
+    const unsigned bits = bits_of(logit + 0.0f);  // -0 is 0
+    const unsigned ordered = bits >> 31 ? ~bits : bits | 0x80000000;
+    return (Key)ordered << 32 | ~(unsigned)token;
+}
+
+__device__ inline int token_of(Key key) { return (int)~(unsigned)key; }
+
+__device__ inline float logit_of(Key key) {
+    const unsigned ordered = (unsigned)(key >> 32);
+    return of_bits(ordered >> 31 ? ordered & 0x7fffffff : ~ordered);
+}
+
+// What the exponentials of logits come to.
+struct Exponentials {
+    float most;  // the largest logit
+    float sum;   // of exp(logit - most)
+};
+
+struct JoinExponentials {
+    __device__ Exponentials operator()(Exponentials a, const Exponentials& b) const {
+        if (b.sum == 0) return a;  // nothing but -inf
+        if (a.sum == 0) return b;
+        const float most = a.most < b.most ? b.most : a.most;
+        return {most, a.sum * expf(a.most - most) + b.sum * expf(b.most - most)};
+    }
+};
+
+// Of `leaders`, with a block for each part of a hypothesis, and of `best`, with one for each hypothesis.
+struct Candidates {
+    Int blocks, width, kept, parts;  // W, K, P
+    Int types, prefix;               // V, the length of the forced prefixes
+    Int precision;                   // of the logits
+    Int pad, unk, eos;
+    double unk_penalty;
+    const Int *clock, *depths;  // depths: (S,), of the rows' next tokens
+    const Int* forced;          // (S, prefix + 1)
+    const void* logits;         // (R W, V)
+    Exponentials* sums;         // (R W, P), from leaders to best
+    Key* keys;                  // (R W, P, K), from leaders to best
+    float* values;              // (R, W, K), log-probabilities
+    Int* tokens;                // (R, W, K)
+    float* ends;                // (R, W), log-probabilities of </s>
+};
+
+// Whether any thread of the block says so; threads meet.
+__device__ inline bool any_thread(bool mine) {
+#ifdef __CUDACC__
+    return __syncthreads_or(mine);
+#else
+    return joined((Int)mine, Most());
+#endif
+}
+
+// How many of the threads have a larger top; of equal ones the first thread's is. None is larger than 0. No more than
+// `enough` need be counted.
+__device__ inline int larger_tops(const unsigned* tops, int enough) {
+    const unsigned own = threadIdx.x, mine = tops[own];
+    int larger = mine ? 0 : enough;
+    for (unsigned from = 0; from < blockDim.x && larger < enough; from += LANES) {
+#pragma unroll
+        for (unsigned i = from; i < from + LANES; ++i) larger += tops[i] > mine || (tops[i] == mine && i < own);
+    }
+    return larger;
+}
+
+struct Lead {
+    // The keys of the eight logits of a group; padding and </s>, which is told apart, have none.
+    template <typename Number>
+    static __device__ Key keys_of(const Candidates& p, const Row<Number>& logits, Int group, Exponentials& sums, Key (&keys)[8]) {
+        float x[8];
+        const int first = (int)logits.read(group, x);
+        add_exponentials(x, sums.most, sums.sum);
+        Key top = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int token = first + i;
+            if (token == p.unk) x[i] -= (float)p.unk_penalty;
+            keys[i] = x[i] == -INFINITY || token == p.pad || token == p.eos ? 0 : key_of(x[i], token);
+            top = keys[i] > top ? keys[i] : top;
+        }
+        return top;
+    }
+
+    template <typename Number>
+    static __device__ void of(const Candidates& p, Key* leading, unsigned* tops, Key* found) {
+        const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
+        const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
+        const Row<Number> logits(p.logits, blockIdx.x / parts, p.types);
+        const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
+        Exponentials sums{-INFINITY, 0};
+        for (int i = own; i < kept; i += threads) leading[i] = 0;
+        for (Int from = part * each; from < end; from += threads) {
+            Key keys[8] = {}, top = 0;
+            if (from + own < end) top = keys_of(p, logits, from + own, sums, keys);
+            __syncthreads();
+            const Key least = leading[kept - 1];
+            const bool leads = top > least;
+            tops[own] = leads ? (unsigned)(top >> 32) : 0;
+            for (int i = own; i < 9 * kept; i += threads) found[i] = i < kept ? leading[i] : 0;
+            if (!any_thread(leads)) continue;
+            // All that lead are among eight of so many threads as have the largest.
+            const int larger = larger_tops(tops, kept);
+            if (larger < kept) {
+#pragma unroll
+                for (int i = 0; i < 8; ++i) found[kept + 8 * larger + i] = keys[i];
+            }
+            __syncthreads();
+            for (int i = own; i < 9 * kept; i += threads) {
+                const Key key = found[i];
+                int rank = key ? 0 : kept;
+                for (int j = 0; j < 9 * kept && rank < kept; ++j) rank += found[j] > key;
+                if (rank < kept) leading[rank] = key;
+            }
+        }
+        sums = joined(sums, JoinExponentials());
+        if (own == 0) p.sums[blockIdx.x] = sums;
+        for (int i = own; i < kept; i += threads) p.keys[(Int)blockIdx.x * kept + i] = leading[i];
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candidates p) {
+    __shared__ Key leading[MOST_BEAM], found[9 * MOST_BEAM];
+    alignas(16) __shared__ unsigned tops[FEWER_THREADS];
+    by_precision<Lead>(p, leading, tops, found);
+}
+
+// The log-probability of a token under the rules of a hypothesis.
+template <typename Number>
+struct LogProbability {
+    const Candidates& p;
+    Row<Number> logits;
+    Exponentials sums;
+
+    __device__ float operator()(Int token) const { return of(logits[token], token); }
+
+    __device__ float of(float logit, Int token) const {
+        const float value = logit - sums.most - logf(sums.sum);
+        return token == p.unk ? value - (float)p.unk_penalty : value;
+    }
+};
+
+struct Best {
+    template <typename Number>
+    static __device__ void of(const Candidates& p, Key* keys, Key* first) {
+        const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, depth = p.depths[row];
+        const int kept = (int)p.kept, count = (int)p.parts * kept;
+        for (int i = threadIdx.x; i < count; i += blockDim.x) keys[i] = p.keys[place * count + i];
+        for (int i = threadIdx.x; i < kept; i += blockDim.x) first[i] = 0;
+        Exponentials sums{-INFINITY, 0};
+        for (Int part = threadIdx.x; part < p.parts; part += blockDim.x) sums = JoinExponentials()(sums, p.sums[place * p.parts + part]);
+        const LogProbability<Number> value{p, {p.logits, place, p.types}, joined(sums, JoinExponentials())};
+        for (int i = threadIdx.x; i < count; i += blockDim.x) {
+            const Key key = keys[i];
+            int rank = key ? 0 : kept;
+            for (int j = 0; j < count && rank < kept; ++j) rank += keys[j] > key;
+            if (rank < kept) first[rank] = key;
+        }
+        __syncthreads();
+        const Int given = p.prefix && depth < p.clock[0] ? p.forced[row * (p.prefix + 1) + least(depth, p.prefix)] : p.pad;
+        for (int i = threadIdx.x; i < kept; i += blockDim.x) {
+            const Int token = given != p.pad ? given : token_of(first[i]);
+            const bool there = given != p.pad ? i == 0 && given != p.eos : first[i] != 0;
+            p.tokens[place * kept + i] = there ? token : p.pad;
+            p.values[place * kept + i] = !there                                   ? -INFINITY
+                                         : given != p.pad || token == p.unk ? value(token)
+                                                                            : value.of(logit_of(first[i]), token);
+        }
+        if (threadIdx.x == 0) p.ends[place] = value(p.eos);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) best(const Candidates p) {
+    __shared__ Key keys[MOST_KEYS], first[MOST_BEAM];
+    by_precision<Best>(p, keys, first);
+}
+
+// A block for each row. Each hypothesis has K + 1 continuations, of which the last is </s>.
+struct BeamStep {
+    Int blocks, width, each, eos, pad, prefix;
+    Int length, sights, end;  // T; places of a mask, of which `end` count, whole words of 16 bytes
+    Int bytes, room;          // of a number of a mask; columns of `written`, 0 where there is none
+    const Int* clock;
+    const float* values;  // (R, W, K)
+    const Int* tokens;    // (R, W, K)
+    const float* ends;    // (R, W), of </s>
+    const Int* forced;    // (S, prefix + 1)
+    const Int* lengths;   // of the sources where outputs must match them, or none
+    Int *depths, *places;       // (R,), of the next tokens; (R, W), where their keys and values will be
+    Int* last;                  // (R, W), the tokens of the hypotheses
+    double* sums;
+    Int *rounds, *count, *flags, *words, *parents;
+    double* totals;
+    Int* nodes;
+    double* finished;
+    void* sight;
+    Int* written;
+};
+
+// What lengths and forced tokens allow in a step of a sentence.
+struct StepRules {
+    bool others, end, free;  // what may follow: other tokens, </s>, which scores 0
+    bool copies;             // the caller forces </s>: stock ends as many copies of the best hypothesis
+};
+
+__device__ inline StepRules rules_of(const BeamStep& p, Int row, Int depth) {
+    const Int limit = p.clock[0], floor = p.clock[1];
+    const Int given = p.prefix && depth < limit ? p.forced[row * (p.prefix + 1) + least(depth, p.prefix)] : p.pad;
+    const bool banned = (given != p.pad && given != p.eos) || (depth < floor && depth >= p.prefix);
+    const bool free = p.lengths != nullptr;
+    return {depth < limit, free ? depth >= p.lengths[row] : !banned, free, given == p.eos};
+}
+
+// What the likeliest continuations of a sentence come to.
+struct Chosen {
+    double sums[MOST_BEAM];
+    Int parents[MOST_BEAM], words[MOST_BEAM];
+    Int nodes[MOST_BEAM];  // of those that end
+    double ended[MOST_BEAM];
+    int ends;
+};
+
+// One thread goes through the 2 W best continuations, in the order of their scores. Divisions of 8 bytes are slow.
+__device__ inline void choose(const BeamStep& p, const int* ranked, const double* scores, Int room, Int depth, Chosen& chosen) {
+    const int width = (int)p.width, each = (int)p.each, others = each - 1;
+    int going_on = 0;
+    chosen.ends = 0;
+    for (int rank = 0; rank < 2 * width; ++rank) {
+        const int at = ranked[rank], parent = at / each, which = at - parent * each;
+        if (which < others && going_on < width) {
+            chosen.words[going_on] = which;
+            chosen.parents[going_on] = parent;
+            chosen.sums[going_on++] = scores[at];
+        } else if (which == others && rank < width && chosen.ends < room && scores[at] > -INFINITY) {
+            chosen.nodes[chosen.ends] = depth * width + parent;
+            chosen.ended[chosen.ends++] = scores[at];
+        }
+    }
+    for (; going_on < width; ++going_on) {
+        chosen.words[going_on] = others;  // none: </s> in its place
+        chosen.parents[going_on] = 0;
+        chosen.sums[going_on] = -INFINITY;
+    }
+}
+
+constexpr int STAGED = 512;
+
+// What hypothesis i has in some columns becomes what its parent had. All is read before anything is written.
+template <typename Number>
+__device__ void follow_parents(Number* rows, const Int* parents, int width, Int stride, int columns, Sixteen* stage) {
+    Number* staged = reinterpret_cast<Number*>(stage);
+    const int own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const int most = STAGED * (int)(sizeof(Sixteen) / sizeof(Number)) / width;
+    for (int from = 0; from < columns; from += most) {
+        const int here = columns - from < most ? columns - from : most;
+        for (int i = own; i < width * here; i += threads) staged[i] = rows[parents[i / here] * stride + from + i % here];
+        __syncthreads();
+        for (int i = own; i < width * here; i += threads) rows[i / here * stride + from + i % here] = staged[i];
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) beam_step(const BeamStep p) {
+    __shared__ double scores[MOST_BEAM * (MOST_BEAM + 1)];
+    __shared__ int ranked[2 * MOST_BEAM];
+    __shared__ Chosen chosen;
+    __shared__ Sixteen stage[STAGED];
+    const int width = (int)p.width, each = (int)p.each, others = each - 1, size = width * each;
+    const int own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const Int row = blockIdx.x, first = row * width;
+    const Int depth = p.depths[row], before = p.count[row], rounds = p.rounds[row];
+    const StepRules rules = rules_of(p, row, depth);
+    double* sums = p.sums + first;
+    const bool active = sums[0] > -INFINITY;
+    Int unknown = 0;  // hypotheses for which the model gave no numbers
+    for (int i = own; i < size; i += threads) {
+        const int slot = i / each, at = i - slot * each;
+        const double sum = sums[slot];
+        float gain = -INFINITY;
+        if (at < others) {
+            if (rules.others) gain = p.values[(first + slot) * others + at];
+        } else {
+            const float end = p.ends[first + slot];
+            if (rules.end) gain = rules.free ? 0 : end;
+            unknown += sum > -INFINITY && end != end;
+        }
+        const double score = sum + (double)gain;
+        scores[i] = sum > -INFINITY && score > -INFINITY ? score : -INFINITY;  // no NaN: that has no rank
+    }
+    const bool broken = joined(unknown, Sum()) != 0;
+    for (int i = own; i < size; i += threads) {
+        const double score = scores[i];
+        int rank = 0;
+        for (int j = 0; j < size && rank < 2 * width; ++j) rank += scores[j] > score || (scores[j] == score && j < i);
+        if (rank < 2 * width) ranked[rank] = i;
+    }
+    __syncthreads();
+    if (rules.copies) {
+        const int best = ranked[0];
+        __syncthreads();
+        for (int i = own; i < 2 * width; i += threads) ranked[i] = best;
+        __syncthreads();
+    }
+    if (own == 0) choose(p, ranked, scores, width - before, depth, chosen);
+    __syncthreads();
+    const Int count = before + chosen.ends, next = least(depth + 1, p.clock[0]);
+    const bool on = count < width && chosen.sums[0] > -INFINITY && !broken;
+    for (int slot = own; slot < width; slot += threads) {
+        const Int at = (row * p.length + depth) * width + slot, parent = chosen.parents[slot], which = chosen.words[slot];
+        const Int word = which < others ? p.tokens[(first + parent) * others + which] : p.eos;
+        p.last[first + slot] = p.words[at] = word;
+        p.parents[at] = parent;
+        sums[slot] = p.totals[at] = on ? chosen.sums[slot] : -INFINITY;
+        p.places[first + slot] = next * width + slot;
+        if (slot < chosen.ends) {
+            p.nodes[row * (width + 1) + before + 1 + slot] = chosen.nodes[slot];
+            p.finished[row * (width + 1) + before + 1 + slot] = chosen.ended[slot];
+        }
+    }
+    if (own == 0) {
+        p.depths[row] = next;
+        p.count[row] = broken ? -1 : count;
+        p.rounds[row] = rounds + active;
+        p.flags[row] = on ? rounds + active : ~(rounds + active);
+    }
+    // A hypothesis sees what its parent saw, and itself.
+    const Int row_bytes = p.sights * p.bytes;
+    unsigned char* sight = (unsigned char*)p.sight + first * row_bytes;
+    follow_parents((Sixteen*)sight, chosen.parents, width, row_bytes / 16, (int)(p.end * p.bytes / 16), stage);
+    for (int slot = own; slot < width; slot += threads) {
+        unsigned char* seen = sight + slot * row_bytes + (next * width + slot) * p.bytes;
+        if (p.bytes == 2) *(unsigned short*)seen = 0;
+        if (p.bytes == 4) *(unsigned*)seen = 0;
+    }
+    if (!p.room) return;
+    Int* written = p.written + first * p.room;
+    follow_parents(written, chosen.parents, width, p.room, (int)depth + 1, stage);
+    for (int slot = own; slot < width; slot += threads) written[slot * p.room + depth + 1] = p.last[first + slot];
+}

@@ -1,0 +1,245 @@
+// What the bookkeeping of the loop on a GPU finds in the logits of a vocabulary, in the precision that they have:
+//
+//   look     what each part of a position's logits comes to
+//   judge    what each position emits, what of a draft is accepted, log-probabilities; what of that counts is written
+//            to the board
+//   largest  the likeliest token of each position
+//
+// R rows of the grid, W slots of each, S sentences; sentence S is none and has ended. `room` is T, the columns of the
+// tokens on the board. A position's V logits are read in P parts, by as many blocks: few positions have many parts.
+
+#include "shared.h"
+
+constexpr int MOST_VERDICTS = 128;
+
+// What has been seen of the logits of a position.
+struct Seen {
+    float best;  // of those that no rule changes
+    int at;      // its token
+    float most;  // of all
+    float sum;   // of exp(logit - most)
+    int ahead;   // tokens that no rule changes and that are likelier than the drafted one
+};
+
+// Of `look`, with a block for each part of a position, and of `judge`, with one for each row.
+struct Judgement {
+    Int blocks, width, room, parts;
+    Int types, prefix;  // V, the length of the forced prefixes
+    Int precision;      // of the logits
+    Int pad, unk, eos;
+    double unk_penalty;
+    Int free_end;
+    Int beta;  // 0: only the own choice is accepted
+    double tolerance;
+    const Int *owners, *forced;   // (R,), (S + 1, prefix + 1)
+    const void* logits;           // (R W, V)
+    const Int *shown, *outputs;   // (R, W) each
+    const Int* length;            // (R,), or none: nothing was drafted
+    Seen* seen;                   // (R W, P), from look to judge
+    Int *numbers, *tokens;
+    float* scores;  // each has room for 8 bytes
+    Int *emitted, *drafted, *stood, *flags;
+    const unsigned short* features;  // (R W, C) in units of 2 bytes, or none
+    unsigned short* kept;            // (S + 1, C)
+    Int units;                       // C in units of 2 bytes
+};
+
+struct JoinSeen {
+    __device__ Seen operator()(Seen a, const Seen& b) const {
+        if (goes_before(b.best, b.at, a.best, a.at)) {
+            a.best = b.best;
+            a.at = b.at;
+        }
+        a.ahead += b.ahead;
+        if (b.sum != 0) {  // else nothing but -inf was seen
+            const float most = a.most < b.most ? b.most : a.most;
+            a.sum = b.sum * expf(b.most - most) + (a.sum == 0 ? 0 : a.sum * expf(a.most - most));
+            a.most = most;
+        }
+        return a;
+    }
+};
+
+__device__ inline Int drafted_behind(const Judgement& p, Int place, Int row) {
+    return p.length && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
+}
+
+struct Look {
+    template <typename Number>
+    static __device__ void of(const Judgement& p) {
+        const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
+        const unsigned row = place / (unsigned)p.width;
+        // To ask takes as long as to read what few positions have.
+        if (parts == 1 && p.numbers[p.owners[row] * COLUMNS + ENDED]) return;
+        const Row<Number> logits(p.logits, place, p.types);
+        float own = INFINITY;
+        if (p.beta > 1) {
+            const Int token = drafted_behind(p, place, row);
+            if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
+        }
+        Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+        const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
+        for (Int group = part * each + threadIdx.x; group < end; group += blockDim.x) {
+            float x[8];
+            const int first = (int)logits.read(group, x);
+            add_exponentials(x, seen.most, seen.sum);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int token = first + i;
+                if (x[i] <= seen.best && x[i] <= own) continue;
+                if (token == p.pad || token == p.unk || token == p.eos) continue;
+                seen.ahead += x[i] > own;
+                if (goes_before(x[i], token, seen.best, seen.at)) {
+                    seen.best = x[i];
+                    seen.at = token;
+                }
+            }
+        }
+        seen = joined(seen, JoinSeen());
+        if (threadIdx.x == 0) p.seen[blockIdx.x] = seen;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) look(const Judgement p) {
+    by_precision<Look>(p);
+}
+
+// What the positions of a row come to.
+struct Verdict {
+    Int chosen[MOST_VERDICTS];
+    bool accepted[MOST_VERDICTS];
+    float said[MOST_VERDICTS];  // log-probabilities
+};
+
+template <typename Number>
+__device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& verdict) {
+    const Int place = row * p.width + slot, owner = p.owners[row];
+    const Int* numbers = p.numbers + owner * COLUMNS;
+    const Row<Number> logits(p.logits, place, p.types);
+    Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    for (Int part = threadIdx.x % LANES; part < p.parts; part += LANES) seen = JoinSeen()(seen, p.seen[place * p.parts + part]);
+    seen = joined_lanes(seen, JoinSeen());
+    if (threadIdx.x % LANES != 0) return;
+    const Int output = p.outputs[place], token = drafted_behind(p, place, row);
+    const Int given = output >= numbers[END] ? p.eos : p.forced[owner * (p.prefix + 1) + least(output, p.prefix)];
+    const bool no_end = output < numbers[STRICT_FLOOR] || (output >= p.prefix && output < numbers[FLOOR]);
+    const float penalty = (float)p.unk_penalty;
+    // What the rules make of some tokens.
+    const float unknown = logits[p.unk] - penalty, end = no_end ? -INFINITY : logits[p.eos];
+    float own = token == NO_DRAFT || token == p.pad ? -INFINITY : logits[token];
+    if (token == p.unk) own = unknown;
+    if (token == p.eos) own = end;
+    seen = JoinSeen()(seen, Seen{unknown, (int)p.unk, 0, 0, unknown > own});
+    seen = JoinSeen()(seen, Seen{end, (int)p.eos, 0, 0, end > own});
+    // Where nothing may be chosen, all are as likely.
+    const Int choice = given != p.pad ? given : seen.best == -INFINITY ? 0 : seen.at;
+    bool stands = token == choice;
+    if (given == p.pad && p.beta > 1 && own > -INFINITY) {
+        stands = stands || (seen.ahead < p.beta && seen.best - own <= (float)p.tolerance);
+    }
+    const Int emitted = stands ? token : choice;
+    const bool known = emitted == seen.at && emitted != p.unk && seen.best > -INFINITY;
+    float score = (known ? seen.best : logits[emitted]) - seen.most - logf(seen.sum);
+    if (emitted == p.unk && penalty != 0) score -= penalty;
+    if (p.free_end && output >= numbers[END]) score = 0;
+    verdict.chosen[slot] = emitted;
+    verdict.accepted[slot] = stands;
+    verdict.said[slot] = score;
+}
+
+// A warp decides about a position.
+struct Decide {
+    template <typename Number>
+    static __device__ void of(const Judgement& p, Verdict& verdict) {
+        for (Int slot = threadIdx.x / LANES; slot < p.width; slot += blockDim.x / LANES) {
+            decide<Number>(p, blockIdx.x, slot, verdict);
+        }
+    }
+};
+
+__device__ inline void commit(const Judgement& p, Int row, bool over, const Verdict& verdict) {
+    const Int owner = p.owners[row], nowhere = p.room - 1;
+    Int* numbers = p.numbers + owner * COLUMNS;
+    const Int position = numbers[POSITION], rounds = numbers[ROUNDS];
+    Int stood = p.width, end = p.width;  // the first that is not accepted, the first </s>
+    if (!over) {
+        for (Int slot = threadIdx.x; slot < p.width; slot += blockDim.x) {
+            if (!verdict.accepted[slot]) stood = least(stood, slot);
+            if (verdict.chosen[slot] == p.eos) end = least(end, slot);
+        }
+    }
+    stood = joined(stood, Least());
+    end = joined(end, Least());
+    const Int count = over ? 0 : least(least(stood, end), p.width - 1) + 1;
+    for (Int slot = threadIdx.x; slot < count; slot += blockDim.x) {
+        const Int at = owner * p.room + least(position + 1 + slot, nowhere);
+        p.tokens[at] = verdict.chosen[slot];
+        p.scores[2 * at] = verdict.said[slot];
+    }
+    if (p.features && !over) {
+        const Int from = row * p.width + least(stood, p.width - 1);
+        for (Int i = threadIdx.x; i < p.units; i += blockDim.x) p.kept[owner * p.units + i] = p.features[from * p.units + i];
+    }
+    if (threadIdx.x != 0) return;
+    const Int turn = owner * p.room + least(rounds, nowhere);
+    if (!over) {
+        p.emitted[turn] = count;
+        if (p.length) {
+            p.drafted[turn] = p.length[row];
+            p.stood[turn] = least(stood, count);
+        }
+    }
+    const bool ended = over || end < count;
+    // Rows without a sentence all write the numbers that are there.
+    numbers[BEFORE] = position;
+    numbers[POSITION] = position + count;
+    numbers[ENDED] = ended;
+    numbers[ROUNDS] = rounds + !over;
+    p.flags[row] = ended ? ~(position + count) : position + count;
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) judge(const Judgement p) {
+    __shared__ Verdict verdict;
+    const Int row = blockIdx.x;
+    const bool over = p.numbers[p.owners[row] * COLUMNS + ENDED] != 0;  // else launched in vain
+    if (!over) by_precision<Decide>(p, verdict);
+    __syncthreads();
+    commit(p, row, over, verdict);
+}
+
+// A block for each position.
+struct Largest {
+    Int blocks, types, precision;
+    const void* logits;  // (N, V)
+    Int* tokens;         // (N,)
+};
+
+struct Leader {
+    float best;
+    int at;
+};
+
+struct JoinLeaders {
+    __device__ Leader operator()(const Leader& a, const Leader& b) const { return goes_before(b.best, b.at, a.best, a.at) ? b : a; }
+};
+
+struct FindLargest {
+    template <typename Number>
+    static __device__ void of(const Largest& p) {
+        const Row<Number> logits(p.logits, blockIdx.x, p.types);
+        Leader leader{-INFINITY, (int)p.types};
+        for (Int group = threadIdx.x; group < logits.groups(); group += blockDim.x) {
+            float x[8];
+            const int first = (int)logits.read(group, x);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (!(x[i] <= leader.best)) leader = JoinLeaders()(leader, Leader{x[i], first + i});
+            }
+        }
+        leader = joined(leader, JoinLeaders());
+        // Of nothing but -inf the first.
+        if (threadIdx.x == 0) p.tokens[blockIdx.x] = leader.best == -INFINITY ? 0 : leader.at;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) largest(const Largest p) { by_precision<FindLargest>(p); }
