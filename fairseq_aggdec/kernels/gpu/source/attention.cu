@@ -55,100 +55,114 @@ struct Tile {
     static constexpr int PARTS = HELD / 8;
 
     const Attention& p;
-    int row, head, first;     // the first slot
-    int begin, end;           // the window's own places
-    int group, lane, offset;  // lanes of a group, the own lane in the group, its first number
+    const int width, size, keys, channels;  // W, D, places, H D
+    int row, head, first;                   // the first slot
+    int begin, end;                         // the window's own places
+    int shift, group, lane, offset;         // lanes of a group (2 to the shift), the own one in it, its first number
     Slot slots[SLOTS];
     float query[SLOTS][HELD], value[SLOTS][HELD];
     Read read[SLOTS];
 
-    __device__ explicit Tile(const Attention& given) : p(given) {
-        const unsigned width = (unsigned)p.width, heads = (unsigned)p.heads, tiles = (width + SLOTS - 1) / SLOTS;
-        const unsigned rest = blockIdx.x / tiles;
-        first = (int)(blockIdx.x % tiles) * SLOTS;
+    __device__ explicit Tile(const Attention& given)
+        : p(given), width((int)p.width), size((int)p.size), keys((int)p.keys), channels((int)(p.heads * p.size)) {
+        const unsigned tiles = (unsigned)(width + SLOTS - 1) / SLOTS, heads = (unsigned)p.heads, rest = blockIdx.x / tiles;
+        first = (int)(blockIdx.x - rest * tiles) * SLOTS;
         row = (int)(rest / heads);
-        head = (int)(rest % heads);
-        group = 1;
-        while (group * HELD < p.size) group *= 2;
-        lane = (int)threadIdx.x % group;
+        head = (int)rest - row * (int)heads;
+        shift = 0;
+        while (HELD << shift < size) ++shift;
+        group = 1 << shift;
+        lane = (int)threadIdx.x & (group - 1);
         offset = lane * HELD;
+        const int base = row * width;
         for (int i = 0; i < SLOTS; ++i) {
-            slots[i].index = row * (int)width + (int)least(first + i, p.width - 1);
+            slots[i].index = base + (first + i < width ? first + i : width - 1);
             for (int n = 0; n < HELD; ++n) query[i][n] = 0;
             for (int part = 0; part < PARTS; ++part) {
-                if (offset + part * 8 >= p.size) continue;
+                if (offset + part * 8 >= size) continue;
                 const Eight<Number> all = eight_at(queries_of(slots[i].index) + offset + part * 8);
                 for (int n = 0; n < 8; ++n) query[i][part * 8 + n] = number_of(all, n) * ((float)p.scale * LOG2E);
             }
         }
-        const int base = row * (int)width;
         begin = p.at ? (int)p.at[base] : 0;
         end = p.at ? (int)p.at[base + width - 1] + 1 : 0;
         for (int i = 0; i < SLOTS; ++i) {
             const int slot = slots[i].index;
             const bool all = !p.at || p.bits || p.mask;
-            slots[i].last = all ? (int)p.keys - 1 : (int)(p.last ? p.last : p.at)[slot];
+            slots[i].last = all ? keys - 1 : (int)(p.last ? p.last : p.at)[slot];
             slots[i].from = p.span < 0 ? 0 : (int)(p.at[slot] - least(p.span, p.at[slot]));
         }
     }
 
     __device__ const Number* queries_of(int slot) const {
-        return (const Number*)p.queries + (Int)slot * p.query_step + head * p.size;
+        return (const Number*)p.queries + slot * p.query_step + head * size;
     }
 
     __device__ Number* kept_at(int key) const {
-        return (Number*)p.kept + row * p.row_step + key * p.key_step + head * p.size;
+        return (Number*)p.kept + row * p.row_step + key * p.key_step + head * size;
     }
+
+    // A place that there is.
+    __device__ int place_of(int key) const { return key < keys ? key : keys - 1; }
 
     // What is added to the scores of the next keys, -inf: hidden. Loads come first, so that they are on their way together.
     __device__ void see(int start, int stride, float (&added)[SLOTS][KEYS]) const {
-        Number given[SLOTS][KEYS];
-        Int words[SLOTS][KEYS];
+        for (int i = 0; i < SLOTS; ++i) {
+            for (int k = 0; k < KEYS; ++k) added[i][k] = 0;
+        }
         if (p.mask) {
+            Number given[SLOTS][KEYS];
             for (int i = 0; i < SLOTS; ++i) {
-                const Int slot = slots[i].index - row * p.width;
-                const Number* mask = (const Number*)p.mask + row * p.mask_row + slot * p.mask_slot;
-                for (int k = 0; k < KEYS; ++k) given[i][k] = mask[least(start + k * stride, p.keys - 1)];
+                const Number* mask = (const Number*)p.mask + row * p.mask_row + (slots[i].index - row * width) * p.mask_slot;
+                for (int k = 0; k < KEYS; ++k) given[i][k] = mask[place_of(start + k * stride)];
+            }
+            for (int i = 0; i < SLOTS; ++i) {
+                for (int k = 0; k < KEYS; ++k) added[i][k] = widened(given[i][k]) * LOG2E;
             }
         }
         if (p.bits) {
+            Int words[SLOTS][KEYS];
             for (int i = 0; i < SLOTS; ++i) {
                 const Int* bits = p.bits + slots[i].index * p.words;
-                for (int k = 0; k < KEYS; ++k) words[i][k] = bits[least(start + k * stride, p.keys - 1) / 64];
+                for (int k = 0; k < KEYS; ++k) words[i][k] = bits[place_of(start + k * stride) / 64];
+            }
+            for (int i = 0; i < SLOTS; ++i) {
+                for (int k = 0; k < KEYS; ++k) {
+                    if (!(words[i][k] >> (start + k * stride) % 64 & 1)) added[i][k] = -INFINITY;
+                }
             }
         }
         for (int i = 0; i < SLOTS; ++i) {
             for (int k = 0; k < KEYS; ++k) {
                 const int key = start + k * stride;
-                const bool within = key >= slots[i].from && key <= slots[i].last;
-                const bool seen = within && (!p.bits || words[i][k] >> key % 64 & 1);
-                added[i][k] = !seen ? -INFINITY : p.mask ? widened(given[i][k]) * LOG2E : 0;
+                if (key < slots[i].from || key > slots[i].last) added[i][k] = -INFINITY;
             }
         }
     }
 
     // The scores of the next keys in place of what is added to them, and their values.
     __device__ void score(int start, int stride, float (&scores)[SLOTS][KEYS], Eight<Number> (&values)[KEYS][PARTS]) const {
-        Eight<Number> keys[KEYS][PARTS];
+        Eight<Number> read[KEYS][PARTS];
+        const Number *own = queries_of(row * width) - begin * p.query_step + channels + offset, *kept = kept_at(0) + offset;
+        const int own_step = (int)p.query_step, kept_step = (int)p.key_step, value_step = (int)p.value_step;
         for (int k = 0; k < KEYS; ++k) {
             bool seen = false;
             for (int i = 0; i < SLOTS; ++i) seen = seen || scores[i][k] > -INFINITY;
             const int key = start + k * stride;
-            const bool own = key >= begin && key < end;
-            const Int step = own ? p.heads * p.size : p.value_step;
-            const Number* from = own ? queries_of(row * (int)p.width + key - begin) + step : kept_at(key);
+            const bool in_window = key >= begin && key < end;
+            const Number* from = (in_window ? own : kept) + (Int)key * (in_window ? own_step : kept_step);
             for (int part = 0; part < PARTS; ++part) {
-                keys[k][part] = values[k][part] = Eight<Number>{};
-                if (!seen || offset + part * 8 >= p.size) continue;
-                keys[k][part] = eight_at(from + offset + part * 8);
-                values[k][part] = eight_at(from + step + offset + part * 8);
+                read[k][part] = values[k][part] = Eight<Number>{};
+                if (!seen || offset + part * 8 >= size) continue;
+                read[k][part] = eight_at(from + part * 8);
+                values[k][part] = eight_at(from + (in_window ? channels : value_step) + part * 8);
             }
         }
         float sums[SLOTS][KEYS];
         for (int i = 0; i < SLOTS; ++i) {
             for (int k = 0; k < KEYS; ++k) {
                 sums[i][k] = 0;
-                for (int n = 0; n < HELD; ++n) sums[i][k] = fmaf(query[i][n], number_of(keys[k][n / 8], n % 8), sums[i][k]);
+                for (int n = 0; n < HELD; ++n) sums[i][k] = fmaf(query[i][n], number_of(read[k][n / 8], n % 8), sums[i][k]);
             }
         }
         for (int bits = 1; bits < group; bits *= 2) {
@@ -171,8 +185,8 @@ struct Tile {
         }
         int from = slots[0].from, last = slots[0].last;
         for (int i = 1; i < SLOTS; ++i) {
-            from = (int)least(from, slots[i].from);
-            last = last < slots[i].last ? slots[i].last : last;
+            from = slots[i].from < from ? slots[i].from : from;
+            last = slots[i].last > last ? slots[i].last : last;
         }
         const int step = groups * KEYS;
         for (int start = 0; start <= last; start += step) {
@@ -213,18 +227,16 @@ struct Tile {
         }
     }
 
-    // Stores the keys and values of the own slots.
+    // Stores the keys and values of the own slots. The last threads begin: the first have the result to write.
     __device__ void keep() const {
         if (!p.at) return;
-        const int size = (int)p.size;
         for (int i = 0; i < SLOTS; ++i) {
             if (begin + first + i >= end) break;  // slots that the row does not use
-            const Number* from = queries_of(row * (int)p.width + first + i) + p.heads * size;
+            const Number* from = queries_of(row * width + first + i) + channels;
             Number* to = kept_at(begin + first + i);
-            for (int n = (int)threadIdx.x * 8; n < 2 * size; n += (int)blockDim.x * 8) {
-                const bool values = n >= size;
-                *(Eight<Number>*)(to + (values ? p.value_step + n - size : n)) =
-                    eight_at(from + (values ? p.heads * size + n - size : n));
+            for (int n = (int)(blockDim.x - 1 - threadIdx.x) * 8; n < 2 * size; n += (int)blockDim.x * 8) {
+                const int own = n < size ? n : channels + n - size, kept = n < size ? n : (int)p.value_step + n - size;
+                *(Eight<Number>*)(to + kept) = eight_at(from + own);
             }
         }
     }
@@ -235,38 +247,34 @@ __device__ void attend_tile(const Attention& p) {
     __shared__ float values[MOST_WARPS][SLOTS][WIDEST];
     __shared__ Read read[MOST_WARPS][SLOTS];
     Tile<Number, SLOTS> tile(p);
-    const int warp = (int)threadIdx.x / LANES, warps = (int)blockDim.x / LANES;
-    tile.attend((int)threadIdx.x / tile.group, (int)blockDim.x / tile.group);
-    tile.keep();
+    const int warp = (int)threadIdx.x / LANES, size = tile.size;
+    const int warps = LANES == 1 ? (int)blockDim.x : MOST_WARPS;
+    tile.attend((int)(threadIdx.x >> tile.shift), (int)(blockDim.x >> tile.shift));
     tile.join_groups();
     if ((int)threadIdx.x % LANES < tile.group) {
         for (int i = 0; i < SLOTS; ++i) {
             if (tile.lane == 0) read[warp][i] = tile.read[i];
             for (int n = 0; n < HELD; ++n) {
-                if (tile.offset + n < p.size) values[warp][i][tile.offset + n] = tile.value[i][n];
+                if (tile.offset + n < size) values[warp][i][tile.offset + n] = tile.value[i][n];
             }
         }
     }
     __syncthreads();
-    const int size = (int)p.size;
-    for (int i = 0; i < SLOTS && tile.first + i < p.width; ++i) {
+    for (int i = 0; i < SLOTS && tile.first + i < tile.width; ++i) {
         float most = -INFINITY, sum = 0, kept[MOST_WARPS];
-        for (int other = 0; other < MOST_WARPS; ++other) {
-            if (other < warps) most = fmaxf(most, read[other][i].most);
+        for (int other = 0; other < warps; ++other) most = fmaxf(most, read[other][i].most);
+        for (int other = 0; other < warps; ++other) {
+            kept[other] = faded(read[other][i].most, most);
+            sum = fmaf(read[other][i].sum, kept[other], sum);
         }
-        for (int other = 0; other < MOST_WARPS; ++other) {
-            kept[other] = other < warps ? faded(read[other][i].most, most) : 0;
-            if (other < warps) sum = fmaf(read[other][i].sum, kept[other], sum);
-        }
-        Number* out = (Number*)p.out + ((tile.row * p.width + tile.first + i) * p.heads + tile.head) * size;
+        Number* out = (Number*)p.out + (Int)(tile.row * tile.width + tile.first + i) * tile.channels + tile.head * size;
         for (int n = (int)threadIdx.x; n < size; n += (int)blockDim.x) {
             float value = 0;
-            for (int other = 0; other < MOST_WARPS; ++other) {
-                if (other < warps) value = fmaf(values[other][i][n], kept[other], value);
-            }
+            for (int other = 0; other < warps; ++other) value = fmaf(values[other][i][n], kept[other], value);
             narrow(sum == 0 ? 0 : value / sum, out[n]);  // a slot that sees nothing is one that nobody reads
         }
     }
+    tile.keep();
 }
 
 template <int SLOTS>
@@ -282,6 +290,6 @@ extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 6) attend(const 
     by_precision<Attend<1>>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 2) attend_slots(const Attention p) {
+extern "C" __global__ void __launch_bounds__(LANES* MOST_WARPS, 3) attend_slots(const Attention p) {
     by_precision<Attend<4>>(p);
 }
