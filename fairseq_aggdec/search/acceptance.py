@@ -96,20 +96,22 @@ def distance(epsilon: int, first_number: int) -> Acceptance:
     return accept
 
 
-def at_least(size: int, accept: Acceptance) -> Acceptance:
+@dataclass(frozen=True)
+class AtLeast:
     """``accept``, but an iteration yields at least ``size`` tokens where the draft has as many (Stern et al., 5.3).
 
     The verifier's own token counts as one of them, so the first ``size - 1`` drafted tokens of a row are accepted.
     """
 
-    def accept_at_least(
-        logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
+    size: int
+    accept: Acceptance
+
+    def __call__(
+        self, logits: Tensor, choices: Tensor, drafted: Tensor, tree: DraftedTree | None = None
     ) -> Tensor:
         _, permitted = _drafted_logits(_before(logits, tree), drafted)
         below = _depths(drafted) if tree is None else tree.below
-        return accept(logits, choices, drafted, tree) | ((below < size) & permitted)
-
-    return accept if size <= 1 else accept_at_least
+        return self.accept(logits, choices, drafted, tree) | ((below < self.size) & permitted)
 
 
 def _before(x: Tensor, tree: DraftedTree | None) -> Tensor:

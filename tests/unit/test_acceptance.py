@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairseq_aggdec.search.acceptance import (
     NO_DRAFT,
+    AtLeast,
     TopBeta,
-    at_least,
     distance,
     drafted_next,
     exact,
@@ -155,4 +155,4 @@ def test_at_least_against_one_row_at_a_time(data: st.DataObject) -> None:
         early = slot < size - 1 and token != NO_DRAFT and float(scores[token]) > -torch.inf
         expected.append(early or choice == token)
         slot = 0 if token == NO_DRAFT else slot + 1
-    assert at_least(size, exact)(logits, choices, drafted).tolist() == expected
+    assert AtLeast(size, exact)(logits, choices, drafted).tolist() == expected

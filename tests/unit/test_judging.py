@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_aggdec.kernels.library import kernels
-from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, at_least, exact
+from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, TopBeta, exact
 from fairseq_aggdec.search.judge import Question, compiled, tensors
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState, Row
@@ -117,7 +117,7 @@ def test_of_equal_siblings_the_longer_path_stands(accept: Acceptance) -> None:
 
 
 def test_who_can_judge() -> None:
-    logits, relaxed = torch.zeros(3, VOCABULARY), at_least(2, exact)
+    logits, relaxed = torch.zeros(3, VOCABULARY), AtLeast(2, exact)
     state = DecodeState([Row(0, [EOS], end=9, floor=1)], EOS, CPU)
 
     def asked(draft: list[int]) -> Question:
