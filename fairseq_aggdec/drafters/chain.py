@@ -15,6 +15,7 @@ from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu.likeliest import likeliest
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain, tokens_before
 
 MOST_SLOTS = 64  # that the fused kernels take
@@ -55,15 +56,12 @@ class FastChain:
         fits = features.size(1) <= MOST_SLOTS and features.size(2) % 8 == 0
         fits = fits and weight.is_contiguous() and weight.data_ptr() % 16 == 0
         if fits and weight.dtype in gpu.PRECISIONS and gpu.usable(weight.device, follows_alike):
-            return self._fused(features, self.best(logits), last)
+            best = likeliest(logits.flatten(0, 1), min(CANDIDATES, logits.size(-1)))
+            return self._fused(features, best.unflatten(0, logits.shape[:2]), last)
         best, scores = self.pairs(features, logits, last)
         choices = scores.argmax(-1)  # (B, k, M): the best candidate after each candidate before
         way = follow(choices)[..., :1]  # from any beginning: before the first slot all are the same
         return best.gather(2, way).squeeze(2)
-
-    def best(self, logits: Tensor) -> Tensor:
-        """The candidates (B, k, M) of every slot, of logits (B, k, V)."""
-        return logits.topk(min(CANDIDATES, logits.size(-1))).indices
 
     def _fused(self, features: Tensor, best: Tensor, last: Tensor) -> Tensor:
         """:meth:`choose` among candidates (B, k, M), in two launches and two products."""
@@ -82,7 +80,7 @@ class FastChain:
 
         Arguments as for :meth:`choose`; before the first slot stands the last token of the prefix, M times.
         """
-        best = self.best(logits)
+        best = logits.topk(min(CANDIDATES, logits.size(-1))).indices  # (B, k, M)
         told = self.told(features, tokens_before(last, best))  # (B, k, M, C)
         scores = told @ F.embedding(best, self.projection.weight).transpose(-1, -2)
         if self.projection.bias is not None:
@@ -101,11 +99,12 @@ def follows_alike(device: torch.device) -> bool:
                 weight.copy_(torch.randn(weight.shape, generator=chance))
             part.to(device)
         chain = FastChain(cast(ChainedDecoder, decoder))
-        features, logits = (
-            torch.randn(3, 5, size, generator=chance).to(dtype).to(device) for size in (40, 20)
-        )
+        features = torch.randn(3, 5, 40, generator=chance).to(dtype).to(device)
+        logits = torch.rand(15, 20, generator=chance).argsort(-1).to(dtype).to(device)
         last = torch.tensor([4, 7, 4]).to(device)
-        best, scores = chain.pairs(features, logits, last)
+        best, scores = chain.pairs(features, logits.view(3, 5, 20), last)
+        if not torch.equal(best.flatten(0, 1).cpu(), likeliest(logits, CANDIDATES).cpu()):
+            return False
         plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
         if not torch.equal(plain.cpu(), chain._fused(features, best, last).cpu()):
             return False

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_aggdec.drafters.nar import NarDrafter
@@ -46,25 +45,15 @@ class DraftOnlyLoop(DeviceLoop):
         self.drafter.keep_rows(rows)
 
     def _iterate(self, board: Board, rows: Rows, shape: Shape) -> None:
-        books, rules = self.books, self.rules
-        slots = torch.arange(shape.width - 1, device=rows.owners.device)
-        # (R, k); behind the last place of the board nothing counts any more
-        outputs = (rows.base.unsqueeze(1) + slots).clamp_(max=board.room[1] - 1)
-        logits = self.drafter.logits_on_device(board, rows.owners, rows, shape).float()
-        logits = logits.flatten(0, 1).div_(self.verifier.temperature)  # (R k, V)
-        log_probs = logits.log_softmax(-1)
-        shown = None
-        if rules.no_repeat_ngram_size:
-            # Padding, which is in no output, for what is not known: it repeats no n-gram.
-            last = board.tokens[rows.owners, rows.base].unsqueeze(1)
-            shown = F.pad(last, (0, outputs.size(1) - 1), value=rules.pad)
-        books.apply_rules(board, rows, logits, outputs, shown)
-        emitted = first_largest(logits).view_as(outputs)
-        ends = (emitted == rules.eos).long()
-        scores = rules.scores_on_device(log_probs, emitted, outputs, rows.end)
-        drafted = torch.full_like(rows.base, shape.width - 1)
-        kept = ends.cumsum(1) == ends
-        books.commit(board, rows, emitted, kept, scores, (drafted, drafted))
+        count, size = len(rows.owners), shape.width - 1
+        logits = self.drafter.logits_on_device(board, rows.owners, rows, shape).flatten(0, 1)
+        if self.verifier.temperature != 1.0:
+            logits = logits.float().div_(self.verifier.temperature)  # (R k, V)
+        # Padding, which is in no output, for what is not known: it repeats no n-gram.
+        unknown = rows.owners.new_full((count, size - 1), self.rules.pad)
+        asked = self.books.begin(board, rows, unknown, self.drafter)
+        asked = asked._replace(length=rows.owners.new_full((count,), size))
+        self.books.end(board, rows, asked, logits, None, alone=True)
 
 
 class DraftOnlyGenerator(DraftAndVerifyGenerator):

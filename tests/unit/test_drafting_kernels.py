@@ -79,7 +79,7 @@ def compare_chains(seed: int) -> None:
     rows, size, channels = chance.randint(1, 4), chance.randint(1, 6), chance.choice((8, 16, 24))
     chain = random_chain(dtype, types, channels, chance.random() < 0.5)
     features = torch.randint(-1, 2, (rows, size, channels)).to(dtype)
-    logits = torch.randn(rows, size, types).to(dtype)
+    logits = torch.rand(rows, size, types).argsort(-1).to(dtype)
     last = torch.randint(0, types, (rows,))
     best, scores = chain.pairs(features, logits, last)
     plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)

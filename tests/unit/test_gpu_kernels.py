@@ -32,7 +32,7 @@ from fairseq_aggdec.drafters.slot_window import (
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.library import VARIABLE
-from fairseq_aggdec.search.acceptance import NO_DRAFT, TopBeta, distance, exact
+from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, TopBeta, distance, exact
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.judge import fused
@@ -104,9 +104,15 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
     torch.manual_seed(seed)
     width, types = chance.randint(1, 5), chance.choice((FIRST + 1, 9, 40, 2000))
     board = random_board(chance, width, types, device)
-    accept = chance.choice((exact, TopBeta(1, 1.0), TopBeta(3, 1.5), TopBeta(2, float("inf"))))
+    accept: Acceptance = chance.choice(
+        (exact, TopBeta(1, 1.0), TopBeta(3, 1.5), TopBeta(2, float("inf")))
+    )
+    if chance.random() < 0.3:
+        accept = AtLeast(chance.randint(1, 4), accept)
     penalty = chance.choice((0.0, 0.0, 0.7, -2.0, float("inf")))
-    rules = Rules(PAD, UNK, EOS, penalty, free_end=chance.random() < 0.3)
+    ngrams = chance.choice((0, 0, 1, 2, 3)) if types > 9 else 0  # else nothing is left to choose
+    rules = Rules(PAD, UNK, EOS, penalty, ngrams, free_end=chance.random() < 0.3)
+    alone = width > 1 and chance.random() < 0.2
     drafter = DeviceDrafter()
     drafter.ragged, drafter.reads_features = chance.random() < 0.5, chance.random() < 0.5
     rows = len(board.owners) - chance.randint(0, len(board.owners) - 1)
@@ -128,8 +134,11 @@ def compare_an_iteration(seed: int, device: torch.device = CPU) -> None:
         books, picked = kind(rules, accept), own.rows(own.owners[:rows])
         asked.append(books.begin(own, picked, block, drafter))
         remembered = features if drafter.reads_features and features.numel() else None
+        if alone:
+            remembered, every = None, torch.full_like(picked.owners, width)
+            asked[-1] = asked[-1]._replace(length=every)
         with mock.patch.object(operators, "PART", chance.choice((3, 64, 2048))):
-            books.end(own, picked, asked[-1], logits.clone(), remembered)
+            books.end(own, picked, asked[-1], logits.clone(), remembered, alone)
     for plain, found in zip(*asked, strict=True):
         assert (plain is None) == (found is None)
         assert plain is None or torch.equal(plain.cpu(), found.cpu()), seed
@@ -240,7 +249,7 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
 ) -> None:
     rules, ngrams = Rules(PAD, UNK, EOS), Rules(PAD, UNK, EOS, no_repeat_ngram_size=3)
     assert type(fused.bookkeeping(rules, exact, CPU)) is FusedBookkeeping
-    assert type(fused.bookkeeping(ngrams, exact, CPU)) is Bookkeeping
+    assert type(fused.bookkeeping(ngrams, AtLeast(2, TopBeta(3)), CPU)) is FusedBookkeeping
     assert type(fused.bookkeeping(rules, distance(1, 9), CPU)) is Bookkeeping
     assert operators.usable(CPU, copies_alike) and operators.usable(CPU, read_alike)
     calls = []

@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 NAMESPACE = "fairseq_aggdec"
 _JUDGEMENT = """(
     int blocks, int width, int room, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
-    float unk_penalty, int free_end, int beta, float tolerance, Tensor owners, Tensor forced, Tensor logits,
-    Tensor? shown, Tensor outputs, Tensor? length, Tensor(a!) seen, Tensor(b!) numbers, Tensor(c!) tokens,
-    Tensor(d!) scores, Tensor(e!) emitted, Tensor(f!) drafted, Tensor(g!) stood, Tensor(h!) flags, Tensor? features,
-    Tensor(i!) kept, int units) -> ()"""
+    float unk_penalty, int free_end, int ngram, int sure, int beta, float tolerance, Tensor owners, Tensor forced,
+    Tensor(a!) logits, Tensor? shown, Tensor outputs, Tensor? length, Tensor(b!) seen, Tensor(c!)? hidden,
+    Tensor(d!) numbers, Tensor(e!) tokens, Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted,
+    Tensor(i!) stood, Tensor(j!) flags, Tensor? features, Tensor(k!) kept, int units) -> ()"""
 _CANDIDATES = """(
     int blocks, int width, int kept, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
     float unk_penalty, Tensor clock, Tensor depths, Tensor forced, Tensor logits, Tensor(a!) sums, Tensor(b!) keys,
@@ -56,6 +56,7 @@ SCHEMAS = {
     "copy_block": """(
         int blocks, int size, int room, int places, int nobody, int match, Tensor numbers, Tensor tokens,
         Tensor owners, Tensor texts, Tensor(a!) runs, Tensor(b!) stands, Tensor(c!) block) -> ()""",
+    "ban": _JUDGEMENT,
     "look": _JUDGEMENT,
     "judge": _JUDGEMENT,
     "largest": "(int blocks, int types, int precision, Tensor logits, Tensor(a!) tokens) -> ()",
@@ -78,6 +79,7 @@ THREADS = {
     "hear": 128,
     "follow": 512,
     "copy_block": 256,
+    "ban": 128,
     "look": 256,
     "judge": 128,
     "largest": 1024,
@@ -92,7 +94,7 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     "embedding": "embedding",
     **dict.fromkeys(("hear", "follow"), "chain"),
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
-    **dict.fromkeys(("look", "judge", "largest"), "vocabulary"),
+    **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
 }
 # What the source calls the precision of numbers.

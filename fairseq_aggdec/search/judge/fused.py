@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
+from fairseq_aggdec.search.acceptance import Acceptance, AtLeast, TopBeta, exact
 from fairseq_aggdec.search.board import ENDED, Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.judge.on_device import Bookkeeping, WindowSlots
@@ -17,18 +17,24 @@ from fairseq_aggdec.windows.transfer import send_into
 
 # What the kernels have room for: slots of a row, and words of 4 bytes that are known of a part of a position's logits.
 MOST_SLOTS, WORDS_SEEN = 128, 5
+MOST_PLACES = 4096  # of an output whose n-grams may not repeat
 
 
 def bookkeeping(rules: Rules, accept: Acceptance, device: torch.device) -> Bookkeeping:
     """The fused kernels where they run and know the rules, else PyTorch's operators."""
-    known = accept is exact or type(accept) is TopBeta
-    if known and not rules.no_repeat_ngram_size and gpu.usable(device, decides_alike):
-        return FusedBookkeeping(rules, accept)
-    return Bookkeeping(rules, accept)
+    _, own = split(accept)
+    known = own is exact or type(own) is TopBeta
+    kind = FusedBookkeeping if known and gpu.usable(device, decides_alike) else Bookkeeping
+    return kind(rules, accept)
+
+
+def split(accept: Acceptance) -> tuple[int, Acceptance]:
+    """How many tokens an iteration gains at least, and the rule for the others."""
+    return (accept.size, accept.accept) if isinstance(accept, AtLeast) else (0, accept)
 
 
 class FusedBookkeeping(Bookkeeping):
-    """Takes exact and top-beta acceptance, and no limit on repeated n-grams."""
+    """Takes exact and top-beta acceptance, with a least number of tokens or none."""
 
     def begin(
         self, board: Board, rows: Rows, block: Tensor | None, drafter: DeviceDrafter
@@ -42,14 +48,22 @@ class FusedBookkeeping(Bookkeeping):
         return WindowSlots(shown, outputs, None if block is None else length)
 
     def end(
-        self, board: Board, rows: Rows, asked: WindowSlots, logits: Tensor, features: Tensor | None
+        self,
+        board: Board,
+        rows: Rows,
+        asked: WindowSlots,
+        logits: Tensor,
+        features: Tensor | None,
+        alone: bool = False,
     ) -> None:
         count, width = asked.shown.shape
         precision = gpu.PRECISIONS.get(logits.dtype)
-        if precision is None or not logits.is_contiguous() or width > MOST_SLOTS:
-            super().end(board, rows, asked, logits, features)
+        rules, (shown, outputs, length) = self.rules, asked
+        long = rules.no_repeat_ngram_size and board.room[1] > MOST_PLACES
+        if precision is None or not logits.is_contiguous() or width > MOST_SLOTS or long:
+            super().end(board, rows, asked, logits, features, alone)
             return
-        rules, accept, (shown, outputs, length) = self.rules, self.accept, asked
+        sure, accept = split(self.accept)
         # 0: only the own choice is accepted
         beta, tolerance = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0)
         if length is None:
@@ -59,13 +73,17 @@ class FusedBookkeeping(Bookkeeping):
         units = board.features.size(1) * board.features.element_size() // 2
         parts = gpu.parts(count * width, logits.size(1))
         seen = shown.new_empty(count * width * parts, WORDS_SEEN, dtype=torch.int32)
+        hidden = seen.new_empty(count * width, WORDS_SEEN) if rules.no_repeat_ngram_size else None
         given = (
             *(width, board.room[1], parts, logits.size(1), board.width, precision),
-            *(rules.pad, rules.unk, rules.eos, rules.unk_penalty, int(rules.free_end), beta),
-            *(tolerance, rows.owners, board.prefix, logits, shown, outputs, length, seen),
+            *(rules.pad, rules.unk, rules.eos, rules.unk_penalty, int(rules.free_end)),
+            *(rules.no_repeat_ngram_size, -1 if alone else sure, beta, tolerance),
+            *(rows.owners, board.prefix, logits, shown, outputs, length, seen, hidden),
             *(board.numbers, board.tokens, board.scores, board.emitted, board.drafted),
             *(board.accepted, board.flags, features, board.features, units),
         )
+        if hidden is not None:
+            gpu.operators().ban(count * width, *given)
         gpu.operators().look(count * width * parts, *given)
         gpu.operators().judge(count, *given)
 

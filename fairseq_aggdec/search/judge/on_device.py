@@ -69,7 +69,13 @@ class Bookkeeping:
         return WindowSlots(shown, base + used, length)
 
     def end(
-        self, board: Board, rows: Rows, asked: WindowSlots, logits: Tensor, features: Tensor | None
+        self,
+        board: Board,
+        rows: Rows,
+        asked: WindowSlots,
+        logits: Tensor,
+        features: Tensor | None,
+        alone: bool = False,
     ) -> None:
         """Writes to the board what an iteration has come to.
 
@@ -77,6 +83,7 @@ class Bookkeeping:
             board, rows, asked: of :meth:`begin`.
             logits: (R W, V) of the verifier, in its precision; changed in place.
             features: (R W, C) that the drafter will read; None: it reads none.
+            alone: nobody verifies: all that is chosen stands, up to ``</s>``.
         """
         shown, outputs, length = asked
         logits = logits.float()
@@ -86,7 +93,7 @@ class Bookkeeping:
             emitted = first_largest(logits).unsqueeze(1)  # (R, 1)
             checked = kept = None
         else:
-            emitted, stood, kept = self._take(logits, shown, length)
+            emitted, stood, kept = self._take(logits, shown, length, alone)
             checked = length, stood
             if features is not None:
                 self._remember(board, rows, features, stood)
@@ -103,11 +110,17 @@ class Bookkeeping:
         forced = board.forced(rows.owners, outputs)
         self.rules.apply_on_device(logits, outputs, rows, written, forced)
 
-    def _take(self, logits: Tensor, shown: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _take(
+        self, logits: Tensor, shown: Tensor, length: Tensor, alone: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What each position emits (R, W), how many drafted tokens are accepted (R,), and what of the emitted
         counts (R, W): up to the correction token, and to ``</s>``."""
         slots = torch.arange(shown.size(1), device=shown.device)
         choices = first_largest(logits)
+        if alone:
+            emitted = choices.view_as(shown)
+            ends = (emitted == self.rules.eos).long()
+            return emitted, length, ends.cumsum(1) == ends
         beyond = slots >= length.unsqueeze(1)
         drafted = shown.roll(-1, 1).masked_fill_(beyond, NO_DRAFT)
         accepted = self.accept(logits, choices, drafted.flatten()).view_as(shown)

@@ -83,12 +83,13 @@ static void iterate(Memory& m, Int width, Int match, Int threads) {
                       m.shown.data(), m.outputs.data(), m.length.data()};
     run_begin(&first, ROWS, threads);
     constexpr Int PARTS = 3;
-    Seen seen[ROWS * WIDTH * PARTS];
-    const Judgement last{0, width, ROOM, PARTS, TYPES, PREFIX, IN_FP32, 1, 3, 2, 0.5, 0, 3, 1.0, m.owners.data(),
+    Seen seen[ROWS * WIDTH * PARTS], hidden[ROWS * WIDTH];
+    const Judgement last{0, width, ROOM, PARTS, TYPES, PREFIX, IN_FP32, 1, 3, 2, 0.5, 0, 1 + match, 2, 3, 1.0, m.owners.data(),
                          m.forced.data(), m.logits.data(), m.shown.data(), m.outputs.data(),
-                         width > 1 ? m.length.data() : nullptr, seen, m.numbers.data(), m.tokens.data(), m.scores.data(),
+                         width > 1 ? m.length.data() : nullptr, seen, match ? hidden : nullptr, m.numbers.data(), m.tokens.data(), m.scores.data(),
                          m.emitted.data(), m.drafted.data(), m.stood.data(), m.flags.data(),
                          width > 1 ? m.features.data() : nullptr, m.kept.data(), CHANNELS};
+    if (match) run_ban(&last, ROWS * width, threads);
     run_look(&last, ROWS * width * PARTS, threads);
     run_judge(&last, ROWS, threads);
     const Largest most{0, TYPES, IN_FP32, m.logits.data(), m.largest.data()};

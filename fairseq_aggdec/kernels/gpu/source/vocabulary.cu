@@ -1,5 +1,6 @@
 // What the bookkeeping of the loop on a GPU finds in the logits of a vocabulary, in the precision that they have:
 //
+//   ban      tokens that would repeat an n-gram are hidden
 //   look     what each part of a position's logits comes to
 //   judge    what each position emits, what of a draft is accepted, log-probabilities; what of that counts is written
 //            to the board
@@ -10,7 +11,7 @@
 
 #include "shared.h"
 
-constexpr int MOST_VERDICTS = 128;
+constexpr int MOST_VERDICTS = 128, MOST_PLACES = 4096;
 
 // What has been seen of the logits of a position.
 struct Seen {
@@ -21,7 +22,8 @@ struct Seen {
     int ahead;   // tokens that no rule changes and that are likelier than the drafted one
 };
 
-// Of `look`, with a block for each part of a position, and of `judge`, with one for each row.
+// Of `look`, with a block for each part of a position, of `ban`, with one for each position, and of `judge`, with one for
+// each row.
 struct Judgement {
     Int blocks, width, room, parts;
     Int types, prefix;  // V, the length of the forced prefixes
@@ -29,13 +31,16 @@ struct Judgement {
     Int pad, unk, eos;
     double unk_penalty;
     Int free_end;
-    Int beta;  // 0: only the own choice is accepted
+    Int ngram;  // n-grams of this size occur once, 0: any number of times
+    Int sure;   // so many tokens are gained at least, if drafted; -1: nobody verifies, all that is chosen stands
+    Int beta;   // 0: only the own choice is accepted
     double tolerance;
     const Int *owners, *forced;   // (R,), (S + 1, prefix + 1)
-    const void* logits;           // (R W, V)
+    void* logits;                 // (R W, V)
     const Int *shown, *outputs;   // (R, W) each
     const Int* length;            // (R,), or none: nothing was drafted
     Seen* seen;                   // (R W, P), from look to judge
+    Seen* hidden;                 // (R W,), from ban to judge, or none
     Int *numbers, *tokens;
     float* scores;  // each has room for 8 bytes
     Int *emitted, *drafted, *stood, *flags;
@@ -61,7 +66,56 @@ struct JoinSeen {
 };
 
 __device__ inline Int drafted_behind(const Judgement& p, Int place, Int row) {
-    return p.length && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
+    return p.length && p.sure >= 0 && place - row * p.width < p.length[row] ? p.shown[place + 1] : NO_DRAFT;
+}
+
+// The only token that may be written at an output index, padding where there is none.
+__device__ inline Int forced_at(const Judgement& p, Int owner, Int output) {
+    const bool over = output >= p.numbers[owner * COLUMNS + END];
+    return over ? p.eos : p.forced[owner * (p.prefix + 1) + least(output, p.prefix)];
+}
+
+// What a row's output begins with, its draft included.
+struct Output {
+    const Int *tokens, *shown;
+    Int base;  // the index of the first that is shown
+
+    __device__ Int operator[](Int i) const { return i < base ? tokens[i] : shown[i - base]; }
+};
+
+struct Ban {
+    template <typename Number>
+    static __device__ void of(const Judgement& p, unsigned char (&same)[MOST_PLACES]) {
+        const Int place = blockIdx.x, row = place / p.width, owner = p.owners[row], last = p.outputs[place];
+        Seen hidden{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+        if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
+            const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
+            // Where the tokens before the next one have been before.
+            for (Int i = threadIdx.x; i < last; i += blockDim.x) {
+                bool alike = i >= p.ngram - 2;
+                for (Int back = 0; alike && back < p.ngram - 1; ++back) alike = output[i - back] == output[last - back];
+                same[i] = alike;
+            }
+            __syncthreads();
+            for (Int i = threadIdx.x; i < last; i += blockDim.x) {
+                const Int token = output[i + 1];
+                bool first = same[i] && token != p.pad;
+                for (Int j = 0; first && j < i; ++j) first = !same[j] || output[j + 1] != token;
+                if (!first) continue;
+                Number& logit = ((Number*)p.logits)[place * p.types + token];
+                const float x = widened(logit);
+                hidden = JoinSeen()(hidden, Seen{-INFINITY, (int)p.types, x, x == -INFINITY ? 0.0f : 1.0f, 0});
+                narrow(-INFINITY, logit);
+            }
+        }
+        hidden = joined(hidden, JoinSeen());
+        if (threadIdx.x == 0) p.hidden[place] = hidden;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) ban(const Judgement p) {
+    __shared__ unsigned char same[MOST_PLACES];
+    by_precision<Ban>(p, same);
 }
 
 struct Look {
@@ -120,8 +174,8 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     for (Int part = threadIdx.x % LANES; part < p.parts; part += LANES) seen = JoinSeen()(seen, p.seen[place * p.parts + part]);
     seen = joined_lanes(seen, JoinSeen());
     if (threadIdx.x % LANES != 0) return;
-    const Int output = p.outputs[place], token = drafted_behind(p, place, row);
-    const Int given = output >= numbers[END] ? p.eos : p.forced[owner * (p.prefix + 1) + least(output, p.prefix)];
+    if (p.hidden) seen = JoinSeen()(seen, p.hidden[place]);
+    const Int output = p.outputs[place], token = drafted_behind(p, place, row), given = forced_at(p, owner, output);
     const bool no_end = output < numbers[STRICT_FLOOR] || (output >= p.prefix && output < numbers[FLOOR]);
     const float penalty = (float)p.unk_penalty;
     // What the rules make of some tokens.
@@ -134,8 +188,9 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     // Where nothing may be chosen, all are as likely.
     const Int choice = given != p.pad ? given : seen.best == -INFINITY ? 0 : seen.at;
     bool stands = token == choice;
-    if (given == p.pad && p.beta > 1 && own > -INFINITY) {
-        stands = stands || (seen.ahead < p.beta && seen.best - own <= (float)p.tolerance);
+    if (given == p.pad && own > -INFINITY) {
+        const bool near = p.beta > 1 && seen.ahead < p.beta && seen.best - own <= (float)p.tolerance;
+        stands = stands || near || slot + 1 < p.sure;
     }
     const Int emitted = stands ? token : choice;
     const bool known = emitted == seen.at && emitted != p.unk && seen.best > -INFINITY;
@@ -143,7 +198,7 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     if (emitted == p.unk && penalty != 0) score -= penalty;
     if (p.free_end && output >= numbers[END]) score = 0;
     verdict.chosen[slot] = emitted;
-    verdict.accepted[slot] = stands;
+    verdict.accepted[slot] = stands || p.sure < 0;
     verdict.said[slot] = score;
 }
 
