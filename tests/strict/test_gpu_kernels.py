@@ -27,7 +27,7 @@ COUNTED = (
     (Case("gad, one layer", "gad", drafter=("nar_drafter", ONE_LAYER)), 95),
     (
         Case("gad, a chain", "gad", drafter=("nar_drafter", ONE_LAYER | device_cases.NEXT_CHAIN)),
-        99,
+        100,
     ),
     (Case("gad, a copy", "gad", drafter=("nar_drafter", ONE_LAYER | device_cases.COPY)), 97),
     (BY_NAME["beam 3"], 74),
