@@ -148,23 +148,18 @@ def of_checkpoint(path: str, state: dict[str, Any], data: Path) -> Lines:
     yield "model", f"{type(model).__name__}, {millions:.1f} million parameters"
     scorer = isinstance(model.decoder, MarkovDecoder)
     gaps = encoder_gap(model.encoder), (parts_gap if scorer else decoder_gap)(model.decoder)
-    yield "encoder", f"as it is, unpacked: {gaps[0]}" if gaps[0] else encoder_form(model)
+    yield (
+        "encoder",
+        f"as it is, unpacked: {gaps[0]}" if gaps[0] else form(FastEncoder(model.encoder)),
+    )
     slow = "by recomputing the whole prefix, slowly"
-    yield "decoder", f"{slow}: {gaps[1]}" if gaps[1] else decoder_form(model)
+    yield "decoder", f"{slow}: {gaps[1]}" if gaps[1] else form(CachedDecoder(model.decoder))
     yield "int8", int8_of(model, gaps)
     beam = beam_gap(Namespace(), {}, [model])
     yield "beam", f"left to stock fairseq: {beam}" if beam else "ours, over trees of prefixes"
     refused = list(refusals_of(model))
     yield "refused", "; ".join(refused) if refused else "nothing"
     yield "advice", advice(model, task, gaps[1])
-
-
-def encoder_form(model: nn.Module) -> str:
-    return form(FastEncoder(model.encoder))
-
-
-def decoder_form(model: nn.Module) -> str:
-    return form(CachedDecoder(model.decoder))
 
 
 def form(part: Any) -> str:

@@ -75,7 +75,7 @@ def build(
     if not len(pairs):
         raise ValueError(f"{pairs.data}: the set {pairs.split} has no sentence pairs")
     special = Special.of(pairs.dictionaries[1])
-    counter, rest = (Counter(special.types, max_offset) for _ in range(2))
+    counter = Counter(special.types, max_offset)
     held = _spread(len(pairs), held_out)
     kept: list[AlignedPairs] = []
     lengths: list[np.ndarray] = []
@@ -90,7 +90,6 @@ def build(
         chosen = held[first : first + len(chunk.link_counts)]
         counter.add(chunk.select(~chosen))
         kept.append(chunk.select(chosen))
-        rest.add(kept[-1])
         lengths.append(np.stack([chunk.source.lengths, chunk.target.lengths]))
     length = LengthModel.fit(*np.concatenate(lengths, axis=1))
     weights, recall = START, None
@@ -99,7 +98,8 @@ def build(
             Sentences.join(getattr(chunk, side) for chunk in kept) for side in ("source", "target")
         )
         weights, recall = choose_weights(model(START), source, target)
-        counter.merge(rest)
+        for chunk in kept:
+            counter.add(chunk)
     return Built(model(weights), counter.links, int(held.sum()), recall)
 
 

@@ -99,19 +99,9 @@ class Counts:
         if self._pending:
             found, counts = np.unique(np.concatenate(self._pending), return_counts=True)
             self._pending.clear()
-            self._merge(found, counts)
-
-    def merge(self, other: Counts) -> None:
-        """Adds the counts of other observations."""
-        self.settle()
-        other.settle()
-        self._merge(other.observations, other.counts)
-
-    def _merge(self, observations: np.ndarray, counts: np.ndarray) -> None:
-        self.observations, self.counts = _summed(
-            np.concatenate([self.observations, observations]),
-            np.concatenate([self.counts, counts]),
-        )
+            self.observations, self.counts = _summed(
+                np.concatenate([self.observations, found]), np.concatenate([self.counts, counts])
+            )
 
 
 class Counter:
@@ -144,12 +134,6 @@ class Counter:
     @property
     def offsets(self) -> int:
         return 2 * self.reach + 1
-
-    def merge(self, other: Counter) -> None:
-        """Adds the counts of other sentence pairs, made with the same dictionaries and offsets."""
-        self.translation.merge(other.translation)
-        self.position.merge(other.position)
-        self.links += other.links
 
     def tables(self, top: int = TOP) -> dict[str, Table]:
         """The tables by name.

@@ -201,11 +201,6 @@ class WithArgs(FairseqTask):
         return self.cfg
 
 
-REPAIRS: dict[type[FairseqTask], tuple[type[FairseqTask], ...]] = {
-    TranslationFromPretrainedBARTTask: (WithArgs,),
-}
-
-
 def take_over_tasks() -> None:
     """Replaces the entries of all tasks that are registered by now; again, those that came since."""
     for name, task in list(TASK_REGISTRY.items()):
@@ -217,7 +212,7 @@ def take_over_tasks() -> None:
 @functools.cache
 def taken_over(task: type[FairseqTask], name: str) -> type[TakenOver]:
     """The subclass that stands for a task under its name."""
-    repairs = [part for kind, parts in REPAIRS.items() if issubclass(task, kind) for part in parts]
+    repairs = [WithArgs] if issubclass(task, TranslationFromPretrainedBARTTask) else []
     config = getattr(task, "__dataclass", None)
     own = _flags(task) if config is None else {field.name for field in fields(config)}
     body = {
