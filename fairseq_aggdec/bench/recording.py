@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -110,3 +112,15 @@ class RecordingDrafter(DrafterAround):
             )
             first += width
         super().observe(verdict, state)
+
+
+@contextmanager
+def recording(generator: Any, pad: int) -> Iterator[RecordingDrafter]:
+    """Has a greedy generator of ours record what it does; ``pad``: of the source dictionary."""
+    before = generator.drafter, generator.accept
+    recorder = RecordingDrafter(generator.drafter, pad)
+    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
+    try:
+        yield recorder
+    finally:
+        generator.drafter, generator.accept = before

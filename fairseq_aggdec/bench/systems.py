@@ -15,7 +15,7 @@ from fairseq_aggdec.bench.engines import (
     ctranslate2_system,
     hugging_face_system,
 )
-from fairseq_aggdec.bench.recording import Record, RecordingDrafter
+from fairseq_aggdec.bench.recording import Record, recording
 from fairseq_aggdec.bench.timing import System
 from fairseq_aggdec.search.drafter import EmptyDrafter
 from fairseq_aggdec.search.generator import DraftAndVerifyGenerator
@@ -188,8 +188,7 @@ def build(name: str, session: Session, alone: bool = False) -> System:
 def record(name: str, session: Session, batches: Sequence[dict[str, Any]]) -> list[Record]:
     """Decodes with a method of ours and returns what it did, in the order of the data set."""
     generator, _ = session.generator(name)
-    recorder = RecordingDrafter(generator.drafter, session.task.source_dictionary.pad())
-    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
-    for sample in batches:
-        session.decode(generator, sample)
+    with recording(generator, session.task.source_dictionary.pad()) as recorder:
+        for sample in batches:
+            session.decode(generator, sample)
     return sorted(recorder.records, key=lambda record: record.sentence)

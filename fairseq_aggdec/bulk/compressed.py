@@ -10,6 +10,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -42,27 +43,15 @@ def open_read(path: Path) -> BinaryIO:
 
 
 def open_write(file: BinaryIO, path: Path) -> Any:
-    """A context manager to write to ``file``, compressed as the name of ``path`` says, without a time in the bytes."""
+    """A context manager to write to ``file``, compressed as the name of ``path`` says, without a time in the bytes;
+    ``file`` stays open."""
     if path.suffix == GZIP:
         return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
     if path.suffix == ZSTANDARD:
         import zstandard
 
         return zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False)
-    return _Open(file)
-
-
-class _Open:
-    """Leaves a file open at the end of a ``with``."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-
-    def __enter__(self) -> BinaryIO:
-        return self.file
-
-    def __exit__(self, *_: object) -> None:
-        self.file.flush()
+    return nullcontext(file)
 
 
 class _Frames(io.RawIOBase):

@@ -225,7 +225,10 @@ class Bench:
                     system.close()
                 except AbsentError as absent:
                     raise SystemExit(f"error: measuring {entry.name} failed: {absent}") from None
-        self.report("Peak memory", memory.markdown(peaks), peaks)
+        print(shown := memory.markdown(peaks))
+        if self.args.output:
+            title = self.title("Peak memory")
+            results.write_table(self.args.output, title, command(), shown, peaks)
 
     # -- what is written
 
@@ -253,12 +256,6 @@ class Bench:
         more = {"sacrebleu": self.signature, "notes": notes, "absent": self.absent, **extra}
         title = self.title("Decoding speed")
         return results.write_table(self.args.output, title, command(), shown, found, more)
-
-    def report(self, title: str, shown: str, found: Mapping) -> None:
-        """Prints a table; writes it with machine, versions and commit when --output is given."""
-        print(shown)
-        if self.args.output:
-            results.write_table(self.args.output, self.title(title), command(), shown, found)
 
 
 def command() -> str:

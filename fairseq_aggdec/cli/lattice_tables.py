@@ -21,7 +21,7 @@ from pathlib import Path
 # `import fairseq` makes everybody log at DEBUG unless the root has a handler by then.
 logging.getLogger().addHandler(logging.NullHandler())
 
-from fairseq_aggdec.cli import tool_parser  # noqa: E402
+from fairseq_aggdec.cli import number, tool_parser  # noqa: E402
 from fairseq_aggdec.lattice.alignment.corpus import BinarisedPairs  # noqa: E402
 from fairseq_aggdec.lattice.alignment.word_alignment import (  # noqa: E402
     add_options,
@@ -42,19 +42,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("-t", "--target-lang")
     add("--output", type=Path, help="folder of tables")
     add("--links", type=Path, help="word alignments, instead of making them")
-    add("--top", type=int, default=TOP, help=f"tokens per word and offset (default: {TOP})")
-    add("--max-offset", type=int, help="offsets beyond are taken together (default: none are)")
+    add("--top", type=number(1), default=TOP, help=f"tokens per word and offset (default: {TOP})")
+    beyond = "offsets beyond are taken together (default: none are)"
+    add("--max-offset", type=number(0, POSITIONS - 1), help=beyond)
     held_out = f"pairs for the choice of weights, at most (default: {HELD_OUT})"
-    add("--held-out", type=int, default=HELD_OUT, help=held_out)
+    add("--held-out", type=number(0), default=HELD_OUT, help=held_out)
     add_options(parser)
-    args = parser.parse_args(arguments)
-    for option, lowest in (("top", 1), ("max_offset", 0), ("held_out", 0)):
-        value = getattr(args, option)
-        if value is not None and value < lowest:
-            parser.error(f"--{option.replace('_', '-')} is {value}; it must be at least {lowest}")
-    if args.max_offset is not None and args.max_offset >= POSITIONS:
-        parser.error(f"--max-offset is {args.max_offset}; it must be less than {POSITIONS}")
-    return args
+    return parser.parse_args(arguments)
 
 
 def summary(built: Built, pairs: int, seconds: float) -> list[str]:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import ast
 import logging
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import fairseq_aggdec
-from fairseq_aggdec.cli import tool_parser
+from fairseq_aggdec.cli import number, tool_parser
 
 # Arguments of from_pretrained that the command line has under these names.
 OWN = {name: f"--{name}" for name in ("beam", "decoding", "device")} | {
@@ -59,36 +58,14 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max-wait-ms", type=wait, default=5.0, help=waiting)
     add("--max-queue", type=count, default=1024, help="sentences that may wait (default: 1024)")
     add("--max-bytes", type=count, default=1 << 20, help="of a request (default: %(default)s)")
-    add("--timeout", type=seconds, default=60.0, help="seconds until an answer (default: 60)")
+    add(
+        "--timeout",
+        type=number(0, kind=float, above=True),
+        default=60.0,
+        help="seconds until an answer (default: 60)",
+    )
     add("--api-key-file", type=Path, help="one key a line; requests must have one of them")
     return parser
-
-
-def number(least: float, most: float = math.inf, kind: type = int) -> Callable[[str], Any]:
-    """The type of an option that takes a number in these bounds."""
-    noun = "a whole number" if kind is int else "a number"
-    bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-
-    def read(text: str) -> Any:
-        try:
-            found = kind(text)
-        except ValueError:
-            found = math.nan
-        if not least <= found <= most or found == math.inf:
-            raise argparse.ArgumentTypeError(f"{text}: it must be {noun} {bounds}")
-        return found
-
-    return read
-
-
-def seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: it must be a number of seconds above 0")
-    return found
 
 
 def options(given: Sequence[str]) -> dict[str, Any]:

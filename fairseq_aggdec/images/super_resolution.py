@@ -34,18 +34,16 @@ from fairseq_aggdec.images.data import (
 from fairseq_aggdec.methods.config import DecodingConfig
 from fairseq_aggdec.models.options import option
 from fairseq_aggdec.tasks.decoding_task import DecodingTask
+from fairseq_aggdec.tasks.translation_aggdec import Places
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class SuperResolutionConfig(DecodingConfig):
+class SuperResolutionConfig(DecodingConfig, Places):
     """Where the images are (sizes and channels stand beside them) and how to decode."""
 
     data: Optional[str] = option(None, "folder made by python -m fairseq_aggdec.images.data")
-    # Seen from the task: --path, --model-overrides. No help text, so that fairseq makes no flags of them.
-    model_paths: Optional[str] = II("common_eval.path")
-    model_overrides: Optional[str] = II("common_eval.model_overrides")
     train_subset: str = II("dataset.train_subset")
     input_noise: float = option(
         0.0,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fairseq_aggdec.api.translator import Translator
-from fairseq_aggdec.bench.recording import RecordingDrafter
+from fairseq_aggdec.bench.recording import recording
 from fairseq_aggdec.report import beam_trace, trace
 from fairseq_aggdec.report.pages import templates
 from fairseq_aggdec.search.beam.generator import BeamGenerator
@@ -71,15 +71,9 @@ def _decode(translator: Translator, source: torch.Tensor) -> Any:
 
 def recorded(translator: Translator, source: torch.Tensor) -> tuple[Any, list[trace.Trace]]:
     """The output of a greedy method, and what was drafted and accepted in each call."""
-    generator, task = translator.generator, translator.task
-    before = generator.drafter, generator.accept
-    recorder = RecordingDrafter(generator.drafter, task.source_dictionary.pad())
-    generator.drafter, generator.accept = recorder, recorder.watched(generator.accept)
-    try:
+    words = translator.task.source_dictionary, translator.task.target_dictionary
+    with recording(translator.generator, words[0].pad()) as recorder:
         best = _decode(translator, source)
-    finally:
-        generator.drafter, generator.accept = before
-    words = task.source_dictionary, task.target_dictionary
     return best, [trace.trace(record, *words) for record in recorder.records if record.iterations]
 
 

@@ -146,7 +146,9 @@ def test_what_is_missing_is_named(data: Path, tmp_path: Path) -> None:
     assert "nowhere is not a folder" in refused(TABLES, tmp_path / "nowhere")
     assert "test.src-tgt.src.idx does not exist" in refused(TABLES, data, "--split", "test")
     assert "dict.en.txt does not exist" in refused(TABLES, data, "-s", "en", "-t", "de")
-    assert "--top is 0; it must be at least 1" in refused(TABLES, data, "--top", "0")
+    assert "--top: 0: it must be a whole number of at least 1" in refused(
+        TABLES, data, "--top", "0"
+    )
     assert "links'" in refused(TABLES, data, "--links", tmp_path / "links")
     missing = tmp_path / "tables"
     line = refused(RECALL, data, "--tables", missing, "--output", tmp_path / "recall")

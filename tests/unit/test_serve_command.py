@@ -44,7 +44,7 @@ def test_options_of_the_command() -> None:
     ("option", "values", "message"),
     [
         ("--port", ["99999", "-1", "x"], "it must be a whole number from 0 to 65535"),
-        ("--timeout", ["nan", "inf", "0", "-1", "x"], "it must be a number of seconds above 0"),
+        ("--timeout", ["nan", "inf", "0", "-1", "x"], "it must be a number above 0"),
         ("--max-wait-ms", ["nan", "inf", "-1", "x"], "it must be a number of at least 0"),
     ],
 )
