@@ -167,9 +167,11 @@ def _attends_alike(dtype: torch.dtype, size: int, device: torch.device) -> bool:
     for places in (first, first + used):
         at, shape = places.flatten().to(device), (*places.shape, WORD)
         last = places[:, -1:].expand_as(places).flatten().to(device)
+        seen = 1 << at
+        seen |= seen - 1 & 5
         windows = (
             GridWindow(at, at, shape, last),
-            GridTree(at, at, shape, at, 1 << at.unsqueeze(1) | 5),
+            GridTree(at, at, shape, at, seen.unsqueeze(1)),
         )
         for window, few in product(windows, (0, FEW_BLOCKS)):
             numbers = Attended(window, dtype, heads, size)

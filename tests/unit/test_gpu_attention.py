@@ -54,14 +54,13 @@ def random_window(chance: random.Random, device: torch.device) -> GridWindow:
     window = window_of(places, keys, device, chance.random() < 0.5)
     if chance.random() < 0.5:
         return window
-    words = [
-        [chance.getrandbits(WORD) - 2 ** (WORD - 1) for _ in range(keys // WORD)] for _ in window.at
-    ]
-    for own, place in zip(words, window.at.tolist(), strict=True):
-        bit = 1 << place % WORD
-        own[place // WORD] |= bit if place % WORD < WORD - 1 else -bit
-    seen = torch.tensor(words, device=device)
-    return GridTree(window.at, window.at, (rows, width, keys), window.at, seen)
+    words = []
+    for place in window.at.tolist():
+        seen = chance.getrandbits(place + 1) | 1 << place
+        packed = bytearray(seen.to_bytes(keys // 8, "little"))
+        words.append(torch.frombuffer(packed, dtype=torch.long))
+    bits = torch.stack(words).to(device)
+    return GridTree(window.at, window.at, (rows, width, keys), window.at, bits)
 
 
 def compare_attention(seed: int, device: torch.device = CPU) -> None:

@@ -4,8 +4,9 @@
 // R rows of W slots, H heads of D numbers. A block attends for a row, a head and some of the row's slots. So keys and
 // values are read once for these slots. Lanes that hold a key together are a group: each lane has 8 numbers of it.
 //
-// The slots of a row are at consecutive places; slots that the row does not use repeat the last of them. The window's
-// own keys are read where the layer made them: no block reads what another block of the launch stores.
+// The slots of a row are at consecutive places, behind which nothing is seen; slots that the row does not use repeat the
+// last of them. The window's own keys are read where the layer made them: no block reads what another block of the
+// launch stores.
 //
 // What a slot gets depends neither on the other slots nor on how many keys are hidden behind the last that it sees: it
 // is always the same sums in the same order. A hidden key adds nothing, whatever is in its place.
@@ -88,8 +89,8 @@ struct Tile {
         end = p.at ? (int)p.at[base + width - 1] + 1 : 0;
         for (int i = 0; i < SLOTS; ++i) {
             const int slot = slots[i].index;
-            const bool all = !p.at || p.bits || p.mask;
-            slots[i].last = all ? keys - 1 : (int)(p.last ? p.last : p.at)[slot];
+            const bool told = p.bits || p.mask;
+            slots[i].last = !p.at ? keys - 1 : told ? end - 1 : (int)(p.last ? p.last : p.at)[slot];
             slots[i].from = p.span < 0 ? 0 : (int)(p.at[slot] - least(p.span, p.at[slot]));
         }
     }
