@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import random
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -231,8 +232,8 @@ def against_stock(session: CaseSession) -> Named:
             raise StockFailsError(f"{type(error).__name__} in stock: {error}") from error
 
     @functools.cache
-    def wider() -> float:
-        return max(tolerance, ROUNDINGS * rounding(session, expected()))
+    def wider(beam: int = 0) -> float:
+        return max(tolerance, ROUNDINGS * rounding(session, beam))
 
     for name, wanted, found in decoded(session, expected):
         result = equality.audit(session, list(wanted), wanted, found, margin, tolerance)
@@ -241,7 +242,7 @@ def against_stock(session: CaseSession) -> Named:
         yield name, result
     for name, result in beams(session, "stock", margin, tolerance):
         if result.score_errors:
-            result = dict(beams(session, "stock", margin, wider()))[name]
+            result = dict(beams(session, "stock", margin, wider(session.case.beam)))[name]
         yield name, result
 
 
@@ -310,22 +311,35 @@ def beams(
             )
 
 
-def rounding(session: CaseSession, expected: Found) -> float:
+def rounding(session: CaseSession, beam: int = 0) -> float:
     """By how much stock's own scores in fp32 are off those of the same models in fp64, at most, in nats.
 
     Norms of four numbers that hardly differ turn the last bit into a ten-thousandth.
+
+    Args:
+        beam: all hypotheses of this beam are looked at; 0: those of greedy search.
     """
-    size, limit = session.case.batch_size, session.case.sentences
+    case = session.case
+
+    def decoded() -> dict[int, Any]:
+        """Sentence -> hypotheses."""
+        if not beam:
+            return equality.decode_all(session, "stock", case.batch_size, case.sentences)
+        found = nbest_equality.decode_all(session, case.batch_size, beam, case.part)
+        return {sentence: lists[0] for sentence, lists in found.items()}
+
+    rough = decoded()
     try:
         for model in session.models:
             model.double()
-        exact = equality.decode_all(session, "stock", size, limit)
+        exact = decoded()
     finally:
         for model in session.models:
             model.float()
-    scores = (
-        (found[0]["positional_scores"], exact[sentence][0]["positional_scores"])
-        for sentence, found in expected.items()
-        if found[0]["tokens"].tolist() == exact[sentence][0]["tokens"].tolist()
+    pairs = (zip(rough[sentence], exact[sentence], strict=False) for sentence in rough)
+    errors = (
+        (own["positional_scores"] - wanted["positional_scores"]).abs().max().item()
+        for own, wanted in itertools.chain.from_iterable(pairs)
+        if own["tokens"].tolist() == wanted["tokens"].tolist()
     )
-    return max(((own - wanted).abs().max().item() for own, wanted in scores), default=0.0)
+    return max(errors, default=0.0)
