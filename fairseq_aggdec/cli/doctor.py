@@ -33,6 +33,7 @@ from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.operators import against
+from fairseq_aggdec.kernels.gpu.products import computes_alike
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.refusing import beam_gap
@@ -55,6 +56,7 @@ GPU_KERNELS = {
     "embeddings of a window": embeds_alike,
     "chain of a drafter": follows_alike,
     "steps of beam search": chooses_alike,
+    "layers for few rows": computes_alike,
 }
 
 SHARED = 0.6  # share of common types from which on outputs may copy inputs

@@ -1,7 +1,7 @@
 """The encoder of a stock fairseq Transformer with packed weights; any other encoder runs as it is."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from fairseq_aggdec.engine.compiled import (
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.int8 import linear
-from fairseq_aggdec.engine.linear import FastFeedForward, FastNorm
+from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm
 from fairseq_aggdec.engine.plain.kinds import PARTS
 from fairseq_aggdec.engine.plain.support import encoder_gap, gap_of
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu.products import MOST_NORMED
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
 
@@ -42,6 +43,18 @@ class FastLayer:
         self.own_norm = FastNorm(layer.self_attn_layer_norm)
         self.pre_norm = bool(layer.normalize_before)
         self.feed_forward = FastFeedForward(layer, product)
+
+    def fit(self, products: Sequence[Any], norms: Sequence[FastNorm]) -> bool:
+        """Whether the fused products of a GPU can compute the layer, which has these products and norms more."""
+        own, block, precision = self.own_norm, self.feed_forward, self.precision
+        if block.activation is not None or not all(one.fits for one in (own, block.norm, *norms)):
+            return False
+        dtype, (channels,) = own.weight.dtype, own.shape
+        if precision.strict or (precision.tf32 and dtype is torch.float32):  # cuBLAS's
+            return False
+        products = [self.qkv, self.own_out, block.expand, block.contract, *products]
+        fit = all(isinstance(one, FastLinear) and one.fits(dtype) for one in products)
+        return fit and channels <= MOST_NORMED[dtype]
 
 
 class _EncoderLayer(FastLayer):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fairseq_aggdec.engine.compiled import compile_layers
 from fairseq_aggdec.engine.encoder import EncoderOut
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
-from fairseq_aggdec.engine.linear import FastLinear, some_outputs
-from fairseq_aggdec.engine.packed_decoder import DecoderLayer, PackedDecoder, optional_norm
+from fairseq_aggdec.engine.linear import FastLinear, optional_norm, some_outputs
+from fairseq_aggdec.engine.packed_decoder import DecoderLayer, PackedDecoder, run_layers
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.library import HeadsStruct, reads
 from fairseq_aggdec.models.block_heads import BlockHeads
@@ -180,10 +180,9 @@ class FastHeadLayers:
         if self.compiled is not None:
             x = self.compiled.decode(x, window, cache, None, self.memory, self.memory_mask)
             return x.view_as(heads)
-        mask = window.mask(x.dtype)
-        for layer, kept, memory in zip(self.layers, cache.unbind(0), self.memory, strict=True):
-            x = layer(x, window, kept, mask, layer.split(memory), self.memory_mask)
-        return (x if self.norm is None else self.norm(x)).view_as(heads)
+        memory = [layer.split(kv) for layer, kv in zip(self.layers, self.memory, strict=True)]
+        given = window, cache, window.mask(x.dtype), memory, self.memory_mask
+        return run_layers(self.layers, x, self.norm, *given).view_as(heads)
 
 
 class DecoderHeads:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
+from fairseq_aggdec.kernels.gpu.products import Norm, product, readable
 from fairseq_aggdec.kernels.library import Product, kernels
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,37 @@ class FastLinear:
         assert self.transposed is not None
         return x.addmm_(y, self.transposed)
 
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Whether :meth:`fused` can compute it on a GPU, for numbers of that kind."""
+        weight = self.transposed
+        return weight is not None and weight.dtype is dtype and readable(weight.t())
+
+    def fused(
+        self,
+        x: Tensor,
+        norm: "FastNorm | None" = None,
+        kept: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """The results of ``norm(x)``, for x (N, C_in), in one launch on a GPU.
+
+        Args:
+            x: (N, C_in).
+            norm: None: nothing.
+            kept: (N, C_in), where ``norm(x)`` is written; None: nowhere.
+            residual: (N, C_out), what the results are added to; None: nothing.
+        """
+        assert self.transposed is not None
+        added = residual is not None
+        return product(
+            *(x, self.transposed, None if added and self.carried else self.bias),
+            relu=self.relu,
+            norm=None if norm is None else norm.parameters,
+            kept=kept,
+            residual=residual,
+            twice=added and not self.carried,  # as `add_to` rounds
+        )
+
 
 def some_outputs(module: nn.Linear, rows: slice | Tensor) -> nn.Linear:
     """Some outputs of a linear layer as one of its own, its parameters shared where ``rows`` is a slice."""
@@ -172,6 +204,49 @@ class FastNorm:
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
 
+    @property
+    def parameters(self) -> Norm:
+        """For the kernels of a GPU, if it :attr:`fits` them."""
+        assert self.bias is not None
+        return Norm(self.weight, self.bias, self.eps)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the kernels of a GPU can compute it."""
+        if self.weight is None or self.bias is None or len(self.shape) != 1:
+            return False
+        return readable(self.weight) and readable(self.bias)
+
+
+def optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
+    return None if module is None else FastNorm(module)
+
+
+def read(
+    layer: Any, x: Tensor, norm: FastNorm | None, before: bool, fused: bool
+) -> tuple[Tensor, Tensor]:
+    """What a residual connection begins at, x (N, C) or ``norm(x)``, and what a linear layer makes of ``norm(x)``.
+
+    Args:
+        layer: a :class:`FastLinear`, or what is used like one.
+        x: (N, C).
+        norm: None: nothing.
+        before: the connection begins before the norm.
+        fused: in one launch of a GPU.
+    """
+    if fused:
+        kept = None if before or norm is None else torch.empty_like(x)
+        y = layer.fused(x, norm, kept)
+        return x if kept is None else kept, y
+    normed = x if norm is None else norm(x)
+    return x if before else normed, layer(normed)
+
+
+def add(layer: Any, x: Tensor, y: Tensor, fused: bool) -> Tensor:
+    """The results of a linear layer of y (N, C_in) added to x (N, C_out), which they may be written to."""
+    found: Tensor = layer.fused(y, residual=x) if fused else layer.add_to(x, y)
+    return found
+
 
 def carry(bias: Tensor | None, reader: FastLinear, product: FastLinear) -> Tensor | None:
     """The bias of what a residual connection begins at, with that of the product whose result is added to it.
@@ -201,8 +276,8 @@ def carry_biases(bias: Tensor | None, layers: Sequence[Any]) -> Tensor | None:
         ]
         if following is not None:
             connections.append((block.norm, following.qkv, following.own_out))
-        for norm, reader, product in connections:
-            norm.bias = carry(norm.bias, reader, product)
+        for norm, reader, added in connections:
+            norm.bias = carry(norm.bias, reader, added)
     return bias
 
 
@@ -241,8 +316,10 @@ class FastFeedForward:
         self.pre_norm = bool(layer.normalize_before)
 
     def __call__(self, x: Tensor) -> Tensor:
-        hidden = self.expand(self.norm(x) if self.pre_norm else x)
-        if self.activation is not None:
-            hidden = _alike(self.activation, hidden)
+        hidden = self.activated(self.expand(self.norm(x) if self.pre_norm else x))
         x = self.contract.add_to(x, hidden)
         return x if self.pre_norm else self.norm(x)
+
+    def activated(self, hidden: Tensor) -> Tensor:
+        """What is between the products: (..., F) -> (..., F)."""
+        return hidden if self.activation is None else _alike(self.activation, hidden)

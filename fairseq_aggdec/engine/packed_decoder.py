@@ -21,16 +21,23 @@ from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
     FastLinear,
     FastNorm,
+    add,
     carry_biases,
+    optional_norm,
+    read,
     some_outputs,
 )
 from fairseq_aggdec.engine.plain.support import source_width
 from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.kernels.gpu import operators, products
 from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, embedded
 from fairseq_aggdec.windows.draft import AS_VERIFIED, Proposing
 from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
+
+# Rows of a window up to which products of a GPU are the fused ones; any number is right, and each 16 read the weights.
+MOST_ROWS = 16
 
 
 class DecoderLayer(FastLayer):
@@ -79,25 +86,46 @@ class DecoderLayer(FastLayer):
     def __call__(
         self,
         x: Tensor,
+        norm: FastNorm | None,
         window: Window,
         cache: Tensor,
         seen: Tensor | Sight | None,
         memory: Tensor,
         memory_mask: Tensor | None,
+        fused: bool = False,
     ) -> Tensor:
-        """x (N, C), cache (B, capacity, 2C) written in place, memory (2, B, H, S, D) -> (N, C)."""
-        own = self.own_norm(x) if self.pre_norm else x
+        """One layer.
+
+        Args:
+            x: (N, C), what the layer before gave.
+            norm: the last one of the layer before, if x lacks it still.
+            window: says where the tokens stand.
+            cache: (B, capacity, 2C), written in place.
+            seen: see :meth:`seen`.
+            memory, memory_mask: (2, B, H, S, D) of the source; additive, (B, 1, 1, S), or None.
+            fused: in 8 launches of a GPU, if the layer :attr:`fits`.
+
+        Returns:
+            (N, C), without the layer's last norm where norms follow.
+        """
+        block, before = self.feed_forward, self.pre_norm
+        norms = self.own_norm, self.cross_norm, block.norm
+        first, second, third = norms if before else (norm, *norms[:2])
         if window.alone:
-            x = x + self.own_value(own)
+            x, own = read(self.own_value, x, first, before, fused)
+            x = x + own
         else:
-            x = self.own_out.add_to(x, self.attend_own(self.qkv(own), window, cache, seen))
-        if not self.pre_norm:
-            x = self.own_norm(x)
-        q = self.cross_q(self.cross_norm(x) if self.pre_norm else x)
-        x = self.cross_out.add_to(x, self.attend_source(q, window, memory, memory_mask))
-        if not self.pre_norm:
-            x = self.cross_norm(x)
-        return self.feed_forward(x)
+            x, qkv = read(self.qkv, x, first, before, fused)
+            x = add(self.own_out, x, self.attend_own(qkv, window, cache, seen), fused)
+        x, q = read(self.cross_q, x, second, before, fused)
+        x = add(self.cross_out, x, self.attend_source(q, window, memory, memory_mask), fused)
+        x, hidden = read(block.expand, x, third, before, fused)
+        return add(block.contract, x, block.activated(hidden), fused)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fused products of a GPU can compute it."""
+        return self.fit([self.cross_q, self.cross_out], [self.cross_norm])
 
     def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Sight | None:
         """What the slots of a window see, as :meth:`attend_own` reads it: a mask for PyTorch's attention."""
@@ -234,18 +262,12 @@ class TokenEmbedding:
         return table
 
     def lay_out(self, size: int) -> Tensor:
-        """Makes the table of positions, with ``size`` rows."""
-        table = position_table(self.decoder, size)
+        """Makes the table of positions, those of a sentence of ``size`` tokens."""
+        decoder, weight = self.decoder, self.decoder.embed_tokens.weight
+        sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
+        table: Tensor = decoder.embed_positions(sentence)[0].detach()
         self.table = table = table if self.opening is None else table + self.opening
         return table
-
-
-def position_table(decoder: Any, size: int) -> Tensor:
-    """Embeddings (``size``, C) of the first positions of a sentence."""
-    weight = decoder.embed_tokens.weight
-    sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
-    table: Tensor = decoder.embed_positions(sentence)[0].detach()
-    return table
 
 
 class PackedDecoder:
@@ -260,6 +282,7 @@ class PackedDecoder:
     Attributes:
         compiled: all layers in one call of the compiled library; None where it cannot run them.
         span: how many positions back a position sees (the local attention of image Transformers); None: all.
+        fits: the kernels of a GPU can run the layers for few rows.
     """
 
     def __init__(
@@ -275,11 +298,13 @@ class PackedDecoder:
         if decoder.project_out_dim is not None:
             self.project_out = linear([decoder.project_out_dim], precision)
         self.embedding = embedding or TokenEmbedding(decoder, precision)
-        post_norm = not any(layer.pre_norm for layer in self.layers)
+        placements = {layer.pre_norm for layer in self.layers}
         on_gpu = decoder.embed_tokens.weight.device.type == "cuda"
-        if on_gpu and self.layers and post_norm:
+        if on_gpu and placements == {False}:
             self.embedding.carry_biases(self.layers)
         self.norm = optional_norm(decoder.layer_norm)
+        fit = all(layer.fits for layer in self.layers) and (self.norm is None or self.norm.fits)
+        self.fits = on_gpu and fit and len(placements) == 1
         self.compiled = compile_layers(self.layers, self.norm, self.embedding.form())
         self.project_vocabulary = linear([decoder.output_projection], precision)
         self.proposing, self.project_drafts = AS_VERIFIED, self.project_vocabulary
@@ -330,10 +355,10 @@ class PackedDecoder:
             memory_mask: additive, (B, 1, 1, S), or None.
         """
         seen = self.layers[0].seen(x, window, self.span) if self.layers else None
-        # unbind: to iterate over a tensor takes longer
-        for layer, kept, source in zip(self.layers, cache.unbind(0), memory, strict=True):
-            x = layer(x, window, kept, seen, source, memory_mask)
-        return x if self.norm is None else self.norm(x)
+        few = self.fits and len(x) <= MOST_ROWS and not window.alone
+        few = few and operators.usable(x.device, products.PROBES[x.dtype])
+        given = window, cache, seen, memory, memory_mask
+        return run_layers(self.layers, x, self.norm, *given, fused=few)
 
     def draft_projection(self, proposing: Proposing) -> FastLinear | Int8Linear:
         """The layer from which a drafter chooses: (N, C_out) -> (N, M), the first types of the dictionary or all."""
@@ -347,5 +372,24 @@ class PackedDecoder:
         return self.project_drafts
 
 
-def optional_norm(module: nn.LayerNorm | None) -> FastNorm | None:
-    return None if module is None else FastNorm(module)
+def run_layers(
+    layers: Sequence[DecoderLayer],
+    x: Tensor,
+    last: FastNorm | None,
+    window: Window,
+    cache: Tensor,
+    seen: Tensor | Sight | None,
+    memory: Sequence[Tensor],
+    memory_mask: Tensor | None,
+    fused: bool = False,
+) -> Tensor:
+    """Layers, one by one, and a norm: (N, C) -> (N, C); arguments as of a :class:`DecoderLayer`, for all of them."""
+    norm: FastNorm | None = None
+    # unbind: to iterate over a tensor takes longer
+    for layer, kept, source in zip(layers, cache.unbind(0), memory, strict=True):
+        x = layer(x, norm, window, kept, seen, source, memory_mask, fused)
+        norm = None if layer.pre_norm else layer.feed_forward.norm
+    for missing in (norm, last):
+        if missing is not None:
+            x = products.normed(x, missing.parameters) if fused else missing(x)
+    return x

@@ -11,8 +11,12 @@ from tests.fuzz import budget
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
+from tests.unit.test_gpu_products import compare_products
 
-COMPARED = [compare_an_iteration, compare_copies, compare_slot_windows, compare_attention]
+COMPARED = [
+    *(compare_an_iteration, compare_copies, compare_slot_windows),
+    *(compare_attention, compare_products),
+]
 
 
 @pytest.mark.parametrize("compare", COMPARED)

@@ -70,6 +70,13 @@ SCHEMAS = {
         Tensor(l!) finished, Tensor(m!) sight, Tensor(n!)? written) -> ()""",
     "attend": _ATTENTION,
     "attend_slots": _ATTENTION,
+    "product": """(
+        int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
+        float eps, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift, Tensor? residual,
+        Tensor(a!)? kept, Tensor(b!) y) -> ()""",
+    "norm": """(
+        int blocks, int precision, int channels, float eps, Tensor x, Tensor gain, Tensor shift,
+        Tensor(a!) y) -> ()""",
 }
 # Threads of a block, powers of two, in whole warps. What reads a vocabulary has more than what reads a row's numbers.
 THREADS = {
@@ -88,6 +95,8 @@ THREADS = {
     "beam_step": 128,
     "attend": 128,
     "attend_slots": 128,
+    "product": 256,
+    "norm": 32,
 }
 # The file of a kernel.
 SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
@@ -96,11 +105,12 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
     **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
+    **dict.fromkeys(("product", "norm"), "products"),
 }
 # What the source calls the precision of numbers.
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Files that are compiled for one precision at a time, which the second argument of their kernels says.
-BY_PRECISION = {"attention"}
+BY_PRECISION = {"attention", "products"}
 # Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
 PART, BUSY = 2048, 264
 

@@ -86,6 +86,7 @@ static inline void narrow(float x, Half& to) { to.bits = narrowed_half(x); }
 #include "embedding.cu"
 #include "vocabulary.cu"
 #include "beam.cu"
+#include "products.cu"
 
 template <typename Parameters>
 static void run(void (*kernel)(Parameters), const void* parameters, Int blocks, Int threads) {
@@ -127,3 +128,5 @@ RUN(best, Candidates)
 RUN(beam_step, BeamStep)
 RUN(attend, Attention)
 RUN(attend_slots, Attention)
+RUN(product, Product)
+RUN(norm, Norm)

@@ -201,7 +201,57 @@ static std::vector<float> attended(unsigned seed, Int threads) {
     return kept;
 }
 
+// A product of whole numbers with a norm before it or not. Sums of numbers after a norm round by their order, so they are
+// compared roughly.
+static bool multiplies_alike(unsigned seed) {
+    chance.seed(seed);
+    const Int kind = seed % 3, rows = 1 + below(20), inputs = 8 * (1 + below(20)), outputs = 1 + below(30);
+    const Int bytes = kind == IN_FP32 ? 4 : 2, tiles = kind == IN_FP32 ? 1 : 1 + below(2), across = (outputs + 8 * tiles - 1) / (8 * tiles);
+    const bool normed = below(2), added = below(2);
+    auto numbers = [=](Int count) {
+        std::vector<Sixteen> made(static_cast<size_t>(count * bytes / 16 + 1));
+        for (Int i = 0; i < count; ++i) {
+            const float x = static_cast<float>(below(9) - 4);
+            if (kind == IN_FP16) narrow(x, reinterpret_cast<Half*>(made.data())[i]);
+            else if (kind == IN_BF16) narrow(x, reinterpret_cast<Bfloat*>(made.data())[i]);
+            else narrow(x, reinterpret_cast<float*>(made.data())[i]);
+        }
+        return made;
+    };
+    auto number = [=](const std::vector<Sixteen>& all, Int i) {
+        if (kind == IN_FP16) return widened(reinterpret_cast<const Half*>(all.data())[i]);
+        if (kind == IN_BF16) return widened(reinterpret_cast<const Bfloat*>(all.data())[i]);
+        return reinterpret_cast<const float*>(all.data())[i];
+    };
+    const auto x = numbers(rows * inputs), weight = numbers(outputs * inputs), bias = numbers(outputs), gain = numbers(inputs);
+    const auto residual = numbers(rows * outputs);
+    auto kept = numbers(rows * inputs), y = numbers(rows * outputs), e = numbers(rows * inputs);
+    std::vector<std::vector<Sixteen>> found;
+    for (Int threads : {1, 4}) {
+        const Product product{across * ((rows + 15) / 16), kind, rows, inputs, outputs, across, tiles, seed % 2, added,
+                              1e-5, x.data(), weight.data(), bias.data(), normed ? gain.data() : nullptr, gain.data(),
+                              added ? residual.data() : nullptr, kept.data(), y.data()};
+        run_product(&product, product.blocks, threads);
+        const Norm norm{rows, kind, inputs, 1e-5, x.data(), gain.data(), gain.data(), e.data()};
+        run_norm(&norm, rows, threads);
+        for (const auto* one : {&kept, &y, &e}) found.push_back(*one);
+    }
+    for (size_t i = 0; i < 3; ++i) {
+        for (Int at = 0; at < (i == 1 ? rows * outputs : rows * inputs); ++at) {
+            const float one = number(found[i], at), four = number(found[i + 3], at);
+            if (fabsf(one - four) > (normed || i == 2 ? 0.05f * (1 + fabsf(one)) : 0)) return false;
+        }
+    }
+    return true;
+}
+
 int main() {
+    for (unsigned seed = 0; seed < 30; ++seed) {
+        if (!multiplies_alike(seed)) {
+            printf("seed %u: four threads computed something else\n", seed);
+            return 1;
+        }
+    }
     for (unsigned seed = 0; seed < 24; ++seed) {
         const std::vector<float> one = attended(seed, 1), four = attended(seed, 4);
         for (size_t i = 0; i < one.size(); ++i) {

@@ -1,0 +1,61 @@
+"""The fused products of a GPU, compiled as C++, against PyTorch's operators."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fairseq_aggdec.kernels.gpu import products
+from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
+from tests.strict.device.bookkeeping import COMPILER, fused_kernels
+
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with fused_kernels(), torch.inference_mode():
+        yield
+
+
+def compare_products(seed: int, device: torch.device = CPU) -> None:
+    """A product of random numbers with anything that may be around it."""
+    chance = random.Random(seed)
+    dtype, choice = chance.choice([*PRECISIONS]), chance.randrange(32)
+    each = 16 // dtype.itemsize  # numbers that are read at once
+    most = products.MOST_NORMED[dtype] // each
+    inputs = each * chance.choice((1, 4, 5, 16, chance.randint(1, 40), chance.randint(1, most)))
+    outputs = chance.choice((1, 8, 12, chance.randint(1, 40), chance.choice((40, 1544))))
+    size = chance.choice((1, 3, 8, 9, 16, 17, 33)), inputs, outputs
+    assert products.alike(dtype, device, size, choice), (seed, dtype, size, choice)
+
+
+def test_products_are_those_of_operators() -> None:
+    for seed in range(150):
+        compare_products(seed)
+    assert products.computes_alike(CPU)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_a_row_has_the_same_product_among_any_rows(dtype: torch.dtype) -> None:
+    numbers = torch.randn(43, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x, norm = numbers[:40], products.Norm(numbers[40], numbers[41], 1e-5)
+    weight = numbers[:24].t()
+    alone = torch.cat([products.product(row, weight, None, norm=norm) for row in x.split(1)])
+    for count in (7, 16, 40):
+        rows = torch.randperm(40)[:count]
+        assert torch.equal(products.product(x[rows], weight, None, norm=norm), alone[rows])
+
+
+def test_numbers_that_are_none_stay_so() -> None:
+    """Whoever looks into the scores of a broken model sees it."""
+    x, weight = torch.full((2, 8), torch.nan).half(), torch.ones(8, 8).half()
+    x[0] = torch.inf
+    found = products.product(x, weight, None, relu=True)
+    assert found[0].isinf().all() and found[1].isnan().all()
