@@ -29,8 +29,8 @@ static inline float inverse_root(float x) { return 1 / sqrtf(x); }
 
 constexpr int PRODUCT_WARPS = 8;                         // of a block
 constexpr int TILE_ROWS = 16, TILE_OUTPUTS = 8;
-constexpr int STAGED = 20;                            // floats from row to row: without conflicts of banks
-constexpr int OWN = 2 * TILE_ROWS * STAGED;           // floats of a warp in shared memory
+constexpr int ROW_STEP = 20;                            // floats from row to row: without conflicts of banks
+constexpr int OWN = 2 * TILE_ROWS * ROW_STEP;           // floats of a warp in shared memory
 
 // Blocks for tiles of outputs, and again for every 16 rows. Rows of x and W start at multiples of 16 bytes.
 struct Product {
@@ -189,7 +189,7 @@ __device__ inline void add_chunk(float (&sums)[LANES_HELD][4], const Sixteen (&i
 template <>
 __device__ inline void add_chunk<float>(float (&sums)[LANES_HELD][4], const Sixteen (&inputs)[LANES_HELD][2],
                                         const Sixteen (&weights)[LANES_HELD], float* own, Int) {
-    auto place = [=](int row, int part) { return reinterpret_cast<Sixteen*>(own + row * STAGED + part * 4); };
+    auto place = [=](int row, int part) { return reinterpret_cast<Sixteen*>(own + row * ROW_STEP + part * 4); };
     UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
         const int g = lane_of(held) / 4, t = lane_of(held) % 4;
         *place(g, t) = inputs[held][0];
