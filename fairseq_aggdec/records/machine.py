@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shlex
@@ -25,7 +26,7 @@ def describe() -> dict[str, object]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "commit": _commit(),
     }
 
@@ -68,6 +69,7 @@ def _cpuinfo() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in fields}
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 
@@ -49,3 +50,11 @@ def train_copier(result: Trained) -> None:
 def stock(trained: Trained) -> Result:
     """The whole test set with stock fairseq and beam 1."""
     return trained.generate("stock")
+
+
+@pytest.fixture
+def loaded_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes for which a method of starting is asked are forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.cli.preloaded"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)

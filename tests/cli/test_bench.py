@@ -114,6 +114,7 @@ def test_memory_of_each_system_in_its_own_process(
     assert "| system | batch | MiB | x stock |" in output.with_suffix(".md").read_text()
 
 
+@pytest.mark.usefixtures("loaded_processes")
 def test_a_system_that_fails_is_named(trained: Trained, tmp_path: Path) -> None:
     lost = [
         "--system",

@@ -35,6 +35,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*prepared, "--cpu", "--max-len-b", "15"]
 
 
+@pytest.mark.usefixtures("loaded_processes")
 def test_systems_in_processes_of_their_own(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_an_assistant_that_cannot_be_is_named(
         assert words in place.said[0], place.said
 
 
+@pytest.mark.usefixtures("loaded_processes")
 def test_a_system_that_lacks_its_own_model_is_named(arguments: list[str], tmp_path: Path) -> None:
     given = ["--systems", "beam1", "hf-assistant", "--batch-sizes", "1", "--apart"]
     contest = command.prepared([*arguments, *given, "--output", str(tmp_path / "rivals")])

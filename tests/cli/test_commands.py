@@ -23,6 +23,7 @@ import fairseq_aggdec
 from fairseq_aggdec.cli import doctor, fairseq_commands, main, refusals
 from fairseq_aggdec.compat import load_checkpoint
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
+from tests import warm
 from tests.cli.commands import CUT, MODEL, TRAINING, Result, Trained, run
 from tests.support import make_model, make_task
 
@@ -94,7 +95,7 @@ def test_a_user_dir_and_a_task_of_ones_own(
 def test_answers_come_one_by_one_through_a_pipe(trained: Trained) -> None:
     arguments = [*OPTIONS, *LANGUAGES, "--path", trained.checkpoint, "--decoding", "iad"]
     with subprocess.Popen(
-        [SCRIPTS / "aggdec-interactive", trained.data, *arguments],
+        [Path(warm.python()).parent / "aggdec-interactive", trained.data, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -38,7 +38,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 # Processes are forked from one that has imported everything: they start in a second instead of four.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fairseq_aggdec.api.session", "fairseq_cli.train"])
+context.set_forkserver_preload(["tests.cli.preloaded"])
 
 
 @pytest.fixture(scope="module")

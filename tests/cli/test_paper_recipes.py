@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -199,7 +198,7 @@ STAND_INS = {
 def stand_ins(folder: Path) -> str:
     """A folder of tools; returns the path of its python."""
     for name, body in STAND_INS.items():
-        write(folder / name, ["#!/usr/bin/env bash", body.replace("PYTHON", sys.executable)])
+        write(folder / name, ["#!/usr/bin/env bash", body.replace("PYTHON", warm.python())])
         (folder / name).chmod(0o755)
     return str(folder / "python")
 

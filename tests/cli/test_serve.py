@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from tests import warm
 from tests.cli.commands import ROOT, Trained
 
 REQUESTS, CLIENTS = 200, 16
@@ -25,7 +25,7 @@ REQUESTS, CLIENTS = 200, 16
 @contextmanager
 def serving(trained: Trained, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that serves the trained model, and its address."""
-    command = [sys.executable, "-m", "fairseq_aggdec.cli.main", "serve"]
+    command = [warm.python(), "-m", "fairseq_aggdec.cli.main", "serve"]
     command += [str(trained.checkpoint), str(trained.data), "--port", "0", "--device", "cpu"]
     process = subprocess.Popen(
         [*command, "--option", "max_len_b=20", *arguments],
@@ -133,7 +133,7 @@ def test_a_signal_ends_it_when_all_is_answered(trained: Trained, expected: list[
 
 def test_a_port_that_is_taken(trained: Trained, address: str) -> None:
     port = address.strip("/").rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "fairseq_aggdec.cli.main", "serve"]
+    command = [warm.python(), "-m", "fairseq_aggdec.cli.main", "serve"]
     done = subprocess.run(
         [*command, str(trained.checkpoint), str(trained.data), "--port", port, "--device", "cpu"],
         env=dict(os.environ, PYTHONPATH=str(ROOT)),

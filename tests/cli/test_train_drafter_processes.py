@@ -29,7 +29,7 @@ def test_a_step_ends_with_the_command(log: str, tmp_path: Path) -> None:
     os.mkfifo(fifo)
     program = PARENT.format(CHILD.format(str(fifo)), log=log)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=tmp_path)
+    parent = subprocess.Popen([warm.python(), "-c", program], env=environment, cwd=tmp_path)
     with fifo.open() as pipe:
         assert pipe.readline() == "here\n"
         parent.send_signal(signal.SIGKILL)

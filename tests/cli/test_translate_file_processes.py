@@ -19,7 +19,7 @@ from fairseq_aggdec.cli import fairseq_commands
 from tests.cli.translating import arguments, shards, stock_output, write_folder
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fairseq_aggdec.bulk.command", "fairseq_cli.generate"])
+context.set_forkserver_preload(["tests.cli.preloaded"])
 
 
 @pytest.fixture(scope="module")

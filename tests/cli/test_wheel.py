@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -33,7 +34,10 @@ def pip(*arguments: str | Path, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that the checkout stays as it is."""
+    """Built from a copy, so that the checkout stays as it is, with the libraries of the checkout.
+
+    What is not of these sources is compiled again, which takes a minute.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     for name in SOURCES:
@@ -43,6 +47,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             (folder / "copy").mkdir(exist_ok=True)
             shutil.copy(source, folder / "copy" / name)
+    made = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    libraries = folder / "copy" / made / "fairseq_aggdec" / "kernels"
+    libraries.mkdir(parents=True)
+    for path in (ROOT / "fairseq_aggdec" / "kernels").glob("*.so"):
+        shutil.copy(path, libraries)  # newer than the sources
     pip("wheel", "--no-build-isolation", "-w", folder, ".", folder=folder / "copy")
     (built,) = folder.glob("*.whl")
     return built
@@ -69,6 +78,10 @@ def test_everything_is_in_it(wheel: Path) -> None:
     wanted |= {f"fairseq_aggdec/configs/{path.name}" for path in (ROOT / "configs").glob("*.yaml")}
     for pattern in ("*.py", "*.cu", "report/templates/*"):
         wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "fairseq_aggdec").rglob(pattern)}
+    wanted |= {
+        f"fairseq_aggdec/kernels/{path.name}"
+        for path in (ROOT / "fairseq_aggdec" / "kernels").glob("*.so")
+    }
     assert wanted <= names
     assert not any(name.startswith(("tests/", "scripts/", "docs/")) for name in names)
 
