@@ -74,7 +74,7 @@ SCHEMAS = {
         int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
         float eps, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift, Tensor? residual,
         Tensor(a!)? kept, Tensor(b!) y) -> ()""",
-    "norm": """(
+    "layer_norm": """(
         int blocks, int precision, int channels, float eps, Tensor x, Tensor gain, Tensor shift,
         Tensor(a!) y) -> ()""",
 }
@@ -96,7 +96,7 @@ THREADS = {
     "attend": 128,
     "attend_slots": 128,
     "product": 256,
-    "norm": 32,
+    "layer_norm": 32,
 }
 # The file of a kernel.
 SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
@@ -105,7 +105,7 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
     **dict.fromkeys(("attend", "attend_slots"), "attention"),
     **dict.fromkeys(("ban", "look", "judge", "largest"), "vocabulary"),
     **dict.fromkeys(("leaders", "best", "beam_step"), "beam"),
-    **dict.fromkeys(("product", "norm"), "products"),
+    **dict.fromkeys(("product", "layer_norm"), "products"),
 }
 # What the source calls the precision of numbers.
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}

@@ -74,7 +74,9 @@ def product(
 def normed(x: Tensor, norm: Norm) -> Tensor:
     """A layer norm of x (N, C)."""
     y = torch.empty_like(x)
-    operators().norm(*(*x.shape[:1], PRECISIONS[x.dtype], x.size(1), norm.eps, x, *norm[:2], y))
+    operators().layer_norm(
+        *(*x.shape[:1], PRECISIONS[x.dtype], x.size(1), norm.eps, x, *norm[:2], y)
+    )
     return y
 
 

@@ -233,7 +233,7 @@ static bool multiplies_alike(unsigned seed) {
                               added ? residual.data() : nullptr, kept.data(), y.data()};
         run_product(&product, product.blocks, threads);
         const Norm norm{rows, kind, inputs, 1e-5, x.data(), gain.data(), gain.data(), e.data()};
-        run_norm(&norm, rows, threads);
+        run_layer_norm(&norm, rows, threads);
         for (const auto* one : {&kept, &y, &e}) found.push_back(*one);
     }
     for (size_t i = 0; i < 3; ++i) {

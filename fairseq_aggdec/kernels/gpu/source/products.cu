@@ -1,7 +1,7 @@
 // What a decoder computes with its weights for few rows, with norms, biases and residual connections in the same launch:
 //
-//   product   y = f(n(x) W^T + b) + r: n a layer norm or nothing, f ReLU or nothing
-//   norm      n(x)
+//   product     y = f(n(x) W^T + b) + r: n a layer norm or nothing, f ReLU or nothing
+//   layer_norm  n(x)
 //
 // Sums are of fp32. What PyTorch's operators would write in the precision of the weights is rounded to it here, too. The
 // sums of a row are added in one order, whatever rows are beside it.
@@ -449,4 +449,4 @@ __device__ void Normalise::of(const Norm& p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32) norm(const Norm p) { by_precision<Normalise>(p); }
+extern "C" __global__ void __launch_bounds__(32) layer_norm(const Norm p) { by_precision<Normalise>(p); }
