@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.compiled import (
@@ -250,14 +250,20 @@ class StockEncoder:
 
 
 def reorders_only(encoder: Any, encoder_out: Any, rows: int) -> bool:
-    """Whether ``reorder_encoder_out()`` keeps the numbers of a batch; stock decoding calls it.
+    """Whether ``reorder_encoder_out()`` keeps the numbers of a batch; stock decoding calls it. It may drop entries.
 
     Args:
         encoder_out: what the encoder has returned for the batch; it may be changed.
         rows: of the batch.
     """
-    before = [part.clone() for part in tree_leaves(encoder_out) if isinstance(part, Tensor)]
-    device = before[0].device if before else None
+    before = tree_map_only(Tensor, Tensor.clone, encoder_out)
+    device = next((part.device for part in _tensors(before)), None)
     after = encoder.reorder_encoder_out(encoder_out, torch.arange(rows, device=device))
-    after = [part for part in tree_leaves(after) if isinstance(part, Tensor)]
-    return len(before) == len(after) and all(map(torch.equal, before, after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        before = {name: part for name, part in before.items() if name in after}
+    ours, theirs = _tensors(before), _tensors(after)
+    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+def _tensors(parts: Any) -> list[Tensor]:
+    return [part for part in tree_leaves(parts) if isinstance(part, Tensor)]

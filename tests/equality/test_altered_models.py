@@ -124,6 +124,19 @@ def test_what_bart_does_for_beam_search(altered: bool) -> None:
     assert "reorder_encoder_out" in vars(models[0].encoder)
 
 
+def test_what_an_encoder_returns_beside_its_states_may_get_lost() -> None:
+    """Stock drops it when it orders the rows; nothing reads it there."""
+    models = [lively()]
+    forward = models[0].encoder.forward
+    models[0].encoder.forward = lambda *args, **more: (
+        forward(*args, **more) | {"more": torch.ones(1)}
+    )
+    generator = generator_of("beam", models, 5)
+    assert_equal(nbest(generator, models), by_stock(models, 5))
+    (member,) = generator.verifier.members
+    assert "more" in member.encoder_out and member.left is None
+
+
 def test_what_is_taken_back_is_fast_again() -> None:
     models = [lively()]
     generator = generator_of("beam", models, 5)
