@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import warnings
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,14 +84,18 @@ def check_done(case: Case, ended: Ended, bench: Bench, tmp: Path) -> None:
                 stock += f" {option} {words[words.index(option) + 1]}"
         if "{blockwise}" in case.options:
             stock = stock.replace("{model}", "{blockwise}")
-        oracle = work.run(
-            bench, Case("", "", case.command, stock, work.WORKS, stdin=case.stdin), tmp
-        )
-        assert oracle.error is None
-        assert found == oracle.hypotheses()
+        assert found == oracle(bench, case.command, stock, case.stdin)
     assert found or case.command == "fairseq-interactive"
     if case.command == "fairseq-generate" and case.lossless:
         assert len(found) == SENTENCES["test"]
+
+
+@functools.cache
+def oracle(bench: Bench, command: str, options: str, stdin: str) -> Any:
+    """Many cases have the same."""
+    ended = work.run(bench, Case("", "", command, options, work.WORKS, stdin=stdin), bench.folder)
+    assert ended.error is None
+    return ended.hypotheses()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
