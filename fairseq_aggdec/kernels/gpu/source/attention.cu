@@ -151,7 +151,8 @@ struct Tile {
             for (int i = 0; i < SLOTS; ++i) seen = seen || scores[i][k] > -INFINITY;
             const int key = start + k * stride;
             const bool in_window = key >= begin && key < end;
-            const Number* from = (in_window ? own : kept) + (Int)key * (in_window ? own_step : kept_step);
+            const int step = key * (in_window ? own_step : kept_step);  // within a row, so that 32 bits are enough
+            const Number* from = (in_window ? own : kept) + step;
             for (int part = 0; part < PARTS; ++part) {
                 read[k][part] = values[k][part] = Eight<Number>{};
                 if (!seen || offset + part * 8 >= size) continue;
@@ -190,8 +191,9 @@ struct Tile {
             last = slots[i].last > last ? slots[i].last : last;
         }
         const int step = groups * KEYS;
-        for (int start = 0; start <= last; start += step) {
-            if (start + step <= from) continue;
+        int start = 0;
+        while (start + step <= from) start += step;
+        for (; start <= last; start += step) {
             float scores[SLOTS][KEYS];
             Eight<Number> values[KEYS][PARTS];
             see(start + own, groups, scores);
