@@ -135,15 +135,11 @@ def _files(path: Path) -> list[Path]:
         if (path / name).is_file():
             return [path / name]
         if index.is_file():  # a large model in several files, which lie beside it
-            return [path / Path(part).name for part in sorted({*_parts(index)})]
+            named = _json(index).get("weight_map")
+            if not isinstance(named, dict):
+                raise ValueError(f"{index} is damaged: it has no weight_map")
+            return [path / Path(part).name for part in sorted(set(map(str, named.values())))]
     raise ValueError(f"{path} holds no weights: {' or '.join(WEIGHTS)} must be in the folder")
-
-
-def _parts(index: Path) -> list[str]:
-    named = _json(index).get("weight_map")
-    if not isinstance(named, dict):
-        raise ValueError(f"{index} is damaged: it has no weight_map")
-    return [str(part) for part in named.values()]
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from fairseq.data import Dictionary
 from fairseq_aggdec.convert.folder import Folder
 
 ABSENT = -1  # in place of a row: a symbol that the model does not have
-LANGUAGE_SYMBOLS = {"__{}__": ("m2m_100",), "[{}]": ("mbart",)}  # fairseq's two styles
+LANGUAGE_SYMBOLS = {"m2m_100": "__{}__", "mbart": "[{}]"}  # fairseq's two styles
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def vocabulary(folder: Folder, tokens: Mapping[int, str], count: int) -> Vocabul
 
 def _naming(folder: Folder) -> Callable[[int, str | None], str]:
     """What fairseq calls a row: its token, but for codes of languages, pieces of BART and rows without a token."""
-    style = next((s for s, kinds in LANGUAGE_SYMBOLS.items() if folder.kind in kinds), "{}")
+    style = LANGUAGE_SYMBOLS.get(folder.kind, "{}")
     named = hasattr(folder.tokenizer, "lang_token_to_id")  # M2M100 has fairseq's symbols
     codes = set() if named else {*languages(folder)}
 

@@ -119,7 +119,10 @@ def _embeddings(
     bias = _ordered(bias, target.rows, NEVER)
     norms = {}
     if bias.any():
-        last = _last_norm(folder)
+        # The norm whose result the output projection reads.
+        last = "decoder.layer_norm"
+        if folder.kind not in ("m2m_100", "mbart"):
+            last = f"decoder.layers.{folder.config.decoder_layers - 1}.final_layer_norm"
         norm = found[f"{last}.weight"], found[f"{last}.bias"]
         output, *changed = folded(output, bias, *norm)
         norms = dict(zip((f"{last}.weight", f"{last}.bias"), changed, strict=True))
@@ -134,13 +137,6 @@ def _ordered(table: Tensor, rows: Sequence[int], absent: float = 0.0) -> Tensor:
     found = table[index.clamp(min=0)]
     found[index == ABSENT] = absent
     return found
-
-
-def _last_norm(folder: Folder) -> str:
-    """The name of the norm whose result the output projection reads."""
-    if folder.kind in ("m2m_100", "mbart"):
-        return "decoder.layer_norm"
-    return f"decoder.layers.{folder.config.decoder_layers - 1}.final_layer_norm"
 
 
 def folded(weight: Tensor, bias: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, ...]:

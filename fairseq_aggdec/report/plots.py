@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fairseq_aggdec.report.colours import light
@@ -40,7 +41,7 @@ def latency_against_batch(
             axes.plot([b for b, _ in points], [1e3 * s for _, s in points], label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        ticks(axes, sizes)
+        ticks(axes.xaxis, sizes)
         _decades(axes)
         axes.set_xlabel("batch size, sentences")
         axes.set_ylabel("milliseconds per sentence")
@@ -56,21 +57,18 @@ def _fastest(latencies: Mapping[str, Mapping[int, float]], size: int) -> list[st
     return [name for name in latencies if name in kept]
 
 
-def ticks(axes: Axes, places: Iterable[float]) -> None:
-    """Marks on the x axis where the data is, and nowhere else."""
-    axes.xaxis.set_major_locator(FixedLocator(list(places)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+def ticks(axis: Axis, places: Iterable[float]) -> None:
+    """Plain numbers at these places of an axis, and no other marks."""
+    axis.set_major_locator(FixedLocator(list(places)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
 
 
 def _decades(axes: Axes) -> None:
-    """Plain numbers 1, 2, 5, 10, ... on a logarithmic y axis, as far as the data goes."""
+    """Numbers 1, 2, 5, 10, ... on a logarithmic y axis, as far as the data goes."""
     low, high = axes.get_ylim()
     steps = [m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)]
-    inside = [step for step in steps if low <= step <= high]
-    axes.yaxis.set_major_locator(FixedLocator(inside))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ticks(axes.yaxis, [step for step in steps if low <= step <= high])
 
 
 def speedup_distribution(

@@ -38,10 +38,8 @@ def label(record: Record, shown: str = "", **context: object) -> Label:
     """Title, context and machine of a plot; ``context`` is counted: ``sentences=160``."""
     counted = [count(number, name) for name, number in context.items() if number is not None]
     title = str(record.get("title", ""))
-    if not title:
-        return Label(shown, "; ".join([*origin(record), *counted]), on(record["machine"]))
-    whole = Label(title, "; ".join([*origin(record), *counted]), on(record["machine"]))
-    return whole.of(shown) if shown and shown not in title else whole
+    whole = Label(title or shown, "; ".join([*origin(record), *counted]), on(record["machine"]))
+    return whole.of(shown) if title and shown not in title else whole
 
 
 def count(number: object, name: str) -> str:

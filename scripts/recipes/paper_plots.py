@@ -199,7 +199,7 @@ def lines(
                     )
             if ticks:
                 axes.set_xscale("log", base=2)
-                plots.ticks(axes, sorted({p[0] for points in series.values() for p in points}))
+                plots.ticks(axes.xaxis, sorted({p[0] for points in series.values() for p in points}))
             axes.set_title(heading)
             axes.set_xlabel(x)
         row[0].set_ylabel(y)
@@ -231,6 +231,6 @@ def time_by_length(
         axes.stackplot(places, *parts.values(), labels=list(parts), edgecolor=light("paper"))
         axes.set_xlabel("target length, tokens")
         axes.set_ylabel("milliseconds per sentence")
-        plots.ticks(axes, places)
+        plots.ticks(axes.xaxis, places)
         beside(axes, reverse=True)
     return path
