@@ -199,7 +199,9 @@ def lines(
                     )
             if ticks:
                 axes.set_xscale("log", base=2)
-                plots.ticks(axes.xaxis, sorted({p[0] for points in series.values() for p in points}))
+                plots.ticks(
+                    axes.xaxis, sorted({p[0] for points in series.values() for p in points})
+                )
             axes.set_title(heading)
             axes.set_xlabel(x)
         row[0].set_ylabel(y)
