@@ -311,3 +311,16 @@ def test_no_stream_is_captured_that_another_generator_works_on(
         for purpose in (BESIDE, CAPTURE, CAPTURE_BESIDE)
     }
     assert not used[BESIDE] & (used[CAPTURE] | used[CAPTURE_BESIDE])
+
+
+@pytest.mark.parametrize("name", ["gad, source copy", "gad, next, chain, causal"])
+def test_generators_that_take_turns(name: str, gpu: torch.device, tmp_path: Path) -> None:
+    """Each has its own memory, which the other does not write to."""
+    case = BY_NAME[name]
+    models, drafter = device_cases.random_models(case, SIZES)
+    samples = [device_cases.batch(seed, rows, 20) for seed, rows in ((1, 3), (2, 5))]
+    wanted = device_cases.expected(case, models, drafter, tmp_path, samples)
+    pair = [device_cases.prepared(case, models, drafter, tmp_path, gpu) for _ in samples]
+    for _ in range(3):
+        for ready, sample, reference in zip(pair, samples, wanted, strict=True):
+            assert_equal(ready.decode(sample, None), reference, gpu)
