@@ -23,7 +23,7 @@ from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision
-from fairseq_aggdec.kernels.gpu.embedding import MaskSlots
+from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, SourceCopy
 from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
 from fairseq_aggdec.models.nar_drafter import NarDrafterModel
@@ -118,25 +118,22 @@ class SlotEmbedding(TokenEmbedding):
         decoder: NarDecoder = self.decoder
         table = self.positions(window.end)
         if isinstance(window, GridWindow):
-            copied = self._copied(window.at, memory, mask) if self.memories else None
+            copied = self._copied(memory, mask) if self.memories else None
             return self.on_grid(window, MaskSlots(self.masked, decoder.mask_embedding, copied))
         x = F.embedding(window.tokens, decoder.embed_tokens.weight) * decoder.embed_scale
         masks = window.row_ends(window.wanted - decoder.shift)
         slots = decoder.embed_scale * decoder.mask_embedding
         if self.memories:
-            slots = slots + self._copied(window.positions[masks], memory, mask)
+            slots = slots + self._copied(memory, mask).at(window.positions[masks])
         x[masks] = slots
         if self.project is not None:
             x = self.project(x)
         x = window.add_positions(x, table)
         return x if self.norm is None else self.norm(x)
 
-    def _copied(self, at: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-        """(B W, C) source embeddings, weighted by what slots at these positions (B W,) find in the source."""
+    def _copied(self, memory: Sequence[Tensor], mask: Tensor | None) -> SourceCopy:
         assert self.queries is not None
-        keys, embedding = memory[-1].unsqueeze(1).chunk(2, dim=-1)  # (B, 1, S, C)
-        asked = self.queries[at].view(len(keys), 1, -1, keys.size(-1))
-        return F.scaled_dot_product_attention(asked, keys, embedding, mask, scale=1.0).flatten(0, 2)
+        return SourceCopy(self.queries, memory[-1], mask)
 
     def positions(self, count: int) -> Tensor:
         # The slots after the longest prefix have positions beyond those of targets.

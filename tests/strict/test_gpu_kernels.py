@@ -30,7 +30,7 @@ COUNTED = (
         Case("gad, a chain", "gad", drafter=("nar_drafter", ONE_LAYER | device_cases.NEXT_CHAIN)),
         100,
     ),
-    (Case("gad, a copy", "gad", drafter=("nar_drafter", ONE_LAYER | device_cases.COPY)), 97),
+    (Case("gad, a copy", "gad", drafter=("nar_drafter", ONE_LAYER | device_cases.COPY)), 95),
     (BY_NAME["beam 3"], 57),
 )
 

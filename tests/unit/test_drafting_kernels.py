@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.drafters.chain import CANDIDATES, FastChain, follow, follows_alike
 from fairseq_aggdec.kernels.gpu import embedding, operators
-from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots
+from fairseq_aggdec.kernels.gpu.embedding import EmbeddingTables, MaskSlots, SourceCopy
 from fairseq_aggdec.kernels.gpu.operators import PRECISIONS
 from fairseq_aggdec.models.slot_chain import SlotChain
 from tests.strict.device.bookkeeping import COMPILER, fused_kernels
@@ -37,7 +37,7 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
     chance = random.Random(seed)
     torch.manual_seed(seed)
     dtype, types, count = chance.choice([*PRECISIONS]), chance.randint(1, 30), chance.randint(1, 9)
-    channels = chance.choice((1, 8, 70, 300))
+    channels = chance.choice((1, 8, 70, 80, 304))
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape).to(dtype).to(device)
@@ -50,7 +50,13 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
         at = at[:1].expand(count)  # as in a beam
     masks = None
     if chance.random() < 0.7:
-        copied = numbers(count, channels) if chance.random() < 0.5 else None
+        copied = None
+        if chance.random() < 0.7 and channels % 8 == 0:
+            rows, length = chance.choice((1, count)), chance.randint(1, 9)
+            mask = torch.zeros(rows, 1, 1, length).to(dtype).to(device)
+            mask[..., 1:].masked_fill_(torch.rand(mask[..., 1:].shape).to(device) < 0.3, -torch.inf)
+            memory = numbers(rows, length + 2, 2 * channels)[:, :length]
+            copied = SourceCopy(numbers(12, channels), memory, chance.choice((mask, None)))
         masked = torch.rand(count, device=device) < 0.5
         masks = MaskSlots(masked, numbers(channels), copied)
     given = tokens, at, table, masks

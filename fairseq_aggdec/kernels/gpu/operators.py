@@ -50,7 +50,8 @@ SCHEMAS = {
         Tensor(e!) picked, Tensor(f!) last) -> ()""",
     "embedding": """(
         int blocks, int channels, int precision, int step, float scale, Tensor tokens, Tensor weight, Tensor at,
-        Tensor? table, Tensor? masked, Tensor? slot, Tensor? copied, Tensor(a!) out) -> ()""",
+        Tensor? table, Tensor? masked, Tensor? slot, int width, int sources, int row_step, int mask_step,
+        Tensor? queries, Tensor? memory, Tensor? mask, Tensor(a!) out) -> ()""",
     "hear": _CHAIN,
     "follow": _CHAIN,
     "copy_block": """(
@@ -82,7 +83,7 @@ SCHEMAS = {
 THREADS = {
     "begin": 64,
     "slots": 128,
-    "embedding": 128,
+    "embedding": 256,
     "hear": 128,
     "follow": 512,
     "copy_block": 256,

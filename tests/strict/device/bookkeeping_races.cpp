@@ -161,8 +161,14 @@ static std::vector<float> draft(unsigned seed, Int threads) {
     std::vector<unsigned char> masked(POSITIONS);
     for (auto& one : masked) one = static_cast<unsigned char>(below(2));
     std::vector<Int> block(POSITIONS);
+    constexpr Int SOURCES = 7;
+    const auto memory = random(ROWS * SOURCES * 2);
+    std::vector<float> mask(SOURCES);
+    mask[2] = -INFINITY;
+    const std::vector<Number> asking(9 * CHANNELS / 4);  // nothing: equal weights are the same sum in any order
     const Embedding window{POSITIONS, CHANNELS, IN_FP32, 1, 2.0, tokens.data(), weight.data(), at.data(), table.data(),
-                           masked.data(), slot.data(), nullptr, embedded.data()};
+                           masked.data(), slot.data(), SIZE, SOURCES, 2 * SOURCES * CHANNELS, 0,
+                           seed % 2 ? asking.data() : nullptr, memory.data(), mask.data(), embedded.data()};
     run_embedding(&window, POSITIONS, threads);
     const Chain chain{0, SIZE, MOST, CHANNELS, IN_FP32, last.data(), best.data(), weight.data(), embedded.data(), told.data(),
                       embedded.data(), written.data(), weight.data(), nullptr, block.data()};

@@ -2,6 +2,8 @@
 
 #include "shared.h"
 
+constexpr int MOST_SOURCES = 4096;
+
 // A block for each position.
 struct Embedding {
     Int blocks, channels, precision;  // N, C
@@ -12,29 +14,70 @@ struct Embedding {
     const Int* at;                 // (N,), rows of the table
     const void* table;             // (P, C), or none
     const unsigned char* masked;   // (N,), whether a position is a mask slot; none: none is
-    const void *slot, *copied;     // (C,), what a slot reads; (N, C), what is added to that, or none
+    const void* slot;              // (C,), what a slot reads
+    Int width, sources;            // positions of a row; S
+    Int row_step, mask_step;       // from a row's memory to the next one's, and from its mask
+    const void* queries;           // (P, C), what a slot at each position asks its source; none: slots copy nothing
+    const void *memory, *mask;     // (R, S, 2 C), keys and embeddings of the source; (R, S), is added, or none
     void* out;                     // (N, C)
 };
 
+struct Larger {
+    __device__ float operator()(float a, float b) const { return a < b ? b : a; }
+};
+
+struct Total {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+// How much of each token of its source a slot reads. All threads of the block get them.
+template <typename Number>
+__device__ void weigh(const Embedding& p, Int place, float (&weights)[MOST_SOURCES]) {
+    const Int row = place / p.width;
+    const Number* query = (const Number*)p.queries + p.at[place * p.step] * p.channels;
+    const Number* keys = (const Number*)p.memory + row * p.row_step;
+    for (Int key = threadIdx.x / LANES; key < p.sources; key += blockDim.x / LANES) {
+        float score = 0;
+        for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
+            const Eight<Number> asked = eight_at(query + from), own = eight_at(keys + key * 2 * p.channels + from);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) score += number_of(asked, i) * number_of(own, i);
+        }
+        score = joined_lanes(score, Total());
+        if (threadIdx.x % LANES == 0) weights[key] = p.mask ? score + widened(((const Number*)p.mask)[row * p.mask_step + key]) : score;
+    }
+    __syncthreads();
+    float most = -INFINITY, sum = 0;
+    for (Int key = threadIdx.x; key < p.sources; key += blockDim.x) most = Larger()(most, weights[key]);
+    most = joined(most, Larger());
+    for (Int key = threadIdx.x; key < p.sources; key += blockDim.x) sum += weights[key] = expf(weights[key] - most);
+    sum = joined(sum, Total());
+    for (Int key = threadIdx.x; key < p.sources; key += blockDim.x) weights[key] /= sum;
+    __syncthreads();
+}
+
 struct Embed {
     template <typename Number>
-    static __device__ void of(const Embedding& p);
+    static __device__ void of(const Embedding& p, float (&weights)[MOST_SOURCES]);
 };
 
 template <typename Number>
-__device__ void Embed::of(const Embedding& p) {
+__device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
     const Int place = blockIdx.x, out = place * p.channels;
     const bool slot = p.masked && p.masked[place];
     const Number* read = slot ? (const Number*)p.slot : (const Number*)p.weight + p.tokens[place] * p.channels;
     const Number* added = p.table ? (const Number*)p.table + p.at[place * p.step] * p.channels : nullptr;
-    const Number* copied = slot && p.copied ? (const Number*)p.copied + out : nullptr;
+    const bool copies = slot && p.queries;
+    const Number* source = (const Number*)p.memory + place / p.width * p.row_step + p.channels;
+    if (copies) weigh<Number>(p, place, weights);
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         float x = (float)p.scale * widened(read[i]);
-        if (copied) x += widened(copied[i]);
+        for (Int key = 0; copies && key < p.sources; ++key) x += weights[key] * widened(source[key * 2 * p.channels + i]);
         narrow(added ? widened(added[i]) + x : x, ((Number*)p.out)[out + i]);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS) embedding(const Embedding p) {
-    by_precision<Embed>(p);
+    __shared__ float weights[MOST_SOURCES];
+    by_precision<Embed>(p, weights);
 }
