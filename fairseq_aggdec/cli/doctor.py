@@ -32,6 +32,7 @@ from fairseq_aggdec.engine.linear import against_bfloat16, packing_available
 from fairseq_aggdec.engine.plain.support import decoder_gap, encoder_gap, parts_gap
 from fairseq_aggdec.kernels import huge_pages
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
+from fairseq_aggdec.kernels.gpu.largest import finds_alike
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.gpu.products import computes_alike
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
@@ -55,6 +56,7 @@ GPU_KERNELS = {
     "slots of a drafter": read_alike,
     "embeddings of a window": embeds_alike,
     "chain of a drafter": follows_alike,
+    "largest logits": finds_alike,
     "steps of beam search": chooses_alike,
     "layers for few rows": computes_alike,
 }

@@ -15,7 +15,7 @@ from fairseq_aggdec.drafters.trees import CANDIDATES
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.precision import EXACT, Precision
 from fairseq_aggdec.kernels.gpu import operators as gpu
-from fairseq_aggdec.kernels.gpu.likeliest import likeliest
+from fairseq_aggdec.kernels.gpu.largest import likeliest
 from fairseq_aggdec.models.slot_chain import ChainedDecoder, SlotChain, tokens_before
 
 MOST_SLOTS = 64  # that the fused kernels take

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_aggdec.drafters.nar import NarDrafter
 from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.options.options import Limits
 from fairseq_aggdec.search.ahead import DeviceLoop
 from fairseq_aggdec.search.board import Board, Rows, Shape

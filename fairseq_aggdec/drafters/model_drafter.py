@@ -13,7 +13,7 @@ from fairseq_aggdec.drafters.trees import Grow, TreeGrower
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.engine.verifier import Verifier
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.drafter import DeviceDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import AS_VERIFIED, BatchVerdict, Draft, Proposing, Verdict

@@ -11,6 +11,7 @@ Slots that a row does not use repeat its last token at the same position, so the
 that have ended, or were never there, read some token at position 0.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,17 +74,16 @@ class GridWindow(Window):
         self.rows, self.width, self.end = shape
         self.reach = self.end if reach is None else reach
         self.level, self.dense = False, True
-        rows = torch.arange(self.rows, device=tokens.device).unsqueeze(1)
-        self.rows_of_slots = rows.expand(-1, self.width).flatten()
 
     @property
     def size(self) -> tuple[int, int]:
         """Rows, and the keys that they see."""
         return self.rows, self.end
 
-    @property
+    @functools.cached_property
     def row_of(self) -> Tensor:
-        return self.rows_of_slots
+        rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
+        return rows.expand(-1, self.width).flatten()
 
     @property
     def positions(self) -> Tensor:

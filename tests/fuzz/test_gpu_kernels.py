@@ -9,13 +9,19 @@ import torch
 
 from tests.fuzz import budget
 from tests.strict.device.bookkeeping import fused_kernels
+from tests.unit.test_beam_board import compare_candidates
 from tests.unit.test_gpu_attention import compare_attention
-from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
+from tests.unit.test_gpu_kernels import (
+    compare_an_iteration,
+    compare_copies,
+    compare_largest,
+    compare_slot_windows,
+)
 from tests.unit.test_gpu_products import compare_products
 
 COMPARED = [
-    *(compare_an_iteration, compare_copies, compare_slot_windows),
-    *(compare_attention, compare_products),
+    *(compare_an_iteration, compare_copies, compare_slot_windows, compare_attention),
+    *(compare_candidates, compare_largest, compare_products),
 ]
 
 

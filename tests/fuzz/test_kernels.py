@@ -20,7 +20,7 @@ from fairseq_aggdec.engine.compiled import ACTIVATIONS as COMPILED
 from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.plain.support import decoder_gap
 from fairseq_aggdec.kernels import library
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.kernels.library import VARIABLE, NormStruct, Product, kernels
 from fairseq_aggdec.search.acceptance import TopBeta, exact
 from fairseq_aggdec.search.beam.tables import best_tokens

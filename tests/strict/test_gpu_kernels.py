@@ -15,8 +15,14 @@ from tests.strict.device import cases as device_cases
 from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import IN_GRAPH
 from tests.strict.test_methods import SIZES, assert_equal
+from tests.unit.test_beam_board import compare_candidates
 from tests.unit.test_gpu_attention import compare_attention
-from tests.unit.test_gpu_kernels import compare_an_iteration, compare_copies, compare_slot_windows
+from tests.unit.test_gpu_kernels import (
+    compare_an_iteration,
+    compare_copies,
+    compare_largest,
+    compare_slot_windows,
+)
 from tests.unit.test_gpu_products import compare_products
 
 BY_NAME = {case.name: case for case in CASES}
@@ -42,6 +48,8 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
         compare_copies(seed, gpu)
         compare_slot_windows(seed, gpu)
         compare_attention(seed, gpu)
+        compare_candidates(seed, gpu)
+        compare_largest(seed, gpu)
         compare_products(seed, gpu)
 
 

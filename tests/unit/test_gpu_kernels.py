@@ -31,6 +31,7 @@ from fairseq_aggdec.drafters.slot_window import (
 )
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
 from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
+from fairseq_aggdec.kernels.gpu.largest import candidates, finds_alike
 from fairseq_aggdec.kernels.library import VARIABLE
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance, AtLeast, TopBeta, distance, exact
 from fairseq_aggdec.search.board import BEFORE, ENDED, POSITION, ROUNDS, Board
@@ -198,6 +199,30 @@ def compare_slot_windows(seed: int, device: torch.device = CPU) -> None:
         assert torch.equal(plain.cpu(), own.cpu()), seed
 
 
+def compare_largest(seed: int, device: torch.device = CPU) -> None:
+    """The largest numbers of random rows; of equal ones the first."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    types, rows = chance.choice((1, 9, 40, 2000)), chance.randint(1, 4)
+    dtype = chance.choice((torch.float32, torch.float16, torch.bfloat16))
+    x = random_logits(chance, rows, types).to(device, dtype)
+    places = x.new_empty(rows, dtype=torch.int64)
+    operators.operators().largest(*x.shape, operators.PRECISIONS[dtype], x, places)
+    assert torch.equal(places.cpu(), x.float().cpu().max(-1).indices), seed
+    kept = chance.randint(1, min(types, 32))
+    with mock.patch.object(operators, "PART", chance.choice((3, 64, 2048))):
+        found = candidates(x, kept)[1].cpu()
+    values, wanted = x.float().cpu().sort(dim=1, descending=True, stable=True)
+    there = ~x.cpu().isnan().any(1, keepdim=True) & (values[:, :kept] > -torch.inf)
+    assert torch.equal(found[there], wanted[:, :kept][there]), seed
+    assert found.min() >= 0 and found.max() < types
+
+
+def test_largest_numbers_are_those_of_operators() -> None:
+    for seed in range(CASES):
+        compare_largest(seed)
+
+
 def test_slot_windows_are_those_of_operators() -> None:
     for seed in range(CASES):
         compare_slot_windows(seed)
@@ -274,13 +299,14 @@ def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> Non
 
     fill = lambda *arguments: arguments[-1].fill_(5)  # noqa: E731
     broken = mock.Mock(begin=wrong, copy_block=fill, slots=fill, embedding=fill, follow=fill)
+    broken.best = wrong
     with mock.patch.object(operators, "operators", lambda: broken):
         for agree in (
             *(fused.decides_alike, copies_alike, read_alike),
-            *(embeds_alike, follows_alike),
+            *(embeds_alike, follows_alike, finds_alike),
         ):
             assert not operators.usable(CPU, agree)
-    assert caplog.text.count("not used") == 5
+    assert caplog.text.count("not used") == 6
     caplog.set_level(logging.INFO)
     operators.tried_against.cache_clear()
     with mock.patch.object(operators, "ready", side_effect=OSError("no NVRTC")):

@@ -22,7 +22,7 @@ from fairseq_aggdec.engine.int8 import PlainProduct
 from fairseq_aggdec.engine.linear import fast_kernels
 from fairseq_aggdec.engine.precision import Precision
 from fairseq_aggdec.kernels import library
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, Product, kernels
 from fairseq_aggdec.search.beam.tables import best_tokens, by_operators
 from tests.support import ACTIVATED, make_model, make_task

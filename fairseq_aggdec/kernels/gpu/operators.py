@@ -29,8 +29,8 @@ _JUDGEMENT = """(
     Tensor(d!) numbers, Tensor(e!) tokens, Tensor(f!) scores, Tensor(g!) emitted, Tensor(h!) drafted,
     Tensor(i!) stood, Tensor(j!) flags, Tensor? features, Tensor(k!) kept, int units) -> ()"""
 _CANDIDATES = """(
-    int blocks, int width, int kept, int parts, int types, int prefix, int precision, int pad, int unk, int eos,
-    float unk_penalty, Tensor clock, Tensor depths, Tensor forced, Tensor logits, Tensor(a!) sums, Tensor(b!) keys,
+    int blocks, int kept, int parts, int types, int precision, int width, int prefix, int pad, int unk, int eos,
+    float unk_penalty, Tensor? clock, Tensor? depths, Tensor? forced, Tensor logits, Tensor(a!) sums, Tensor(b!) keys,
     Tensor(c!) values, Tensor(d!) tokens, Tensor(e!) ends) -> ()"""
 _CHAIN = """(
     int blocks, int size, int most, int channels, int precision, Tensor last, Tensor best, Tensor heard, Tensor slots,

@@ -19,14 +19,15 @@ from torch import Tensor
 
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.kernels.gpu import operators as gpu
+from fairseq_aggdec.kernels.gpu.largest import candidates
 from fairseq_aggdec.options.options import Limits, Options
 from fairseq_aggdec.search.board import Shape
 from fairseq_aggdec.search.rules import end_banned, repeats_on_device
 from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.transfer import send_into, to_device
 
-# What the fused kernels know: beams, candidates in the parts of a hypothesis's logits, and precisions of a mask.
-MOST_BEAM, MOST_KEYS = 32, 512
+# What the fused kernels know: beams, and precisions of a mask.
+MOST_BEAM = 32
 MASKS = torch.float32, torch.float16, torch.bfloat16
 
 
@@ -309,21 +310,12 @@ class FusedBoard(BeamBoard):
 
     def _best(self, rows: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """:meth:`_continuations`, of equal logits the first; behind those that have a chance is padding."""
-        options, types = self.options, logits.size(1)
-        count, kept = len(logits), min(options.beam_size, types)
-        parts = min(gpu.parts(count, types), MOST_KEYS // kept)
-        values, tokens = logits.new_empty(count, kept, dtype=torch.float32), self.tokens
-        tokens, keys = (tokens.new_empty(count, size) for size in (kept, parts * kept))
-        ends, sums = values.new_empty(rows, options.beam_size), values.new_empty(count, parts, 2)
-        given = (
-            *(options.beam_size, kept, parts, types, self.prefix, gpu.PRECISIONS[logits.dtype]),
-            *(options.pad, options.unk, options.eos, options.unk_penalty, self.clock, self.depths),
-            *(self.forced, logits, sums, keys, values, tokens, ends),
-        )
-        gpu.operators().leaders(count * parts, *given)
-        gpu.operators().best(count, *given)
-        shape = rows, options.beam_size, kept
-        return values.view(shape), tokens.view(shape), ends
+        options, beam = self.options, self.options.beam_size
+        symbols = options.pad, options.unk, options.eos, options.unk_penalty
+        rules = beam, self.prefix, *symbols, self.clock, self.depths, self.forced
+        kept = min(beam, logits.size(1))
+        values, tokens, ends = candidates(logits, kept, rules)
+        return values.view(rows, beam, kept), tokens.view(rows, beam, kept), ends.view(rows, beam)
 
 
 def board_for(room: tuple[int, int], options: Options, prefix: int, like: Tensor) -> BeamBoard:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.acceptance import NO_DRAFT, Acceptance
 from fairseq_aggdec.search.board import Board, Rows
 from fairseq_aggdec.search.drafter import DeviceDrafter

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.search.acceptance import Acceptance, drafted_next
 from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules

@@ -34,7 +34,7 @@ from fairseq_aggdec.engine.heads import FastHeads
 from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.precision import Precision
-from fairseq_aggdec.kernels.largest import first_largest
+from fairseq_aggdec.kernels.gpu.largest import first_largest
 from fairseq_aggdec.models.block_heads import DENSE, PER_HEAD, BlockHeads
 from fairseq_aggdec.records import machine
 from fairseq_aggdec.records.results import write_table

@@ -118,7 +118,7 @@ static std::vector<double> search(unsigned seed, Int threads) {
         std::vector<Int> tokens(count * KEPT);
         std::vector<Key> keys(count * PARTS * KEPT);
         std::vector<Exponentials> parts(count * PARTS);
-        const Candidates asked{0, beam, KEPT, PARTS, TYPES, 1, IN_FP32, 1, 3, 2, 0.5, clock, depths.data(), forced.data(),
+        const Candidates asked{0, KEPT, PARTS, TYPES, IN_FP32, beam, 1, 1, 3, 2, 0.5, clock, depths.data(), forced.data(),
                                logits.data(), parts.data(), keys.data(), values.data(), tokens.data(), end.data()};
         run_leaders(&asked, slots * PARTS, threads);
         run_best(&asked, slots, threads);

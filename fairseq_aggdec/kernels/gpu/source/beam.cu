@@ -45,12 +45,12 @@ struct JoinExponentials {
 
 // Of `leaders`, with a block for each part of a hypothesis, and of `best`, with one for each hypothesis.
 struct Candidates {
-    Int blocks, width, kept, parts;  // W, K, P
-    Int types, prefix;               // V, the length of the forced prefixes
-    Int precision;                   // of the logits
-    Int pad, unk, eos;
+    Int blocks, kept, parts;  // K, P
+    Int types, precision;     // V; of the logits
+    Int width, prefix;        // W; the length of the forced prefixes
+    Int pad, unk, eos;        // -1: there is none
     double unk_penalty;
-    const Int *clock, *depths;  // depths: (S,), of the rows' next tokens
+    const Int *clock, *depths;  // (2,); (S,), of the rows' next tokens; read where there are prefixes
     const Int* forced;          // (S, prefix + 1)
     const void* logits;         // (R W, V)
     Exponentials* sums;         // (R W, P), from leaders to best
@@ -142,6 +142,13 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candid
     by_precision<Lead>(p, leading, tops, found);
 }
 
+// The token that the caller wants next, padding where there is none.
+template <typename Parameters>
+__device__ inline Int forced_token(const Parameters& p, Int row) {
+    const Int depth = p.depths[row];
+    return p.prefix && depth < p.clock[0] ? p.forced[row * (p.prefix + 1) + least(depth, p.prefix)] : p.pad;
+}
+
 // The log-probability of a token under the rules of a hypothesis.
 template <typename Number>
 struct LogProbability {
@@ -160,7 +167,7 @@ struct LogProbability {
 struct Best {
     template <typename Number>
     static __device__ void of(const Candidates& p, Key* keys, Key* first) {
-        const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, depth = p.depths[row];
+        const Int place = blockIdx.x;
         const int kept = (int)p.kept, count = (int)p.parts * kept;
         for (int i = threadIdx.x; i < count; i += blockDim.x) keys[i] = p.keys[place * count + i];
         for (int i = threadIdx.x; i < kept; i += blockDim.x) first[i] = 0;
@@ -174,16 +181,16 @@ struct Best {
             if (rank < kept) first[rank] = key;
         }
         __syncthreads();
-        const Int given = p.prefix && depth < p.clock[0] ? p.forced[row * (p.prefix + 1) + least(depth, p.prefix)] : p.pad;
+        const Int given = p.prefix ? forced_token(p, blockIdx.x / (unsigned)p.width) : p.pad;
         for (int i = threadIdx.x; i < kept; i += blockDim.x) {
             const Int token = given != p.pad ? given : token_of(first[i]);
             const bool there = given != p.pad ? i == 0 && given != p.eos : first[i] != 0;
-            p.tokens[place * kept + i] = there ? token : p.pad;
+            p.tokens[place * kept + i] = there ? token : p.pad < 0 ? 0 : p.pad;
             p.values[place * kept + i] = !there                                   ? -INFINITY
                                          : given != p.pad || token == p.unk ? value(token)
                                                                             : value.of(logit_of(first[i]), token);
         }
-        if (threadIdx.x == 0) p.ends[place] = value(p.eos);
+        if (threadIdx.x == 0 && p.eos >= 0) p.ends[place] = value(p.eos);
     }
 };
 
@@ -221,8 +228,7 @@ struct StepRules {
 };
 
 __device__ inline StepRules rules_of(const BeamStep& p, Int row, Int depth) {
-    const Int limit = p.clock[0], floor = p.clock[1];
-    const Int given = p.prefix && depth < limit ? p.forced[row * (p.prefix + 1) + least(depth, p.prefix)] : p.pad;
+    const Int limit = p.clock[0], floor = p.clock[1], given = forced_token(p, row);
     const bool banned = (given != p.pad && given != p.eos) || (depth < floor && depth >= p.prefix);
     const bool free = p.lengths != nullptr;
     return {depth < limit, free ? depth >= p.lengths[row] : !banned, free, given == p.eos};
