@@ -199,7 +199,7 @@ X86 = {
     "avx2": AVX2,
     "avxvnni": [*AVX2, "-mavxvnni"],
     "avx512": AVX512,
-    "amx": [*AVX512, "-mamx-tile", "-mamx-int8"],
+    "amx": [*AVX512, "-mamx-tile", "-mamx-int8", "-mamx-bf16"],
 }
 ARM = {"neon": ["-march=armv8.2-a+dotprod"]}
 MACHINES = {"x86_64": X86, "amd64": X86, "aarch64": ARM, "arm64": ARM}

@@ -46,7 +46,7 @@ These mean what they always mean: `--max-len-a/-b`, `--min-len`, `--unkpen`, `--
 | `--retain-iter-history` | prints what the verifier was shown (E- lines); `interleaved`: each step's sentence |
 | `--score-reference` | goes to stock fairseq |
 | `--no-repeat-ngram-size` | is enforced; stock fairseq without its CUDA extension ignores it silently |
-| `--bf16` | runs the models in bfloat16; stock ignores it. On most CPUs fp32 is faster: see the log |
+| `--bf16` | runs the models in bfloat16; stock ignores it. On a CPU [one sentence is faster](performance.md#bfloat16) |
 
 What a method cannot honour is refused in one sentence before any sentence is decoded ([faults](results/faults.md)):
 

@@ -35,7 +35,7 @@ from fairseq_aggdec.kernels.gpu.embedding import embeds_alike
 from fairseq_aggdec.kernels.gpu.largest import finds_alike
 from fairseq_aggdec.kernels.gpu.operators import against
 from fairseq_aggdec.kernels.gpu.products import computes_alike
-from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels
+from fairseq_aggdec.kernels.library import INSTRUCTIONS, VARIABLE, kernels, multiplies_bf16
 from fairseq_aggdec.methods.options.kinds import VERIFIED
 from fairseq_aggdec.methods.refusing import beam_gap
 from fairseq_aggdec.models.base_checkpoint import MASK_EMBEDDING
@@ -99,16 +99,13 @@ def of_machine() -> Lines:
     for name, flag in (("VNNI", "avx512_vnni"), ("AMX", "amx_tile")):
         yield name, "yes" if {flag, flag.replace("512", "")} & flags else "no"
     reason = against_bfloat16()
-    found = f"likely slower than fp32: {reason}" if reason else "this processor multiplies it"
-    yield "bf16", found
+    ours = "compiled kernels, faster than fp32 one sentence at a time, not in large batches"
+    theirs = f"likely slower than fp32: {reason}" if reason else "this processor multiplies it"
+    yield "bf16", ours if multiplies_bf16() else theirs
     yield "kernels", of_kernels()
     slowly = "--int8 works, slowly: there are no kernels"
     yield "int8", "--int8 pays" if int8_available() else slowly
-    packed = {"fp32": packing_available(torch.float32), "bf16": packing_available(torch.bfloat16)}
-    answers = (
-        f"{name} {'yes' if can else 'no, this PyTorch cannot'}" for name, can in packed.items()
-    )
-    yield "packing", "; ".join(answers)
+    yield "packing", "yes" if packing_available() else "no, this PyTorch cannot"
     pages = huge_pages.page_size()
     yield "huge pages", f"{pages >> 20} MiB, used for packed weights" if pages else "none"
     yield "GPU", str(here["gpu"] or "none")

@@ -57,7 +57,7 @@ class BlockwiseHeadsDrafter(ModelDrafter):
         self.last: Verdict | None = None  # where ``places`` has to be read from it
         self.places: list[int] = []
         if self.layered:
-            opening = verifier.members[0].model.decoder.head_layers.opening.detach()
+            opening = verifier.heads.decoder.head_layers.opening.detach()
             self.features = opening.expand(len(state.rows), -1)
             self.places = list(range(len(state.rows)))
 

@@ -1,6 +1,7 @@
 """What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -61,6 +62,8 @@ class ModelDrafter(DeviceDrafter):
             precision: how the chain computes.
             packed: the decoder's weights, None where they cannot be packed.
         """
+        if packed is not None:
+            decoder, precision = packed.decoder, replace(packed.precision, int8=precision.int8)
         chain = None if decoder.chain is None else FastChain(decoder, precision)
         # Captured steps read the old chain where the decoder is the old one, with new numbers.
         same = packed is not None and packed is self.laid_out

@@ -116,7 +116,7 @@ class Proposer:
     def grow(self, features: Tensor, asked: TreeRequest) -> list[Grown]:
         """A tree for every row from features (B, k, C) fp32 of its slots; see
         :func:`~fairseq_aggdec.drafters.trees.grow`."""
-        features = features.contiguous()
+        features = features.float().contiguous()
         self.learn(features)
         call = self.ask(features.data_ptr(), features.size(1), asked)
         self.library.aggdec_grow(self.address, call)

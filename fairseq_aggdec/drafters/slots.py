@@ -18,11 +18,11 @@ from fairseq_aggdec.drafters.slot_window import (
 from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
 from fairseq_aggdec.engine.compiled import EmbeddingForm
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
 from fairseq_aggdec.engine.packed_decoder import TokenEmbedding
-from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
 from fairseq_aggdec.kernels.gpu.embedding import MaskSlots, SourceCopy
 from fairseq_aggdec.kernels.gpu.operators import usable
 from fairseq_aggdec.models.nar_decoder import NarDecoder
@@ -46,6 +46,7 @@ class LayerSlots:
 
     def begin(self, src_tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Takes up a new batch: ``src_tokens`` (B, S) and what the encoder made of them."""
+        encoder_out = in_kind(encoder_out, self.model.decoder.embed_tokens.weight)
         self.encoder_out = encoder_out
         self.source_keys = self.model.source_keys(src_tokens, encoder_out)
         self.device = src_tokens.device
@@ -155,7 +156,7 @@ class CachedSlots:
     """
 
     def __init__(self, model: NarDrafterModel, precision: Precision = EXACT):
-        self.model = model
+        self.model, precision = model, precision = in_fp32(model, precision)
         self.decoder: NarDecoder = model.decoder
         self.embedding = SlotEmbedding(model, precision)
         self.reader = CachedDecoder(model.decoder, precision, self.embedding)

@@ -14,7 +14,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor
 
 from fairseq_aggdec.engine.compiled import needs_mask
-from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder
+from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
 from fairseq_aggdec.engine.graphs.window_graphs import KeysValues, WindowGraphs
@@ -23,7 +23,7 @@ from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.kv_cache import KVCache
 from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder, TokenEmbedding
-from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.window import Window
@@ -48,6 +48,7 @@ class CachedDecoder:
         precision: Precision = EXACT,
         embedding: TokenEmbedding | None = None,
     ):
+        decoder, precision = in_fp32(decoder, precision)
         self.decoder = decoder
         self.packed = PackedDecoder(decoder, precision, embedding)
         self.embedding, self.compiled = self.packed.embedding, self.packed.compiled
@@ -85,6 +86,7 @@ class CachedDecoder:
             capacity: positions per row to make room for at first; the room grows when needed.
             tokens: (B, S), which only some embeddings need.
         """
+        encoder_out = in_kind(encoder_out, self.decoder.embed_tokens.weight)
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
         memory, mask = self.packed.read_source(encoder_out, tokens)
         self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])

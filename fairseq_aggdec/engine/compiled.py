@@ -106,7 +106,7 @@ class CompiledLayers:
         depths: list[int] = []
         step = self.step
         if x is not None:
-            x, step.wanted = x.contiguous(), 0
+            x, step.wanted = x.float().contiguous(), 0
         else:
             tokens, step.wanted = window.host_tokens(), window.wanted
             x = cache.new_empty(window.rows * window.wanted or len(tokens), self.channels)

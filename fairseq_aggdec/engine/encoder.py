@@ -23,7 +23,7 @@ from fairseq_aggdec.engine.int8 import linear
 from fairseq_aggdec.engine.linear import FastFeedForward, FastLinear, FastNorm
 from fairseq_aggdec.engine.plain.kinds import PARTS
 from fairseq_aggdec.engine.plain.support import encoder_gap, gap_of
-from fairseq_aggdec.engine.precision import EXACT, Precision
+from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
 from fairseq_aggdec.kernels.gpu.products import MOST_NORMED
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.transfer import on_host
@@ -87,6 +87,7 @@ class FastEncoder:
     """
 
     def __init__(self, encoder: TransformerEncoderBase, precision: Precision = EXACT):
+        encoder, precision = in_fp32(encoder, precision)
         self.encoder, self.padding_idx = encoder, encoder.padding_idx
         self.types, self.channels = encoder.embed_tokens.weight.shape
         self.layers = [_EncoderLayer(layer, precision) for layer in encoder.layers]
@@ -154,8 +155,9 @@ class FastEncoder:
 
     def lay_out(self, length: int) -> None:
         """Makes the table of positions for sources of up to that length."""
-        source = self.encoder.embed_tokens.weight.new_full((1, length), self.padding_idx + 1)
-        self.positions = self.encoder.embed_positions(source.long())[0].detach()
+        weight = self.encoder.embed_tokens.weight
+        source = weight.new_full((1, length), self.padding_idx + 1, dtype=torch.long)
+        self.positions = self.encoder.embed_positions(source)[0].detach().to(weight.dtype)
 
     def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
         """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""
@@ -217,6 +219,16 @@ def _output(
         "fc_results": [],
         "src_tokens": [],
         "src_lengths": [lengths],
+    }
+
+
+def in_kind(encoder_out: EncoderOut, like: Tensor) -> EncoderOut:
+    """The output in the kind of numbers of ``like``: fast forms of models in bfloat16 give fp32, others do not."""
+    names = "encoder_out", "encoder_embedding"
+    if encoder_out["encoder_out"][0].dtype is like.dtype:
+        return encoder_out
+    return encoder_out | {
+        name: [states.to(like.dtype) for states in encoder_out[name]] for name in names
     }
 
 

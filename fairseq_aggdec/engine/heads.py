@@ -99,7 +99,7 @@ class FastHeads:
     def _compiled(
         self, features: Tensor, wanted: int, heard: Tensor | None, chosen: Tensor | None
     ) -> Tensor:
-        struct, features = self.struct, features.contiguous()
+        struct, features = self.struct, features.float().contiguous()
         rows, dim = features.shape
         out = features.new_empty(rows, wanted, dim)
         struct.heard = tokens = None

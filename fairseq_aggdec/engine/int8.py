@@ -88,4 +88,4 @@ def linear(
     weights = [module.weight for module in modules]
     if precision.int8 and all(w.dtype in KINDS and w.device.type == "cpu" for w in weights):
         return Int8Linear(modules, relu)
-    return FastLinear(modules, relu, precision.pack)
+    return FastLinear(modules, relu, precision.pack, precision.bf16)

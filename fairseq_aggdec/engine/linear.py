@@ -1,7 +1,7 @@
 """Linear layers and norms as the cached decoder runs them: the weights of a fairseq module, packed once on CPU.
 
 ``F.linear`` on CPU is slow for the four to twenty rows that a window has: it lays the weight out anew on every call.
-The compiled kernels (:mod:`fairseq_aggdec.kernels`) have it laid out once; without them, and in bf16, oneDNN does. Its
+The compiled kernels (:mod:`fairseq_aggdec.kernels`) have it laid out once; without them oneDNN does in fp32. Its
 operators are private to torch, so they are probed first and everything falls back to what ``F.linear`` does.
 """
 
@@ -18,7 +18,7 @@ from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
 from fairseq_aggdec.kernels.gpu.products import Norm, product, readable
-from fairseq_aggdec.kernels.library import Product, kernels
+from fairseq_aggdec.kernels.library import Product, kernels, multiplies_bf16
 
 logger = logging.getLogger(__name__)
 
@@ -35,20 +35,17 @@ def fast_kernels() -> bool:
 
 
 @functools.cache
-def packing_available(dtype: torch.dtype = torch.float32) -> bool:
-    """Whether this torch has oneDNN's packed linear on CPU for fp32 or bf16 and computes the right thing with it."""
-    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.1}.get(dtype)
-    if tolerance is None:
-        return False
+def packing_available() -> bool:
+    """Whether this torch has oneDNN's packed linear on CPU for fp32 and computes the right thing with it."""
     try:
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
         x, weight, bias = (
-            torch.randn(shape, generator=own, dtype=torch.float32).to(dtype)
+            torch.randn(shape, generator=own, dtype=torch.float32)
             for shape in ((3, 16), (8, 16), (8,))
         )
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         y = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu", [], "")
-        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=tolerance)
+        return torch.allclose(y, F.linear(x, weight, bias).relu(), atol=1e-4)
     except (AttributeError, RuntimeError, TypeError) as error:
         logger.info(
             "packed CPU weights are not available in torch %s (%s)", torch.__version__, error
@@ -71,9 +68,9 @@ def multiplies_bfloat16() -> bool:
 
 def against_bfloat16() -> str | None:
     """Why models in bfloat16 are probably slower on this CPU than in fp32, None where they may be faster."""
-    if not multiplies_bfloat16():
-        return "this processor does not multiply bfloat16"
-    return None if kernels() is None else "the compiled kernels take fp32 and 8 bits only"
+    if multiplies_bf16() or (kernels() is None and multiplies_bfloat16()):
+        return None
+    return "without compiled kernels for it this processor multiplies bfloat16 slowly"
 
 
 class FastLinear:
@@ -82,7 +79,8 @@ class FastLinear:
     Args:
         modules: ``nn.Linear`` modules with equal C_in, concatenated along C_out (query, key, value in one product).
         relu: apply ReLU to the result.
-        pack: lay the weight out once (fp32 and bf16 on CPU); a copy of the weight.
+        pack: lay the weight out once (fp32 on CPU); a copy of the weight.
+        bf16: round weight and inputs, both fp32, to bfloat16; needs the compiled library, whatever ``pack`` is.
 
     Attributes:
         kernel: the product in the compiled library, None where that does not do it.
@@ -90,17 +88,23 @@ class FastLinear:
         carried: what the result is added to has the bias already (:func:`carry`).
     """
 
-    def __init__(self, modules: Sequence[nn.Linear], relu: bool = False, pack: bool = True):
+    def __init__(
+        self,
+        modules: Sequence[nn.Linear],
+        relu: bool = False,
+        pack: bool = True,
+        bf16: bool = False,
+    ):
         weight = joined([module.weight for module in modules])
         self.outputs, self.bias, self.relu = weight.size(0), joined_bias(modules), relu
         self.carried = False
         self.packed: Tensor | None = None
         self.kernel: Product | None = None
         self.transposed: Tensor | None = None
-        pack = pack and weight.device.type == "cpu"
-        if pack and weight.dtype is torch.float32 and fast_kernels():
-            self.kernel = Product(weight, self.bias, relu)
-        elif pack and packing_available(weight.dtype):
+        pack = pack and weight.device.type == "cpu" and weight.dtype is torch.float32
+        if bf16 or (pack and fast_kernels()):
+            self.kernel = Product(weight, self.bias, relu, bf16=bf16)
+        elif pack and packing_available():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         else:
             self.transposed = weight.t()

@@ -12,6 +12,7 @@ from fairseq_aggdec.engine.encoder import (
     FastEncoder,
     StockEncoder,
     encoder_form,
+    in_kind,
     renewed,
     reorders_only,
 )
@@ -121,6 +122,9 @@ class Member:
             self.encoder_out = self.decoder.read(self.encoder, encoder_input, capacity)
         else:
             self.encoder_out = self.encoder(encoder_input)
+            if isinstance(self.encoder, FastEncoder):
+                like = next(self.model.decoder.parameters())
+                self.encoder_out = in_kind(self.encoder_out, like)
             self.decoder.start(self.encoder_out, rows, capacity)
 
     def compare(self, rows: int) -> None:

@@ -63,7 +63,7 @@ class DecoderLayer(FastLayer):
             bias = bias - out.bias.detach() - weight @ out.bias.detach()
         both.weight = nn.Parameter(weight, requires_grad=False)
         both.bias = nn.Parameter(bias, requires_grad=False)
-        return FastLinear([both], pack=self.precision.pack)
+        return FastLinear([both], pack=self.precision.pack, bf16=self.precision.bf16)
 
     def split(self, kv: Tensor) -> Tensor:
         """Keys and values (B, L, 2C) -> (2, B, H, L, D), a view."""
@@ -265,7 +265,7 @@ class TokenEmbedding:
         """Makes the table of positions, those of a sentence of ``size`` tokens."""
         decoder, weight = self.decoder, self.decoder.embed_tokens.weight
         sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
-        table: Tensor = decoder.embed_positions(sentence)[0].detach()
+        table: Tensor = decoder.embed_positions(sentence)[0].detach().to(weight.dtype)
         self.table = table = table if self.opening is None else table + self.opening
         return table
 

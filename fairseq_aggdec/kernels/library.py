@@ -30,6 +30,7 @@ FOLDER = Path(__file__).parent  # of the libraries; tests take them from another
 VARIABLE = "FAIRSEQ_AGGDEC_KERNELS"  # one of these, or none: take no better one
 PANEL = 64  # weights are padded to a multiple of that many outputs
 LEVELS = 127  # largest weight in 8 bits
+BLOCK = 32  # inputs in bfloat16 are padded to a multiple of that many
 WORD = 8  # bytes of a whole number of the structures
 
 REPAIR = (
@@ -143,7 +144,8 @@ def _open(name: str) -> Any:
             if _stale(library) or INSTRUCTIONS[library.aggdec_instructions()] != name:
                 problem = STALE.format(path)
                 continue
-            library.aggdec_strip.restype = library.aggdec_depth.restype = _int
+            for function in (library.aggdec_strip, library.aggdec_depth, library.aggdec_apart):
+                function.restype = _int
             _declare(library)
         except (OSError, AttributeError) as error:
             problem = f"{path} does not load: {error}"
@@ -207,8 +209,15 @@ def kernels() -> Any:
     for name in reversed([name for name in supported(plain) if name in allowed]):
         library = plain if name == "plain" else _open(name)
         if library is not None and _right(library, plain):
+            library.in_bf16 = _agree(library, plain, bf16=True)
             return library
     return None
+
+
+def multiplies_bf16() -> bool:
+    """Whether :func:`kernels` has products in bfloat16 that are faster than PyTorch's."""
+    library = kernels()
+    return library is not None and library.aggdec_instructions() > 0 and library.in_bf16
 
 
 def supported(plain: Any) -> list[str]:
@@ -227,22 +236,32 @@ def _right(library: Any, plain: Any) -> bool:
 
     Few rows and many take other instructions in some libraries, and so do inputs that fill no register.
     """
-    own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
-    x, weight, bias = (
-        torch.randn(shape, generator=own, dtype=torch.float32)
-        for shape in ((19, 150), (70, 150), (70,))
-    )
+    x, weight, bias = _sample()
     expected = F.linear(x, weight, bias)
     in_fp32 = Product(weight, bias, library=library)(x)
-    in_int8, plainly = (Product(weight, bias, int8=True, library=of) for of in (library, plain))
+    plainly = Product(weight, bias, int8=True, library=plain)
     if (
         torch.allclose(in_fp32, expected, atol=1e-4)
         and torch.allclose(plainly(x), expected, atol=0.5)
-        and all(torch.equal(in_int8(x[:rows]), plainly(x[:rows])) for rows in (3, 19))
+        and _agree(library, plain, int8=True)
     ):
         return True
     logger.warning("the compiled kernels compute something else than PyTorch: not used")
     return False
+
+
+def _agree(library: Any, plain: Any, **kind: bool) -> bool:
+    """Whether two libraries give the same bits in 8 bits or in bfloat16."""
+    x, weight, bias = _sample()
+    found, expected = (Product(weight, bias, library=of, **kind) for of in (library, plain))
+    return all(torch.equal(found(x[:rows]), expected(x[:rows])) for rows in (3, 19))
+
+
+def _sample() -> list[Tensor]:
+    """Inputs, a weight and a bias that libraries are tried with."""
+    own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on the probe
+    shapes = (19, 150), (70, 150), (70,)
+    return [torch.randn(shape, generator=own, dtype=torch.float32) for shape in shapes]
 
 
 def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,6 +276,14 @@ def in_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
     return levels.to(torch.int8), scales
 
 
+def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
+    """A padded weight (O, K) bfloat16 as ``Product`` of ``structs.h`` has it: (O / strip, K / 2, strip, 2)."""
+    pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
+    return pairs.flip(3).permute(
+        0, 2, 4, 1, 3
+    )  # the upper half of a word is its last on all of these processors
+
+
 class Product:
     """``activation(x W^T + b)`` in the compiled library: x (N, K) fp32 on CPU -> (N, O).
 
@@ -265,6 +292,7 @@ class Product:
         bias: (O,) or None, kept.
         relu: apply ReLU.
         int8: weights in 8 bits with a scale per output, x with a scale and a zero point per row.
+        bf16: weights and x are rounded to bfloat16, sums are fp32.
         library: in place of :func:`kernels`.
     """
 
@@ -274,11 +302,12 @@ class Product:
         bias: Tensor | None,
         relu: bool = False,
         int8: bool = False,
+        bf16: bool = False,
         library: Any = None,
     ):
         self.outputs, self.inputs = weight.shape
         self.library = library or kernels()
-        self.bias = None if bias is None else bias.detach().contiguous()
+        self.bias = None if bias is None else bias.detach().float().contiguous()
         self.scales: Tensor | None = None
         self.sums: Tensor | None = None
         missing, strip = -self.outputs % PANEL, self.library.aggdec_strip()
@@ -288,6 +317,9 @@ class Product:
             self.scales = F.pad(scales, (0, missing))
             self.sums = levels.sum(1, dtype=torch.int32)
             weight = levels.view(-1, strip, levels.size(1) // 4, 4).transpose(1, 2)
+        elif bf16:
+            weight = F.pad(weight.detach().bfloat16(), (0, -self.inputs % BLOCK, 0, missing))
+            weight = in_pairs(weight, strip, self.library.aggdec_apart())
         else:
             weight = F.pad(weight.detach(), (0, 0, 0, missing))
             weight = weight.view(-1, strip, self.inputs).transpose(1, 2)
@@ -295,11 +327,11 @@ class Product:
         use_huge_pages(self.weight.data_ptr(), self.weight.nbytes)
         parts = (self.weight, self.bias, self.scales, self.sums)
         addresses = [None if part is None else part.data_ptr() for part in parts]
-        self.struct = ProductStruct(self.inputs, self.outputs, *addresses, relu)
+        self.struct = ProductStruct(self.inputs, self.outputs, *addresses, relu, bf16)
         self.address = ctypes.addressof(self.struct)
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = x.contiguous()
+        x = x.float().contiguous()
         rows = x.numel() // self.inputs
         y = x.new_empty(*x.shape[:-1], self.outputs)
         self.library.aggdec_product(

@@ -74,12 +74,12 @@ def test_layers_say_what_the_module_says(pre_norm: bool, dtype: torch.dtype) -> 
         assert (expected - without).abs().mean() > 0.5
         for rows, count in ([0, 1, 2, 3, 4, 5], 4), ([0, 1, 2, 3, 4, 5], 2), ([4, 1, 1], 4):
             read = features[rows], count, AS_VERIFIED, chosen[rows]
-            found = fast.heads.proposed_features(*read, rows)
+            found = fast.heads.proposed_features(*read, rows).to(dtype)
             torch.testing.assert_close(found, expected[rows, : count - 1], **close)
         fast.keep_rows([1, 5, 3])
         for rows in [1, 5, 3], [1, 5]:  # the first rows that are left
             found = fast.heads.proposed_features(features[rows], 4, AS_VERIFIED, chosen[rows])
-            torch.testing.assert_close(found, expected[rows], **close)
+            torch.testing.assert_close(found.to(dtype), expected[rows], **close)
 
 
 def test_a_head_reads_its_token_the_source_and_the_heads_before_it() -> None:

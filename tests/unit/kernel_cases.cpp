@@ -1,7 +1,7 @@
 // Runs the kernels of the instructions that it is compiled for over fixed cases, and prints a hash of what each gives.
 //
 // Numbers come from a generator of integers, so that every processor has the same ones. A line: the kind of case, the
-// case, the hash. Kinds: "int8", which all instructions give alike, and "fp32", alike with fused multiplications.
+// case, the hash. Kinds: "int8" and "bf16", which all instructions give alike, and "fp32", alike with fused multiplications.
 
 #include <cstdint>
 #include <cstdio>
@@ -73,12 +73,41 @@ void products(int64_t inputs, int64_t outputs, bool int8) {
     in_int8 = laid_out(in_int8, int8 ? outputs : 0, inputs, 4, DEPTH);
     for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 31, 40}) {
         const bool relu = rows % 2, added = rows % 3 == 0;
-        Product p{inputs, outputs, in_fp32.data(), rows % 5 ? bias.data() : nullptr, nullptr, nullptr, relu};
+        Product p{inputs, outputs, in_fp32.data(), rows % 5 ? bias.data() : nullptr, nullptr, nullptr, relu, false};
         if (int8) p.weight = in_int8.data(), p.scales = scales.data(), p.sums = sums.data();
         std::vector<float> x = numbers(rows * inputs), y = numbers(rows * outputs);
         if (rows > 6) x[static_cast<size_t>(2 * inputs)] = NAN, x[static_cast<size_t>(4 * inputs)] = INFINITY;
         product(p, x.data(), rows, y.data(), added ? y.data() : nullptr, 1);
         print(int8 ? "int8" : "fp32", "product " + named({inputs, outputs, rows}), y);
+    }
+}
+
+// As `in_pairs` of library.py.
+std::vector<uint32_t> in_pairs(const std::vector<uint32_t>& weight, int64_t outputs, int64_t inputs) {
+    const int64_t steps = (inputs + BLOCK - 1) / BLOCK * (BLOCK / 2), padded = (outputs + PANEL - 1) / PANEL * PANEL;
+    std::vector<uint32_t> out(static_cast<size_t>(padded * steps));
+    for (int64_t o = 0; o < outputs; ++o)
+        for (int64_t k = 0; k < inputs; ++k) {
+            const int64_t place = k / (2 * APART) * APART + k % APART;
+            const uint32_t bits = weight[static_cast<size_t>(o * inputs + k)];
+            out[static_cast<size_t>((o / STRIP * steps + place) * STRIP + o % STRIP)] |= k / APART % 2 ? bits >> 16 : bits;
+        }
+    return out;
+}
+
+void products_in_bf16(int64_t inputs, int64_t outputs) {
+    const std::vector<float> bias = numbers(outputs);
+    std::vector<uint32_t> weight(static_cast<size_t>(outputs * inputs));
+    for (uint32_t& one : weight) one = (next() & 0x807F0000u) | (120 + next() % 8) << 23;
+    weight = in_pairs(weight, outputs, inputs);
+    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 12, 16, 17, 31, 40}) {
+        const bool relu = rows % 2, added = rows % 3 == 0;
+        const Product p{inputs, outputs, weight.data(), rows % 5 ? bias.data() : nullptr, nullptr, nullptr, relu, true};
+        std::vector<float> x = numbers(rows * inputs), y = numbers(rows * outputs);
+        if (rows > 6) x[static_cast<size_t>(2 * inputs)] = NAN, x[static_cast<size_t>(4 * inputs)] = INFINITY;
+        if (rows > 6) x[static_cast<size_t>(5 * inputs)] = 3e-39f, x[static_cast<size_t>(6 * inputs)] = 3.4e38f;
+        product(p, x.data(), rows, y.data(), added ? y.data() : nullptr, 1);
+        print("bf16", "product " + named({inputs, outputs, rows}), y);
     }
 }
 
@@ -121,6 +150,7 @@ int main() {
     const int64_t shapes[][2] = {{24, 40}, {61, 130}, {530, 64}, {512, 1100}, {1, 1}, {3, 5}, {5, 64}, {17, 130}, {64, 64}, {257, 70}};
     for (const auto& shape : shapes)
         for (bool int8 : {true, false}) products(shape[0], shape[1], int8);
+    for (const auto& shape : shapes) products_in_bf16(shape[0], shape[1]);
     for (int64_t size : {1, 5, 16, 40, 64, 257}) norms(size);
     for (int64_t channels : {128, 64, 24})
         for (int count : {1, 4, 6})

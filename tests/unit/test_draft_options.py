@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.engine.int8 import int8_available
+from fairseq_aggdec.kernels.library import multiplies_bf16
 from fairseq_aggdec.methods.options.settings import read_settings
 from fairseq_aggdec.methods.shared.amounts import with_what_pays
 from tests.support import make_model, make_task
@@ -28,18 +29,24 @@ def test_on_cpu_as_much_as_pays() -> None:
     assert chosen(int8="all") == (None, "auto", "all")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_half_precision_the_amount_is_fixed(dtype: torch.dtype) -> None:
+def test_in_half_precision_the_amount_is_fixed() -> None:
     """There rounding depends on how much is drafted, so that outputs would depend on a clock."""
-    assert chosen(dtype) == (None, None, None)
-    assert chosen(dtype, int8="none") == (None, None, "none")
+    for dtype, options in ((torch.float16, {}), (torch.bfloat16, {"low_memory": True})):
+        assert chosen(dtype, **options) == (None, None, None)
+        assert chosen(dtype, int8="none", **options) == (None, None, "none")
+
+
+@pytest.mark.skipif(not multiplies_bf16(), reason="no compiled products in bfloat16")
+def test_in_compiled_bfloat16_as_much_as_pays() -> None:
+    """There rounding does not depend on it."""
+    assert chosen(torch.bfloat16) == (None, "auto", "drafts")
 
 
 @pytest.mark.parametrize("int8", [None, "drafts"])
 def test_no_clock_decides_where_the_output_depends_on_it(int8: str | None) -> None:
     relaxed = {"acceptance": "top-beta", "int8": int8}
     assert chosen(**relaxed) == (None, "8", "drafts")
-    assert chosen(torch.bfloat16, **relaxed) == (None, "8", int8)
+    assert chosen(torch.float16, **relaxed) == (None, "8", int8)
     assert chosen(**relaxed, low_memory=True) == (None, "8", int8)
 
 

@@ -79,9 +79,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cases")
 
 
+@pytest.mark.parametrize("kind", ["int8", "bf16"])
 @pytest.mark.parametrize("name", INSTRUCTIONS[1:])
-def test_products_of_8_bits_are_those_of_the_plain_kernels(name: str, folder: Path) -> None:
-    found, expected = lines(name, folder)["int8"], lines("plain", folder)["int8"]
+def test_narrow_products_are_those_of_the_plain_kernels(name: str, kind: str, folder: Path) -> None:
+    found, expected = lines(name, folder)[kind], lines("plain", folder)[kind]
     assert len(expected) > 100
     assert found == expected
 

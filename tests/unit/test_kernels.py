@@ -89,19 +89,70 @@ def test_the_largest_products_of_8_bits(instructions: str, inputs: int) -> None:
     )
 
 
-@pytest.mark.parametrize("int8", [False, True])
+def in_bfloat16(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """What a product is by definition: in each block of 32 inputs two chains of sums, every step rounded to fp32.
+
+    fp64 has room for a product and the sum that it is added to.
+    """
+    missing = -x.size(1) % 32
+    x, weight = (F.pad(part.bfloat16().double(), (0, missing)) for part in (x, weight))
+    total = torch.zeros(len(x), len(weight))
+    for block in range(0, x.size(1), 32):
+        chains = [torch.zeros_like(total), torch.zeros_like(total)]
+        for k in range(32):
+            one, other = x[:, block + k, None], weight[None, :, block + k]
+            chains[k // 16] = (chains[k // 16].double() + one * other).float()
+        total = total + (chains[0] + chains[1])
+    return total
+
+
+@pytest.mark.parametrize("shape", [*SHAPES[:3], (1, 1), (3, 5), (32, 64), (257, 70)], ids=str)
+@pytest.mark.parametrize("relu", [True, False])
+def test_products_in_bfloat16(instructions: str, shape: tuple[int, int], relu: bool) -> None:
+    """Bit for bit what they are by definition, whatever stands beside a row."""
+    inputs, outputs = shape
+    weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
+    product = Product(weight, bias, relu, bf16=True)
+    x = torch.randn(max(ROWS), inputs) * torch.logspace(-9, 9, max(ROWS)).unsqueeze(1)
+    together, expected = product(x), in_bfloat16(x, weight) + bias
+    assert torch.equal(together, expected.relu() if relu else expected)
+    for rows in ROWS:
+        assert torch.equal(product(x[:rows]), together[:rows])
+        assert torch.equal(product(x[-rows:].clone()), together[-rows:])
+
+
+def test_small_numbers_in_bfloat16_are_nothing(instructions: str) -> None:
+    """Below 2^-126, as the tiles of AMX have it; a thread that computes in fp32 afterwards keeps them."""
+    least = 2.0**-126
+    weight = torch.tensor([[least / 2, 0.0], [least, 0.0], [0.5 * least, 1.0], [2**-70, 1.0]])
+    x = torch.tensor([[1.0, 0.0], [0.5, 0.0], [2**-70, 0.0], [least / 4, 1.0]])
+    found = Product(weight, None, bf16=True)(x)
+    expected = torch.zeros(4, 4)
+    expected[0, 1], expected[0, 3], expected[1, 3] = least, 2**-70, 2**-71
+    expected[3, 2:] = 1.0
+    assert torch.equal(found, expected)
+    one = torch.tensor([[least / 4]])
+    assert torch.equal(Product(torch.eye(1), None)(one), one)
+
+
+KINDS = pytest.mark.parametrize("kind", [{}, {"int8": True}, {"bf16": True}], ids=str)
+
+
+@KINDS
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_no_number_is_made_of_what_is_none(instructions: str, number: float, int8: bool) -> None:
+def test_no_number_is_made_of_what_is_none(
+    instructions: str, number: float, kind: dict[str, bool]
+) -> None:
     """In each of 40 places, of more inputs than one vector holds and of fewer."""
     for inputs in (3, 40):
-        product = Product(torch.randn(70, inputs), None, int8=int8)
+        product = Product(torch.randn(70, inputs), None, **kind)
         x = torch.randn(inputs, inputs).fill_diagonal_(number)
         assert not product(x).isfinite().any()
 
 
-@pytest.mark.parametrize("int8", [False, True])
-def test_threads_change_nothing(instructions: str, int8: bool) -> None:
-    product = Product(torch.randn(1100, 512), torch.randn(1100), int8=int8)
+@KINDS
+def test_threads_change_nothing(instructions: str, kind: dict[str, bool]) -> None:
+    product = Product(torch.randn(1100, 512), torch.randn(1100), **kind)
     x = torch.randn(20, 512)
     expected, threads = product(x), torch.get_num_threads()
     torch.set_num_threads(2)
@@ -248,7 +299,7 @@ def test_none_where_none_is_asked_for(
 
 def test_a_structure_is_the_headers() -> None:
     fields = [name for name, _ in library.structure("structs.h", "Product")._fields_]
-    assert fields == ["inputs", "outputs", "weight", "bias", "scales", "sums", "relu"]
+    assert fields == ["inputs", "outputs", "weight", "bias", "scales", "sums", "relu", "bf16"]
     norm = library.structure("structs.h", "Norm")
     assert [kind for _, kind in norm._fields_] == [*[ctypes.c_void_p] * 2, ctypes.c_double]
     shape = dict(library.structure("structs.h", "Shape", Norm=norm)._fields_)

@@ -89,16 +89,7 @@ def test_bfloat16(relu: bool) -> None:
         torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
 
 
-def test_bfloat16_rows_do_not_depend_on_their_number() -> None:
-    fast = FastLinear([nn.Linear(64, 48).bfloat16()])
-    if fast.packed is None:
-        pytest.skip("this build of torch has no packed products in bfloat16")
-    x = torch.randn(300, 64).bfloat16()
-    for rows in ROWS:
-        assert torch.equal(fast(x[:rows]), fast(x)[:rows])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_are_not_packed(dtype: torch.dtype) -> None:
     module = nn.Linear(24, 40).to(dtype)
     fast = FastLinear([module])
@@ -171,12 +162,22 @@ def test_bfloat16_is_what_the_processor_says(
 
 
 @pytest.mark.parametrize(
-    ("multiplies", "library", "reason"),
-    [(False, None, "processor"), (True, object(), "compiled kernels"), (True, None, None)],
+    ("compiled", "multiplies", "library", "reason"),
+    [
+        (False, False, None, "without compiled kernels"),
+        (False, True, object(), "without compiled kernels"),
+        (True, False, object(), None),
+        (False, True, None, None),
+    ],
 )
 def test_what_speaks_against_bfloat16(
-    multiplies: bool, library: object, reason: str | None, monkeypatch: pytest.MonkeyPatch
+    compiled: bool,
+    multiplies: bool,
+    library: object,
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(linear, "multiplies_bf16", lambda: compiled)
     monkeypatch.setattr(linear, "multiplies_bfloat16", lambda: multiplies)
     monkeypatch.setattr(linear, "kernels", lambda: library)
     found = linear.against_bfloat16()

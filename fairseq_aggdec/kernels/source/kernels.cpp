@@ -1,9 +1,9 @@
-// Windows of a Transformer decoder, and whole sources for its encoder, on CPU in fp32 or in 8 bits.
+// Windows of a Transformer decoder, and whole sources for its encoder, on CPU in fp32, in 8 bits or in bfloat16.
 //
 // Every number that belongs to a token is computed from that token, its row's keys and the weights by the same
 // operations in the same order, however many tokens and rows stand beside it and whatever thread does it. So a token
-// verified in a window is, bit for bit, the token decoded alone. The 8-bit products add up integers, which is exact; the
-// rest is fp32 with a fixed order.
+// verified in a window is, bit for bit, the token decoded alone. The 8-bit products add up integers, which is exact; those in
+// bfloat16 round their inputs to that and add up in fp32; the rest is fp32. All in a fixed order.
 //
 // A plain C interface without the headers of Python or PyTorch: fairseq_aggdec/kernels/library.py calls it through
 // ctypes and holds the same structures. Letters: N tokens, B rows, C channels, F hidden units, H heads, D = C / H.
@@ -306,6 +306,9 @@ const char* aggdec_digest() { return AGGDEC_DIGEST; }
 // Outputs whose weights are laid out side by side; a multiple of inputs, to which weights in 8 bits are padded.
 int64_t aggdec_strip() { return STRIP; }
 int64_t aggdec_depth() { return DEPTH; }
+
+// How far the inputs of a pair in bfloat16 are apart.
+int64_t aggdec_apart() { return APART; }
 
 int64_t aggdec_product(const Product* p, const float* x, int64_t rows, float* y, int64_t threads) {
     return tried([&] { product(*p, x, rows, y, nullptr, threads); });

@@ -40,11 +40,11 @@ constexpr Instructions compiled_for() {
 // Whether the processor has tiles and the system lets this process use them, which Linux wants to be asked for: see
 // Documentation/arch/x86/xstate.rst of Linux.
 inline bool has_tiles() {
-    constexpr unsigned TILES = 1u << 24, INT8 = 1u << 25, OSXSAVE = 1u << 27, STATE = 3u << 17;
+    constexpr unsigned TILES = 7u << 22, OSXSAVE = 1u << 27, STATE = 3u << 17;  // bfloat16, tiles, 8 bits
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     unsigned a, b, c, d, low, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (TILES | INT8)) != (TILES | INT8)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & TILES) != TILES) return false;
     asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low & STATE) == STATE && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }

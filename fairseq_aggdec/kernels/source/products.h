@@ -1,4 +1,4 @@
-// Products of rows with weights that are laid out for them, in fp32 and in 8 bits.
+// Products of rows with weights that are laid out for them: in fp32, in 8 bits and in bfloat16.
 
 #pragma once
 
@@ -32,19 +32,35 @@ constexpr int64_t DEPTH = TILE_BYTES;
 #else
 constexpr int64_t DEPTH = 4;
 #endif
-// Rows that are in registers together, in fp32 and in 8 bits.
+// In bfloat16 the products of so many inputs are added up from 0 on, those of the first half and of the second in a chain
+// each; then both chains, then that to the sum: as an instruction of AMX does with a tile. How far the two inputs whose
+// weights share a word are apart: a tile has a chain in the halves of its words each, vectors follow one chain.
+constexpr int64_t BLOCK = 32;
+#if defined(AGGDEC_AMX)
+constexpr int64_t APART = BLOCK / 2;
+#else
+constexpr int64_t APART = 1;
+#endif
+enum Kind { FP32, INT8, BF16 };
+// Rows that are in registers together, in fp32, in 8 bits and in bfloat16.
 constexpr int ROWS = 6;
 #if defined(AGGDEC_AVX2) && !defined(__AVXVNNI__)
 constexpr int ROWS_INT8 = 5;
 #else
 constexpr int ROWS_INT8 = 6;
 #endif
+#if defined(AGGDEC_AVX512)
+constexpr int ROWS_BF16 = 6;
+#else
+constexpr int ROWS_BF16 = 5;  // weights of a pair take twice the registers
+#endif
+constexpr int most_rows(Kind kind) { return kind == FP32 ? ROWS : kind == INT8 ? ROWS_INT8 : ROWS_BF16; }
 // ... with so many vectors of outputs.
-constexpr int tile([[maybe_unused]] int rows, [[maybe_unused]] bool int8) {
+constexpr int tile([[maybe_unused]] int rows, [[maybe_unused]] Kind kind) {
 #if defined(AGGDEC_AVX512)
     return 4;
 #else
-    return rows == 1 ? 4 : rows == 2 && !int8 ? 2 : 1;
+    return rows == 1 ? 4 : rows == 2 && kind != INT8 ? 2 : 1;
 #endif
 }
 
@@ -103,9 +119,9 @@ template <int R, int TILE>
 struct Ahead {
     const char* from;
     int64_t pace, strip = 0, lines;  // bytes of a step; of a strip, 0: there are none in turn; asked for in a step
-    Ahead(const Product& p, int64_t panel, int part, Turn turn) {
-        const int64_t bytes = p.inputs * LINE * TILE;
-        from = static_cast<const char*>(p.weight) + first_weight(panel, part, p.inputs, sizeof(float));
+    Ahead(const Product& p, int64_t steps, int64_t panel, int part, Turn turn) {
+        const int64_t bytes = steps * LINE * TILE;
+        from = static_cast<const char*>(p.weight) + first_weight(panel, part, steps, LINE / LANES);
         pace = LINE * TILE / turn.count, lines = (TILE + turn.count - 1) / turn.count;
         const bool last = (panel + 1) * PANEL >= p.outputs;
         if (STRIP == PANEL) {
@@ -117,7 +133,7 @@ struct Ahead {
             if (!last || (part + 1) * LANES < PANEL) from += bytes + turn.tile * (bytes / turn.count);
         } else if (!last) {
             strip = bytes;
-            from += (STRIPS - part) * bytes + part * (p.inputs / STRIPS) * LINE;
+            from += (STRIPS - part) * bytes + part * (steps / STRIPS) * LINE;
         }
     }
     void ask(uint64_t step) const {
@@ -137,7 +153,7 @@ template <int R, int TILE>
     const float* weight =
         static_cast<const float*>(p.weight) + first_weight(panel, part, p.inputs, 1);
     const int64_t apart = between(p.inputs, 1);
-    const Ahead<R, TILE> ahead(p, panel, part, turn);
+    const Ahead<R, TILE> ahead(p, p.inputs, panel, part, turn);
     x += row * p.inputs;
     Floats a[R][TILE];
     for (auto& of_row : a)
@@ -158,7 +174,6 @@ template <int R, int TILE>
         }
 }
 
-// ... in 8 bits.
 // Ends the exact sums of 16 outputs from `column` on in one row.
 inline void finish(const Product& p, const Levels& x, const Output& out, int64_t row, int64_t column, Ints found) {
     const Ints exact = found - all(x.zeros[row]) * load(p.sums + column);
@@ -192,38 +207,113 @@ template <int R, int TILE>
             finish(p, x, out, row + r, panel * PANEL + (part + t) * LANES, a[r][t]);
 }
 
+// A number of fp32 as bits whose lower half is 0, to the nearest in bfloat16, of two the even one; NaN stays NaN.
+inline uint32_t in_bf16(uint32_t bits) {
+    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) & 0xFFFF0000u;
+    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC00000u : rounded;
+}
+
+// A row rounded to bfloat16 and filled up with zeros: numbers of fp32, for tiles words of two as in `Product`.
+void round_row(const float* x, int64_t inputs, uint32_t* rounded) {
+    for (; inputs > 0; x += BLOCK, inputs -= BLOCK) {
+        uint32_t bits[BLOCK] = {};
+        std::memcpy(bits, x, sizeof(float) * static_cast<size_t>(std::min(inputs, BLOCK)));
+        for (uint32_t& one : bits) one = in_bf16(one);
+#if defined(AGGDEC_AMX)
+        for (int64_t i = 0; i < BLOCK / 2; ++i) *rounded++ = bits[i] | bits[i + APART] >> 16;
+#else
+        rounded = std::copy_n(bits, BLOCK, rounded);
+#endif
+    }
+}
+
+#if !defined(AGGDEC_AMX)
+
+// Rows `row` to `row + R` of one panel's vectors `part` and on, in bfloat16, x (N, K rounded up). One row goes through both
+// chains of a block at once: each would wait for its own sums.
+template <int R, int TILE>
+[[gnu::noinline]] void tile_bf16(const Product& p, int64_t panel, int part, const float* x, int64_t steps, int64_t row,
+                                 Turn turn, const Output& out) {
+    constexpr int CHAINS = 2, AT_ONCE = STRIP == PANEL && R == 1 ? CHAINS : 1;
+    constexpr int64_t LENGTH = BLOCK / 2 / CHAINS;
+    const int64_t apart = between(steps, 1);
+    const int32_t* weight = static_cast<const int32_t*>(p.weight) + first_weight(panel, part, steps, 1);
+    const Ahead<R, TILE> ahead(p, steps, panel, part, turn);
+    x += row * 2 * steps;
+    Floats sums[R][TILE], found[CHAINS][R][TILE];
+    for (auto& of_row : sums)
+        for (auto& sum : of_row) sum = same(0.0f);
+    for (int64_t block = 0; block < steps; block += BLOCK / 2) {
+#pragma GCC unroll 2
+        for (int chain = 0; chain < CHAINS; chain += AT_ONCE) {
+            Floats a[AT_ONCE][R][TILE];
+            for (auto& of_chain : a)
+                for (auto& of_row : of_chain)
+                    for (auto& sum : of_row) sum = same(0.0f);
+            for (int64_t i = 0; i < LENGTH; ++i)
+#pragma GCC unroll 2
+                for (int c = 0; c < AT_ONCE; ++c) {
+                    const int64_t k = block + (chain + c) * LENGTH + i;
+                    Ints w[TILE];
+                    for (int t = 0; t < TILE; ++t) w[t] = load(weight + k * STRIP + t * apart);
+                    ahead.ask(k);
+                    for (int r = 0; r < R; ++r) {
+                        const Floats one = same(x[2 * (r * steps + k)]), other = same(x[2 * (r * steps + k) + 1]);
+                        for (int t = 0; t < TILE; ++t)
+                            a[c][r][t] = multiply_add(other, lower(w[t]), multiply_add(one, upper(w[t]), a[c][r][t]));
+                    }
+                }
+            for (int c = 0; c < AT_ONCE; ++c)
+                for (int r = 0; r < R; ++r)
+                    for (int t = 0; t < TILE; ++t) found[chain + c][r][t] = a[c][r][t];
+        }
+        for (int r = 0; r < R; ++r)
+            for (int t = 0; t < TILE; ++t) sums[r][t] = sums[r][t] + (found[0][r][t] + found[1][r][t]);
+    }
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < TILE; ++t) {
+            const int64_t column = panel * PANEL + (part + t) * LANES;
+            finish(out, row + r, column, static_cast<int>(p.outputs - column), sums[r][t]);
+        }
+}
+
+#endif
+
 #if defined(AGGDEC_AMX)
 
-// Rows from which on tiles are faster than vectors: a trial on Intel (Sapphire Rapids) took 0.93 of the time at 5 rows,
+// Rows in 8 bits from which on tiles are faster than vectors: a trial on Intel (Sapphire Rapids) took 0.93 of the time at 5 rows,
 // 0.82 at 8, 0.57 at 40.
 constexpr int64_t FEWEST_ROWS = 5;
 
-// Panels `begin` to `end` of all rows. Behind the last row `levels` has room for TILE_ROWS more, which may hold anything.
-void panels_of_tiles(const Product& p, const Levels& x, int64_t rows, int64_t begin, int64_t end, const Output& out) {
+// Panels `begin` to `end` of all rows: ended(row, column, sums of 16 outputs). Behind the last row `inputs`, of `stride`
+// bytes a row, has room for TILE_ROWS more, which may hold anything.
+template <class SUM, class F>
+void panels_of_tiles(const Product& p, const void* inputs, int64_t stride, int64_t rows, int64_t begin, int64_t end,
+                     const F& ended) {
     const int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS, height = (rows + blocks - 1) / blocks;
     TileShapes shapes;
-    for (int tile = 0; tile < 5; ++tile) shapes.set(tile, height);  // sums of four vectors, levels
+    for (int tile = 0; tile < 5; ++tile) shapes.set(tile, height);  // sums of four vectors, inputs
     for (int tile = 5; tile < 8; ++tile) shapes.set(tile, DEPTH / 4);  // weights
     begin_tiles(shapes);
     constexpr int64_t LINE_OF_PANEL = PANEL * 4;  // bytes of weights: four of each output
-    alignas(64) int32_t sums[TILE_ROWS * PANEL];
+    alignas(64) SUM sums[TILE_ROWS * PANEL];
     for (int64_t panel = begin; panel < end; ++panel)
         for (int64_t first = 0; first < rows; first += height) {
-            const auto* weight = static_cast<const int8_t*>(p.weight) + first_weight(panel, 0, x.groups, 4);
-            const uint8_t* levels = x.levels + first * x.stride();
+            const auto* weight = static_cast<const int8_t*>(p.weight) + first_weight(panel, 0, stride / 4, 4);
+            const auto* x = static_cast<const uint8_t*>(inputs) + first * stride;
             clear_tile<0>(), clear_tile<1>(), clear_tile<2>(), clear_tile<3>();
-            for (int64_t k = 0; k < x.stride(); k += DEPTH, weight += DEPTH * PANEL) {
-                load_tile<4>(levels + k, x.stride());
-                load_tile<5>(weight, LINE_OF_PANEL), multiply_tiles<0, 4, 5>();
-                load_tile<6>(weight + 64, LINE_OF_PANEL), multiply_tiles<1, 4, 6>();
-                load_tile<7>(weight + 128, LINE_OF_PANEL), multiply_tiles<2, 4, 7>();
-                load_tile<5>(weight + 192, LINE_OF_PANEL), multiply_tiles<3, 4, 5>();
+            for (int64_t k = 0; k < stride; k += DEPTH, weight += DEPTH * PANEL) {
+                load_tile<4>(x + k, stride);
+                load_tile<5>(weight, LINE_OF_PANEL), multiply_tiles<SUM, 0, 4, 5>();
+                load_tile<6>(weight + 64, LINE_OF_PANEL), multiply_tiles<SUM, 1, 4, 6>();
+                load_tile<7>(weight + 128, LINE_OF_PANEL), multiply_tiles<SUM, 2, 4, 7>();
+                load_tile<5>(weight + 192, LINE_OF_PANEL), multiply_tiles<SUM, 3, 4, 5>();
             }
             store_tile<0>(sums, LINE_OF_PANEL), store_tile<1>(sums + LANES, LINE_OF_PANEL);
             store_tile<2>(sums + 2 * LANES, LINE_OF_PANEL), store_tile<3>(sums + 3 * LANES, LINE_OF_PANEL);
             for (int64_t row = first; row < std::min(rows, first + height); ++row)
                 for (int64_t i = 0; i < PANEL; i += LANES)
-                    finish(p, x, out, row, panel * PANEL + i, load(sums + (row - first) * PANEL + i));
+                    ended(row, panel * PANEL + i, load(sums + (row - first) * PANEL + i));
         }
     end_tiles();
 }
@@ -247,24 +337,52 @@ void with(int64_t rows, const F& f) {
 }
 
 // f(R, TILE, row, part, turn) for the tiles of one panel, as few as there can be. The weights of a vector serve all rows
-// while they are in the cache. In fp32 all tiles have as many rows, or one more: one row alone waits for its own sums.
-template <bool INT8, class F>
+// while they are in the cache. But for 8 bits all tiles have as many rows, or one more: one row alone waits for its own sums.
+template <Kind KIND, class F>
 void by_tiles(int64_t rows, const F& f) {
-    constexpr int MOST = INT8 ? ROWS_INT8 : ROWS, VECTORS = PANEL / LANES;
+    constexpr int MOST = most_rows(KIND), VECTORS = PANEL / LANES;
     const int64_t count = (rows + MOST - 1) / MOST;
     if (count == 1)
         return with<MOST>(rows, [&](auto size) {
-            constexpr int TILE = tile(decltype(size)::value, INT8);
+            constexpr int TILE = tile(decltype(size)::value, KIND);
             for (int part = 0; part < VECTORS; part += TILE)
                 f(size, Number<TILE>{}, 0, part, Turn{0, 1});
         });
-    constexpr int TILE = tile(MOST, INT8);
+    constexpr int TILE = tile(MOST, KIND);
     for (int part = 0; part < VECTORS; part += TILE)
         for (int64_t row = 0, i = 0; i < count; ++i) {
-            const int64_t some = INT8 ? std::min<int64_t>(MOST, rows - row) : (rows + i) / count;
+            const int64_t some = KIND == INT8 ? std::min<int64_t>(MOST, rows - row) : (rows + i) / count;
             with<MOST>(some, [&](auto size) { f(size, Number<TILE>{}, row, part, Turn{i, count}); });
             row += some;
         }
+}
+
+// In bfloat16. Tiles take any number of rows: they add up in the order of vectors, but read other pairs.
+void product_bf16(const Product& p, const float* x, int64_t rows, int64_t threads, const Output& out) {
+    const int64_t panels = (p.outputs + PANEL - 1) / PANEL, steps = (p.inputs + BLOCK - 1) / BLOCK * (BLOCK / 2);
+#if defined(AGGDEC_AMX)
+    const int64_t width = steps, room = rows + TILE_ROWS;
+#else
+    const int64_t width = 2 * steps, room = rows;
+#endif
+    uint32_t* rounded = scratch<uint32_t, 18>(room * width);
+    share(rows, threads, rows * p.inputs * 8, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) round_row(x + row * p.inputs, p.inputs, rounded + row * width);
+    });
+    share(panels, threads, rows * p.inputs * p.outputs, [&](int64_t begin, int64_t end) {
+        const Flushing flushing;
+#if defined(AGGDEC_AMX)
+        panels_of_tiles<float>(p, rounded, width * 4, rows, begin, end, [&](int64_t row, int64_t column, Floats sums) {
+            finish(out, row, column, static_cast<int>(p.outputs - column), sums);
+        });
+#else
+        const float* numbers = reinterpret_cast<const float*>(rounded);
+        for (int64_t panel = begin; panel < end; ++panel)
+            by_tiles<BF16>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
+                tile_bf16<size(), wide()>(p, panel, part, numbers, steps, row, turn, out);
+            });
+#endif
+    });
 }
 
 // x (N, K), contiguous; y (N, O), may be x only if `residual` is not.
@@ -272,10 +390,11 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
              int64_t threads) {
     const Output out{y, p.outputs, p.bias, residual, p.relu != 0};
     const int64_t panels = (p.outputs + PANEL - 1) / PANEL, work = rows * p.inputs * p.outputs;
+    if (p.bf16) return product_bf16(p, x, rows, threads, out);
     if (!p.scales) {
         share(panels, threads, work, [&](int64_t begin, int64_t end) {
             for (int64_t panel = begin; panel < end; ++panel)
-                by_tiles<false>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
+                by_tiles<FP32>(rows, [&](auto size, auto wide, int64_t row, int part, Turn turn) {
                     tile_fp32<size(), wide()>(p, panel, part, x, row, turn, out);
                 });
         });
@@ -291,10 +410,12 @@ void product(const Product& p, const float* x, int64_t rows, float* y, const flo
     });
     share(panels, threads, work / 4, [&](int64_t begin, int64_t end) {
 #if defined(AGGDEC_AMX)
-        if (rows >= FEWEST_ROWS) return panels_of_tiles(p, levels, rows, begin, end, out);
+        const auto ended = [&](int64_t row, int64_t column, Ints sums) { finish(p, levels, out, row, column, sums); };
+        if (rows >= FEWEST_ROWS)
+            return panels_of_tiles<int32_t>(p, levels.levels, levels.stride(), rows, begin, end, ended);
 #endif
         for (int64_t panel = begin; panel < end; ++panel)
-            by_tiles<true>(rows, [&](auto size, auto wide, int64_t row, int part, Turn) {
+            by_tiles<INT8>(rows, [&](auto size, auto wide, int64_t row, int part, Turn) {
                 tile_int8<size(), wide()>(p, panel, part, levels, row, out);
             });
     });

@@ -6,14 +6,15 @@
 
 // y = activation(x W^T + b). Weights are padded with zeros to whole panels of 64 outputs, and lie in strips of P = STRIP.
 // fp32: (O / P, K, P). 8 bits: (O / P, K / 4, P, 4), K padded with zeros to a multiple of DEPTH, with the scale and the sum
-// of each output's weights.
+// of each output's weights. bfloat16: (O / P, K / 2, P, 2), K padded to a multiple of 32. Of each 32 inputs the first of a
+// pair is in the upper half of a word, the second follows it aggdec_apart() inputs later.
 struct Product {
     int64_t inputs, outputs;
     const void* weight;
     const float* bias;     // (O), none: null
     const float* scales;   // (O / 64 * 64), 8 bits only
     const int32_t* sums;   // (O / 64 * 64), 8 bits only
-    int64_t relu;
+    int64_t relu, bf16;
 };
 
 struct Norm {

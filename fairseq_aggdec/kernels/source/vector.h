@@ -19,6 +19,8 @@ constexpr int LANES = 16;
 //   four_levels(p)                        four levels that lie side by side, for each of 16 outputs
 //   load_bytes(p)                         four weights of each of 16 outputs
 //   add_products(sums, inputs, weights)   adds to each of 16 outputs the products of four levels with its weights
+// For bfloat16:
+//   upper(bits), lower(bits)              the numbers in the upper and the lower halves of 16 words
 
 }  // namespace aggdec
 
@@ -35,7 +37,40 @@ constexpr int LANES = 16;
 #include "vector/plain.h"
 #endif
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 namespace aggdec {
+
+// While one of these lives, its thread takes numbers below 2^-126 for 0, as tiles of bfloat16 do by themselves.
+class Flushing {
+    uint64_t before_ = 0;
+
+#if defined(__x86_64__)
+    static uint64_t get() { return _mm_getcsr(); }
+    static void set(uint64_t state) { _mm_setcsr(static_cast<unsigned>(state)); }
+    static constexpr uint64_t BITS = 0x8040;  // FTZ, DAZ
+#elif defined(__aarch64__)
+    static uint64_t get() {
+        uint64_t state;
+        asm volatile("mrs %0, fpcr" : "=r"(state));
+        return state;
+    }
+    static void set(uint64_t state) { asm volatile("msr fpcr, %0" ::"r"(state)); }
+    static constexpr uint64_t BITS = 1u << 24;  // FZ
+#else
+    static uint64_t get() { return 0; }
+    static void set(uint64_t) {}
+    static constexpr uint64_t BITS = 0;
+#endif
+
+public:
+    Flushing() : before_(get()) { set(before_ | BITS); }
+    ~Flushing() { set(before_); }
+    Flushing(const Flushing&) = delete;
+    Flushing& operator=(const Flushing&) = delete;
+};
 
 // e^x for x <= 0, in fp32 (a polynomial after Cephes, 2 units in the last place); below -87 as there, of NaN NaN.
 inline Floats exponential(Floats x) {

@@ -14,7 +14,7 @@ from fairseq_aggdec.budget.account import (
 from fairseq_aggdec.budget.copy_account import CopyAccount, FixedCopyAccount
 from fairseq_aggdec.engine.int8 import int8_available
 from fairseq_aggdec.engine.plain.support import decoder_gap
-from fairseq_aggdec.engine.precision import precision_name
+from fairseq_aggdec.engine.precision import computes_bf16, precision_name
 from fairseq_aggdec.kernels.library import reads
 from fairseq_aggdec.methods.options.settings import Settings
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
@@ -68,7 +68,7 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     """The options of a method whose model drafts, where nothing was said of how much.
 
     Only on CPU, where a call costs more the more it reads. Where the output does not depend on the amount: with the
-    compiled kernels as much as pays, in 8 bits. In half precision rounding depends on it, so every
+    compiled kernels as much as pays, in 8 bits. In other half precision rounding depends on it, so every
     iteration drafts a whole block. With ``--acceptance top-beta`` the output depends on it as well: a small tree, of
     whose paths the verifier prefers its own, changes fewer sentences than a chain (docs/gad.md).
     """
@@ -78,7 +78,8 @@ def with_what_pays(cfg: Settings, models: Sequence[Any]) -> Settings:
     weights = [weight.detach() for model in models for weight in model.parameters()]
     if not all(weight.device.type == "cpu" for weight in weights):
         return cfg
-    compiled = int8_available() and not cfg.low_memory and all(map(reads, weights))
+    compiled = int8_available() and not cfg.low_memory
+    compiled = compiled and (all(map(reads, weights)) or all(map(computes_bf16, weights)))
     int8 = cfg.int8 or ("drafts" if compiled else None)
     if cfg.acceptance.kind == "top-beta":
         chosen = replace(cfg, draft_tree=str(RELAXED_NODES), int8=int8)

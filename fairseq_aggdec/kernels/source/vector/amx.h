@@ -1,11 +1,13 @@
-// Tiles of AMX for products of 8 bits: eight registers of up to 16 rows of 64 bytes. Each thread has its own.
+// Tiles of AMX for products of 8 bits and of bfloat16: eight registers of up to 16 rows of 64 bytes. Each thread has its own.
 //
 // AGGDEC_EMULATE_AMX names a file that makes them plain memory, for processors without: the tests have one.
 
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace aggdec {
 
@@ -41,10 +43,15 @@ template <int T>
 void store_tile(void* to, int64_t stride) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(to), "r"(stride) : "memory");
 }
-// Adds to sums of 32 bits the products of levels 0 to 255, rows of x, with weights, rows of four for each output.
-template <int SUMS, int LEVELS, int WEIGHTS>
+// Adds to sums in int32_t the products of levels 0 to 255, rows of x, with weights, rows of four for each output; to sums
+// in float those of pairs in bfloat16: the products of the upper halves are added up from 0 on, so are those of the lower
+// halves, each step rounded, and the total of both is added.
+template <class SUM, int SUMS, int INPUTS, int WEIGHTS>
 void multiply_tiles() {
-    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(LEVELS), "i"(WEIGHTS));
+    if constexpr (std::is_same_v<SUM, float>)
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(INPUTS), "i"(WEIGHTS));
+    else
+        asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(INPUTS), "i"(WEIGHTS));
 }
 
 #endif

@@ -117,6 +117,13 @@ inline __m128i in_order(__m256i bytes) {
     return _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
 }
 inline Ints load_bytes(const int8_t* p) { return load(reinterpret_cast<const int32_t*>(p)); }
+inline Floats upper(Ints x) {
+    const __m256i mask = _mm256_set1_epi32(-65536);
+    return {_mm256_castsi256_ps(_mm256_and_si256(x.a, mask)), _mm256_castsi256_ps(_mm256_and_si256(x.b, mask))};
+}
+inline Floats lower(Ints x) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(x.a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x.b, 16))};
+}
 
 #if defined(__AVXVNNI__)
 

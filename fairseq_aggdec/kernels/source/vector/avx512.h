@@ -72,5 +72,9 @@ inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
     return sums;
 }
 inline Ints load_bytes(const int8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Floats upper(Ints a) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(-65536)))};
+}
+inline Floats lower(Ints a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
 
 }  // namespace aggdec

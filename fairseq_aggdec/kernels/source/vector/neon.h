@@ -139,5 +139,11 @@ inline Ints add_products(Ints sums, Inputs inputs, Ints weights) {
     });
 }
 inline Ints load_bytes(const int8_t* p) { return load(reinterpret_cast<const int32_t*>(p)); }
+inline Floats upper(Ints x) {
+    return each<Floats>([&](int i) { return vreinterpretq_f32_s32(vandq_s32(x.v[i], vdupq_n_s32(-65536))); });
+}
+inline Floats lower(Ints x) {
+    return each<Floats>([&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(x.v[i], 16)); });
+}
 
 }  // namespace aggdec

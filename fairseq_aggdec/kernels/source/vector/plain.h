@@ -117,5 +117,16 @@ inline Ints load_bytes(const int8_t* p) {
     std::memcpy(out.v, p, sizeof out.v);
     return out;
 }
+inline float as_float(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+inline Floats upper(Ints a) {
+    return each<Floats>([&](int i) { return as_float(static_cast<uint32_t>(a.v[i]) & 0xFFFF0000u); });
+}
+inline Floats lower(Ints a) {
+    return each<Floats>([&](int i) { return as_float(static_cast<uint32_t>(a.v[i]) << 16); });
+}
 
 }  // namespace aggdec
