@@ -73,8 +73,8 @@ SCHEMAS = {
     "attend_slots": _ATTENTION,
     "product": """(
         int blocks, int precision, int rows, int inputs, int outputs, int across, int tiles, int relu, int twice,
-        float eps, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift, Tensor? residual,
-        Tensor(a!)? kept, Tensor(b!) y) -> ()""",
+        float eps, float share, Tensor x, Tensor weight, Tensor? bias, Tensor? gain, Tensor? shift,
+        Tensor? residual, Tensor(a!)? kept, Tensor(b!) y) -> ()""",
     "layer_norm": """(
         int blocks, int precision, int channels, float eps, Tensor x, Tensor gain, Tensor shift,
         Tensor(a!) y) -> ()""",

@@ -66,7 +66,7 @@ def product(
     gain, shift, eps = norm or (None, None, 0.0)
     operators().product(
         *(across * -(-rows // ROWS), PRECISIONS[x.dtype], rows, inputs, outputs, across, tiles),
-        *(int(relu), int(twice), eps, x, weight, bias, gain, shift, residual, kept, y),
+        *(int(relu), int(twice), eps, 1 / inputs, x, weight, bias, gain, shift, residual, kept, y),
     )
     return y
 

@@ -235,7 +235,7 @@ static bool multiplies_alike(unsigned seed) {
     std::vector<std::vector<Sixteen>> found;
     for (Int threads : {1, 4}) {
         const Product product{across * ((rows + 15) / 16), kind, rows, inputs, outputs, across, tiles, seed % 2, added,
-                              1e-5, x.data(), weight.data(), bias.data(), normed ? gain.data() : nullptr, gain.data(),
+                              1e-5, 1.0 / static_cast<double>(inputs), x.data(), weight.data(), bias.data(), normed ? gain.data() : nullptr, gain.data(),
                               added ? residual.data() : nullptr, kept.data(), y.data()};
         run_product(&product, product.blocks, threads);
         const Norm norm{rows, kind, inputs, 1e-5, x.data(), gain.data(), gain.data(), e.data()};

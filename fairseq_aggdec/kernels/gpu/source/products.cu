@@ -39,7 +39,7 @@ struct Product {
     Int across, tiles;                // blocks for all outputs; tiles of a block, 1 or 2
     Int relu;
     Int twice;                        // n(x) W^T + b is rounded before r is added
-    double eps;
+    double eps, share;                // of the norm; 1 / K
     const void *x, *weight, *bias;    // (N, K), (O, K), (O,)
     const void *gain, *shift;         // (K,) of the norm, or none
     const void* residual;             // (N, O) r, or none
@@ -52,9 +52,10 @@ struct Common {
     float sums[2][PRODUCT_WARPS][TILE_ROWS];
 };
 
+// 16 bytes of a row, or zeros.
 template <typename Number>
-__device__ inline Sixteen part_of(const void* all, Int at, bool there) {
-    return there ? *reinterpret_cast<const Sixteen*>(static_cast<const Number*>(all) + at) : Sixteen{};
+__device__ inline Sixteen part_of(const Number* from, bool there) {
+    return there ? *reinterpret_cast<const Sixteen*>(from) : Sixteen{};
 }
 
 template <typename Number>
@@ -219,7 +220,9 @@ struct Multiplied {
 
     const Product& p;
     Common& common;
-    const int warps, warp, inputs, outputs, rows, chunks, first, top;
+    const int warps, warp, inputs, outputs, rows, chunks;
+    const unsigned tile_row;
+    const int first, top;  // output and row of the block
     const int halves;  // 2: there are more than 8 rows
     float sums[TILES][LANES_HELD][4];
     Sixteen weights[DEPTH][TILES][LANES_HELD], given[DEPTH][LANES_HELD][2], gains[DEPTH][LANES_HELD], shifts[DEPTH][LANES_HELD];
@@ -227,14 +230,15 @@ struct Multiplied {
     __device__ Multiplied(const Product& p, Common& common)
         : p(p),
           common(common),
-          warps(blockDim.x / LANES),
+          warps(LANES_HELD > 1 ? blockDim.x / LANES : PRODUCT_WARPS),
           warp(threadIdx.x / LANES),
           inputs(static_cast<int>(p.inputs)),
           outputs(static_cast<int>(p.outputs)),
           rows(static_cast<int>(p.rows)),
           chunks((inputs + CHUNK - 1) / CHUNK),
-          first(static_cast<int>(blockIdx.x % static_cast<unsigned>(p.across)) * TILE_OUTPUTS * TILES),
-          top(static_cast<int>(blockIdx.x / static_cast<unsigned>(p.across)) * TILE_ROWS),
+          tile_row(rows > TILE_ROWS ? blockIdx.x / static_cast<unsigned>(p.across) : 0),
+          first(static_cast<int>(blockIdx.x - tile_row * static_cast<unsigned>(p.across)) * TILE_OUTPUTS * TILES),
+          top(static_cast<int>(tile_row) * TILE_ROWS),
           halves(rows - top > 8 ? 2 : 1) {}
 
     // Calls with all lanes' registers: index, first of the inputs that it reads, whether there are any.
@@ -256,26 +260,39 @@ struct Multiplied {
         }
     }
 
-    // Weights first: the kernel before has nothing to do with them.
+    // Where a lane's part of the first chunk from `base` on is in a row of inputs or weights; none: there is no such row.
+    __device__ const Number* start_of(const void* all, int row, int count, int place) const {
+        const Int start = static_cast<Int>(static_cast<unsigned>(row)) * static_cast<unsigned>(inputs);
+        return row < count ? static_cast<const Number*>(all) + start + place : nullptr;
+    }
+
+    // Weights are loaded first: the kernel before has nothing to do with them.
     __device__ void load(int base) {
+        const Number *weight[TILES][LANES_HELD], *x[2][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
+        lanes(base, [&](int held, int g, int place, bool) {
+            UNROLLED for (int tile = 0; tile < TILES; ++tile) {
+                weight[tile][held] = start_of(p.weight, first + tile * TILE_OUTPUTS + g, outputs, place);
+            }
+            UNROLLED for (int half = 0; half < 2; ++half) x[half][held] = start_of(p.x, top + g + 8 * half, rows, place);
+            gain[held] = static_cast<const Number*>(p.gain) + place;
+            shift[held] = static_cast<const Number*>(p.shift) + place;
+        });
         own_chunks(base, [&](int i, int chunk) {
-            lanes(chunk, [&](int held, int g, int place, bool there) {
+            lanes(chunk, [&](int held, int, int, bool there) {
+                const int step = i * warps * CHUNK;
                 UNROLLED for (int tile = 0; tile < TILES; ++tile) {
-                    const int output = first + tile * TILE_OUTPUTS + g;
-                    const Int start = static_cast<Int>(output) * inputs + place;
-                    weights[i][tile][held] = part_of<Number>(p.weight, start, there && output < outputs);
+                    weights[i][tile][held] = part_of(weight[tile][held] + step, there && weight[tile][held]);
                 }
                 if (NORMED) {
-                    gains[i][held] = part_of<Number>(p.gain, place, there);
-                    shifts[i][held] = part_of<Number>(p.shift, place, there);
+                    gains[i][held] = part_of(gain[held] + step, there);
+                    shifts[i][held] = part_of(shift[held] + step, there);
                 }
             });
         });
         own_chunks(base, [&](int i, int chunk) {
-            lanes(chunk, [&](int held, int g, int place, bool there) {
+            lanes(chunk, [&](int held, int, int, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
-                    const int row = top + g + 8 * half;
-                    given[i][held][half] = part_of<Number>(p.x, static_cast<Int>(row) * inputs + place, there && row < rows);
+                    given[i][held][half] = part_of(x[half][held] + i * warps * CHUNK, there && x[half][held]);
                 }
             });
         });
@@ -297,7 +314,7 @@ struct Multiplied {
     // Layer norm of what is given, as PyTorch has it. Sums twice, as the mean square of differences is not a difference of
     // mean squares in fp32.
     __device__ void normalise(int base) {
-        const float share = 1.0f / static_cast<float>(inputs);
+        const float share = static_cast<float>(p.share);
         float means[LANES_HELD][2] = {}, scales[LANES_HELD][2] = {};
         numbers(base, [&](int held, int half, float x) { means[held][half] += x; });
         add_warps(means, common.sums[0], warp, warps);
@@ -335,6 +352,7 @@ struct Multiplied {
                 UNROLLED for (int i = 0; i < 4; ++i) sums[tile][held][i] = 0;
             }
         }
+        load(warp);
         float biases[ITEMS], added[ITEMS];
         UNROLLED for (int item = 0; item < ITEMS; ++item) {
             const int i = threadIdx.x + item * blockDim.x, row = row_of(i), output = output_of(i);
@@ -342,14 +360,16 @@ struct Multiplied {
             biases[item] = there && p.bias ? at<Number>(p.bias, output) : 0;
             added[item] = there && p.residual ? at<Number>(p.residual, static_cast<Int>(row) * outputs + output) : 0;
         }
-        for (int base = warp; base - warp < chunks; base += DEPTH * warps) {
-            load(base);
+        for (int base = warp;;) {
             if (NORMED) normalise(base);  // once: the host sees to it that all of a row is there
             own_chunks(base, [&](int i, int) {
                 UNROLLED for (int tile = 0; tile < TILES; ++tile) {
                     add_chunk<Number>(sums[tile], given[i], weights[i][tile], common.own[warp], rows - top);
                 }
             });
+            base += DEPTH * warps;
+            if (base - warp >= chunks) break;
+            load(base);
         }
         UNROLLED for (int tile = 0; tile < TILES; ++tile) {
             UNROLLED for (int held = 0; held < LANES_HELD; ++held) {
@@ -426,9 +446,9 @@ __device__ void Normalise::of(const Norm& p) {
     float sum = 0, squares = 0;
     UNROLLED for (int i = 0; i < PARTS; ++i) {
         const int start = (i * LANES + lane) * EACH;
-        gains[i] = part_of<Number>(p.gain, start, start < channels);
-        shifts[i] = part_of<Number>(p.shift, start, start < channels);
-        parts[i] = part_of<Number>(p.x, row + start, start < channels);
+        gains[i] = part_of(static_cast<const Number*>(p.gain) + start, start < channels);
+        shifts[i] = part_of(static_cast<const Number*>(p.shift) + start, start < channels);
+        parts[i] = part_of(static_cast<const Number*>(p.x) + row + start, start < channels);
     }
     UNROLLED for (int i = 0; i < PARTS; ++i) {
         UNROLLED for (int n = 0; n < EACH; ++n) sum += number_in<Number>(parts[i], n);
