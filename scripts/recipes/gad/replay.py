@@ -38,11 +38,11 @@ from fairseq_aggdec.cli.bench import Bench
 from fairseq_aggdec.drafters.blockwise_heads import BlockwiseHeadsDrafter
 from fairseq_aggdec.drafters.copy.input_copy import InputCopyDrafter
 from fairseq_aggdec.drafters.nar import NarDrafter
-from fairseq_aggdec.engine.graphs.window_graphs import GraphMemory, grid_end, grid_rows
+from fairseq_aggdec.engine.graphs.window_graphs import ROWS, GraphMemory, grid_end, grid_rows
 from fairseq_aggdec.engine.verifier import Verifier
 from fairseq_aggdec.records import results
 from fairseq_aggdec.search.acceptance import NO_DRAFT
-from fairseq_aggdec.search.board import Board, Rows, Shape
+from fairseq_aggdec.search.board import POSITION, Board, Rows, Shape
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter, EmptyDrafter
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import Draft, Verdict
@@ -85,6 +85,7 @@ class ReplayDrafter(DeviceDrafter):
             (len(i.drafted) for r in records.values() for i in r.iterations), default=0
         )
         self.table, self.generation = torch.empty(0, 0, 0, dtype=torch.long), 0
+        self.room = 0, 0  # of the largest board so far
         self.filled: dict[tuple[int, ...], Tensor] = {}
 
     @property
@@ -109,7 +110,10 @@ class ReplayDrafter(DeviceDrafter):
         return ReplayDrafter(self.records, self.outputs, self.wrong, drafter)
 
     def start(self, sample: Mapping, verifier: Verifier, state: DecodeState) -> None:
-        self.sentences = sample["id"].tolist()
+        self.sentences, count = sample["id"].tolist(), len(state.rows)
+        rows = 1 + (count if count > ROWS[-1] else grid_rows(count))
+        length = grid_end(max(row.end for row in state.rows) + 3)
+        self.room = max(self.room[0], rows), max(self.room[1], length)
         self.pace.start(sample, verifier, state)
 
     def draft(self, state: DecodeState) -> Draft:
@@ -142,8 +146,8 @@ class ReplayDrafter(DeviceDrafter):
     def _fill(self, state: DecodeState, size: int) -> None:
         """Writes the drafts of a batch to the table; a captured graph reads it where it is."""
         recorded = [self.records[sentence].iterations for sentence in self.sentences]
-        positions = grid_end(max(sum(len(i.emitted) for i in rounds) for rounds in recorded) + 1)
-        room = grid_rows(len(recorded)) + 1, positions, size
+        written = max(sum(len(i.emitted) for i in rounds) for rounds in recorded)
+        room = self.room[0], max(self.room[1], grid_end(written + 1)), size
         if any(a > b for a, b in zip(room, self.table.shape, strict=True)):
             larger = [max(pair) for pair in zip(room, self.table.shape, strict=True)]
             self.table = torch.empty(larger, dtype=torch.long, device=state.device)
@@ -171,9 +175,8 @@ class ReplayDrafter(DeviceDrafter):
     def block(self, board: Board, owners: Tensor, rows: Rows, shape: Shape) -> Tensor:
         assert isinstance(self.pace, DeviceDrafter)
         self.pace.block(board, owners, rows, shape)
-        places, positions = (size - 1 for size in self.table.shape[:2])
-        own, base = owners.clamp(max=places), rows.base.clamp(max=positions)
-        return self.table[own, base, : shape.width - 1]
+        base = board.numbers[:, POSITION].index_select(0, owners)  # as few launches as can be
+        return self.table[owners, base, : shape.width - 1]
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.pace.observe(verdict, state)
