@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +22,6 @@ Prefix = tuple[int, ...]
 # (sum of log-probabilities in nats, output tokens)
 Scored = tuple[float, Prefix]
 Ranked = list[Hypothesis]
-
-
-class Found(NamedTuple):
-    """What our search made of a sentence."""
-
-    ranked: Ranked
-    search: SearchedTree
 
 
 class StockSteps(torch.nn.Module):
@@ -137,36 +130,13 @@ def audit(
                 differing[sentence] = row, mine
         if differing:
             if tie_margin:
-                ours_again = _with_trees(session, ours, sample, differing)
-                found = explain(session, beam, sample, ours_again, tie_margin)
+                found = explain(session, beam, sample, ours, differing, tie_margin)
             else:
                 found = [Difference(sentence, 0, "", "", math.inf, BUG) for sentence in differing]
             result.differences += found
             result.equal += len(differing) - len(found)
     result.missing = sorted(sentence for sentence, count in times.items() if count != 1)
     return result
-
-
-def _with_trees(
-    session: Session,
-    generator: Any,
-    sample: dict[str, Any],
-    differing: Mapping[int, tuple[int, Ranked]],
-) -> dict[int, Found]:
-    """What our search made of sentences, with the trees that it has when a batch is decoded for these.
-
-    Args:
-        differing: by sentence its row of the sample and its list.
-    """
-    generator.keeps_trees = True
-    try:
-        decode(session, generator, sample)
-    finally:
-        generator.keeps_trees = False
-    return {
-        sentence: Found(mine, generator.searches[row])
-        for sentence, (row, mine) in differing.items()
-    }
 
 
 def decode_all(
@@ -195,21 +165,29 @@ def explain(
     session: Session,
     beam: int,
     sample: dict[str, Any],
-    found: Mapping[int, Found],
+    ours: Any,
+    differing: Mapping[int, tuple[int, Ranked]],
     tie_margin: float,
 ) -> list[Difference]:
-    """Has stock decode a batch, recorded, and classes the sentences of which we ``found`` something else.
+    """Decodes a batch again, recorded, by stock and by ``ours``, and classes the sentences of which these say other
+    things: ``differing`` has their rows and our lists.
 
     Where stock says the same in this very batch there is no difference: it differs from itself in another one.
     """
+    ours.keeps_trees = True
+    try:
+        decode(session, ours, sample)
+    finally:
+        ours.keeps_trees = False
     stock, _ = session.generator("stock", beam)
     steps = StockSteps(stock.search, tie_margin)
     stock.search = steps
     expected = dict(zip(sample["id"].tolist(), decode(session, stock, sample), strict=True))
     symbols, differences = session.task.target_dictionary, []
-    for sentence, (mine, search) in found.items():
+    for sentence, (row, mine) in differing.items():
         if tokens_of(expected[sentence]) == tokens_of(mine):
             continue
+        search = ours.searches[row]
         rank, margin = difference(expected[sentence], mine, steps, search, sentence)
         verdict = TIE if margin < tie_margin else BUG
         left, right = (
