@@ -153,7 +153,8 @@ def decode(session: Session, subset: str) -> None:
     """Works on a subset until all of it is decoded, here or elsewhere."""
     if subset != session.cfg.dataset.gen_subset:
         session.task.load_dataset(subset, task_cfg=session.saved.task)
-    generator = build_generator(session)
+    cfg = session.cfg
+    generator, _ = session.generator(str(cfg.task.decoding), cfg.generation.beam)
     batches = make_batches(session, subset)
     header = make_header(session, subset, batches, generator.beam_size)
     job = Job(session.args.output / SHARDS, subset, header, session.args.lease)
@@ -165,13 +166,6 @@ def decode(session: Session, subset: str) -> None:
         return distillation.write_batches(decoded(session, generator, subset, own))
 
     job.work(make)
-
-
-def build_generator(session: Session) -> Any:
-    try:
-        return session.generator(str(session.cfg.task.decoding), session.cfg.generation.beam)[0]
-    except ValueError as error:  # an option that the method cannot honour
-        raise DistillationError(str(error)) from None
 
 
 def decoded(
