@@ -10,6 +10,7 @@ import torch
 from tests.fuzz import budget
 from tests.strict.device.bookkeeping import fused_kernels
 from tests.unit.test_beam_board import compare_candidates
+from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (
     compare_an_iteration,
@@ -21,7 +22,7 @@ from tests.unit.test_gpu_products import compare_products
 
 COMPARED = [
     *(compare_an_iteration, compare_copies, compare_slot_windows, compare_attention),
-    *(compare_candidates, compare_largest, compare_products),
+    *(compare_candidates, compare_largest, compare_products, compare_embeddings, compare_chains),
 ]
 
 

@@ -16,6 +16,7 @@ from tests.strict.device.cases import CASES, Case
 from tests.strict.device.recorder import IN_GRAPH
 from tests.strict.test_methods import SIZES, assert_equal
 from tests.unit.test_beam_board import compare_candidates
+from tests.unit.test_drafting_kernels import compare_chains, compare_embeddings
 from tests.unit.test_gpu_attention import compare_attention
 from tests.unit.test_gpu_kernels import (
     compare_an_iteration,
@@ -51,6 +52,8 @@ def test_the_kernels_do_what_operators_do(gpu: torch.device) -> None:
         compare_candidates(seed, gpu)
         compare_largest(seed, gpu)
         compare_products(seed, gpu)
+        compare_embeddings(seed, gpu)
+        compare_chains(seed, gpu)
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "operators"])

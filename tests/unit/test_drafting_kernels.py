@@ -66,7 +66,9 @@ def compare_embeddings(seed: int, device: torch.device = CPU) -> None:
     assert torch.equal(embedding.embedded(*given).float(), found)
 
 
-def random_chain(dtype: torch.dtype, types: int, channels: int, bias: bool) -> FastChain:
+def random_chain(
+    dtype: torch.dtype, types: int, channels: int, bias: bool, device: torch.device = CPU
+) -> FastChain:
     """With numbers of which products and sums are exact in every precision."""
     decoder: Any = SimpleNamespace(embed_scale=1.0, embed_tokens=nn.Embedding(types, channels))
     decoder.output_projection = nn.Linear(channels, types, bias)
@@ -74,22 +76,23 @@ def random_chain(dtype: torch.dtype, types: int, channels: int, bias: bool) -> F
     for part in (decoder.embed_tokens, decoder.output_projection, decoder.chain):
         for weight in part.to(dtype).parameters():
             weight.copy_(torch.randint(-1, 2, weight.shape) * (torch.rand(weight.shape) < 0.2))
+        part.to(device)
     return FastChain(decoder)
 
 
-def compare_chains(seed: int) -> None:
+def compare_chains(seed: int, device: torch.device = CPU) -> None:
     """Blocks of random features and candidates, ties among them."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
     dtype, types = chance.choice([*PRECISIONS]), chance.choice((3, CANDIDATES, 40))
     rows, size, channels = chance.randint(1, 4), chance.randint(1, 6), chance.choice((8, 16, 24))
-    chain = random_chain(dtype, types, channels, chance.random() < 0.5)
-    features = torch.randint(-1, 2, (rows, size, channels)).to(dtype)
-    logits = torch.rand(rows, size, types).argsort(-1).to(dtype)
-    last = torch.randint(0, types, (rows,))
+    chain = random_chain(dtype, types, channels, chance.random() < 0.5, device)
+    features = torch.randint(-1, 2, (rows, size, channels)).to(dtype).to(device)
+    logits = torch.rand(rows, size, types).argsort(-1).to(dtype).to(device)
+    last = torch.randint(0, types, (rows,)).to(device)
     best, scores = chain.pairs(features, logits, last)
     plain = best.gather(2, follow(scores.argmax(-1))[..., :1]).squeeze(2)
-    assert torch.equal(chain.choose(features, logits, last), plain), seed
+    assert torch.equal(chain.choose(features, logits, last).cpu(), plain.cpu()), seed
 
 
 def test_embeddings_are_those_of_operators() -> None:
@@ -100,6 +103,15 @@ def test_embeddings_are_those_of_operators() -> None:
 def test_chains_are_those_of_operators() -> None:
     for seed in range(CASES):
         compare_chains(seed)
+
+
+def test_fewer_candidates_than_are_wanted() -> None:
+    """Where most logits are -inf."""
+    chain = random_chain(torch.float32, 20, 16, True)
+    logits = torch.full((2, 3, 20), -torch.inf)
+    logits[..., 5] = 1.0
+    block = chain.choose(torch.zeros(2, 3, 16), logits, torch.tensor([4, 4]))
+    assert block.min() >= 0 and block.max() < 20
 
 
 @pytest.mark.parametrize("channels, fused", [(16, True), (12, False)])

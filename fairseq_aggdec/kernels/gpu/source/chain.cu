@@ -20,6 +20,9 @@ struct Chain {
     Int* block;                                   // (R, k), of `follow`
 };
 
+// A candidate; -1, where a row has fewer of them, is any token.
+__device__ inline Int candidate(const Chain& p, Int at) { return p.best[at] < 0 ? 0 : p.best[at]; }
+
 struct Hear {
     template <typename Number>
     static __device__ void of(const Chain& p);
@@ -28,7 +31,7 @@ struct Hear {
 template <typename Number>
 __device__ void Hear::of(const Chain& p) {
     const Int entry = blockIdx.x, slot = entry / p.most, row = slot / p.size;
-    const Int token = slot % p.size ? p.best[entry - p.most] : p.last[row];
+    const Int token = slot % p.size ? candidate(p, entry - p.most) : p.last[row];
     const Number *heard = (const Number*)p.heard + token * p.channels, *own = (const Number*)p.slots + slot * p.channels;
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         const float sum = widened(heard[i]) + widened(own[i]);
@@ -43,13 +46,13 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) hear(const Chain p) {
 // The best candidate of a slot behind one of the slot before; a warp finds it.
 template <typename Number>
 __device__ int best_behind(const Chain& p, Int entry) {
-    const Int slot = entry / p.most, *best = p.best + slot * p.most;
+    const Int slot = entry / p.most;
     const Number *features = (const Number*)p.features + slot * p.channels;
     const Number *written = (const Number*)p.written + entry * p.channels, *weight = (const Number*)p.weight;
     Int rows[MOST_CANDIDATES];  // in the weight
     float scores[MOST_CANDIDATES] = {};
 #pragma unroll
-    for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = best[least(i, p.most - 1)] * p.channels;
+    for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = candidate(p, slot * p.most + least(i, p.most - 1)) * p.channels;
     for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
         const Eight<Number> own = eight_at(features + from), more = eight_at(written + from);
         float told[8];
@@ -73,7 +76,7 @@ __device__ int best_behind(const Chain& p, Int entry) {
         float score = scores[i];
 #pragma unroll
         for (int bits = LANES / 2; bits > 0; bits /= 2) score += of_lane(score, bits);
-        if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[best[i]]);
+        if (p.bias && i < p.most) score += widened(((const Number*)p.bias)[rows[i] / p.channels]);
         if (i < p.most && score > most) {
             most = score;
             found = i;
@@ -101,7 +104,7 @@ __device__ void Follow::of(const Chain& p) {
     int before = 0;
     for (Int slot = 0; slot < p.size; ++slot) {
         before = choices[slot * p.most + before];
-        p.block[row * p.size + slot] = p.best[first + slot * p.most + before];
+        p.block[row * p.size + slot] = candidate(p, first + slot * p.most + before);
     }
 }
 
