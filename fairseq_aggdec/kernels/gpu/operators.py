@@ -112,6 +112,8 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Files that are compiled for one precision at a time, which the second argument of their kernels says.
 BY_PRECISION = {"attention", "products"}
+# Kernels that load weights while the kernel in front of them still runs. Not measured on a GPU yet: none does.
+OVERLAPPING: frozenset[str] = frozenset()  # {"product"}
 # Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
 PART, BUSY = 2048, 264
 
@@ -150,7 +152,8 @@ def _launch(name: str, *arguments: Any) -> None:
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     source = SOURCES[name]
     precision = arguments[1] if source in BY_PRECISION else None
-    module(device, source, precision).launch(name, words(arguments), arguments[0], THREADS[name])
+    size = arguments[0], THREADS[name]
+    module(device, source, precision).launch(name, words(arguments), *size, name in OVERLAPPING)
 
 
 @functools.cache
