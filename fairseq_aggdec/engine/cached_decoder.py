@@ -13,7 +13,7 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor
 
-from fairseq_aggdec.engine.compiled import needs_mask
+from fairseq_aggdec.engine.compiled import Memory, needs_mask
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
 from fairseq_aggdec.engine.graphs.renewing import renew
 from fairseq_aggdec.engine.graphs.start_graphs import StartGraphs, grid_length
@@ -55,13 +55,14 @@ class CachedDecoder:
         headed = isinstance(decoder, HeadedDecoder)
         self.heads = DecoderHeads(self.packed) if headed else None
         device, self.graphs = decoder.embed_tokens.weight.device, None
-        if precision.graphs and device.type == "cuda":
+        self.on_gpu = device.type == "cuda"
+        if precision.graphs and self.on_gpu:
             self.graphs = WindowGraphs(self.run_on_grid, device, self.embedding.memories)
             self.embedding.replaced = self.graphs.forget
         # With --strict PyTorch reads the entries.
         hides = self.compiled is not None and not precision.strict
         self.cache = KVCache(self.graphs, self.compiled, hides)
-        self.views: tuple[Sequence[Tensor], list[Tensor]] | None = None
+        self.views: tuple[Memory, list[Tensor]] | None = None
         self.starts: StartGraphs | None = None
 
     def renew(self, other: "CachedDecoder") -> bool:

@@ -26,6 +26,9 @@ from fairseq_aggdec.kernels.library import (
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
+# Keys and values of a source, (B, S, 2C) of each layer.
+Memory = Sequence[Tensor] | Tensor
+
 PARTS = ("qkv", "own_out", "cross_q", "cross_kv", "cross_out", "expand", "contract")
 NORMS = ("own_norm", "cross_norm", "last_norm")
 # What an encoder says of a batch, as kernels.cpp numbers it.
@@ -75,7 +78,7 @@ class CompiledLayers:
                 self.shape.first_norm = _norm(embedding.norm)
         self.embeds = embedding is not None
         self.step = StepStruct()
-        self.memory: Sequence[Tensor] | None = None
+        self.memory: Memory | None = None
         self.cache: Tensor | None = None
         self.addresses = tuple(map(ctypes.addressof, (self.structs, self.shape, self.step)))
 
@@ -85,7 +88,7 @@ class CompiledLayers:
         window: Window,
         cache: Tensor,
         own_mask: Tensor | None,
-        memory: Sequence[Tensor],
+        memory: Memory,
         memory_mask: Tensor | None,
         positions: Tensor | None = None,
     ) -> Tensor:
@@ -148,9 +151,7 @@ class CompiledLayers:
         step.end, step.threads = end, torch.get_num_threads()
         return words
 
-    def say_what_is_kept(
-        self, cache: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None
-    ) -> None:
+    def say_what_is_kept(self, cache: Tensor, memory: Memory, memory_mask: Tensor | None) -> None:
         """Writes into the step what is read beside the window; arguments as for :meth:`decode`."""
         step = self.step
         if cache is not self.cache:
@@ -174,13 +175,18 @@ class CompiledLayers:
         elif isinstance(window, TreeWindow):
             step.seen, step.seen_bytes = window.places()
 
-    def _remember(self, memory: Sequence[Tensor]) -> None:
-        self.memory = memory
-        self.memory_addresses = (ctypes.c_void_p * len(memory))(*(m.data_ptr() for m in memory))
-        step, first = self.step, memory[0]
-        step.memory = ctypes.addressof(self.memory_addresses)
-        step.memory_row, step.memory_position, _ = first.stride()
-        step.sources = first.size(1)
+    def _remember(self, memory: Memory) -> None:
+        step, self.memory = self.step, memory
+        if isinstance(memory, Tensor):
+            layers, _, step.sources, _ = memory.shape
+            layer, step.memory_row, step.memory_position, _ = memory.stride()
+            first, layer = memory.data_ptr(), memory.itemsize * layer
+            addresses = list(range(first, first + layer * layers, layer))
+        else:
+            step.memory_row, step.memory_position, _ = memory[0].stride()
+            step.sources, addresses = memory[0].size(1), [part.data_ptr() for part in memory]
+        self.memory_addresses = array("q", addresses)
+        step.memory, _ = self.memory_addresses.buffer_info()
 
     def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""
@@ -190,8 +196,8 @@ class CompiledLayers:
             cache.data_ptr(), len(cache), layer, row, size, ctypes.addressof(numbers), len(places)
         )
 
-    def read_source(self, states: Tensor) -> Sequence[Tensor]:
-        """Keys and values of each layer, (B, S, 2C), of what an encoder gives, (B, S, C_enc) row after row."""
+    def read_source(self, states: Tensor) -> Tensor:
+        """Keys and values (layers, B, S, 2C) of what an encoder gives, (B, S, C_enc) row after row."""
         rows, length, _ = states.shape
         layers, shape, _ = self.addresses
         shape_of_all = len(self.structs), rows, length, 2 * self.channels
@@ -199,7 +205,7 @@ class CompiledLayers:
         found = torch.empty(shape_of_all, dtype=torch.float32, device=states.device)
         where = states.data_ptr(), rows * length, found.data_ptr()
         self.library.aggdec_read_source(layers, shape, *where, torch.get_num_threads())
-        return found.unbind(0)
+        return found
 
     def encode(
         self,
@@ -227,7 +233,7 @@ class CompiledLayers:
             source.embeddings = embeddings.data_ptr()
         source.states, source.lengths = states.data_ptr(), lengths.data_ptr()
         layers, shape, _ = self.addresses
-        found: int = self.library.aggdec_encode(layers, shape, ctypes.addressof(source))
+        found: int = self.library.aggdec_encode(layers, shape, ctypes.byref(source))
         return found
 
 

@@ -188,11 +188,14 @@ class FastEncoder:
         assert compiled is not None
         (rows, length), host = src_tokens.shape, src_tokens.device  # the default may be another
         lengths = torch.empty((rows, 1), dtype=torch.int32, device=host)
-        tokens, said = src_tokens.to(torch.int64).contiguous(), UNREADABLE
+        tokens, said = src_tokens, UNREADABLE
+        if tokens.dtype is not torch.int64 or not tokens.is_contiguous():
+            tokens = tokens.to(torch.int64).contiguous()
         # What PyTorch does not embed is refused by it.
         if compiled.embeds and src_tokens.dtype in (torch.int64, torch.int32):
             shape = rows, length, self.channels
-            x, embedding = torch.empty((2, *shape), dtype=torch.float32, device=host)
+            x = torch.empty(shape, dtype=torch.float32, device=host)
+            embedding = torch.empty(shape, dtype=torch.float32, device=host)
             given = tokens, self.padding_idx, self.types, lengths
             said = compiled.encode(*given, x, embedding, self.places(length))
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot

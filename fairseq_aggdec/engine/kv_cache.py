@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_aggdec.engine.compiled import CompiledLayers
+from fairseq_aggdec.engine.compiled import CompiledLayers, Memory
 from fairseq_aggdec.engine.graphs.window_graphs import WindowGraphs
 from fairseq_aggdec.windows.masks import mask_of_rows
 from fairseq_aggdec.windows.transfer import to_device
@@ -30,19 +31,20 @@ class KVCache:
 
     entries: Tensor
     capacity: int
-    memory: Sequence[Tensor]
+    memory: Memory
     memory_mask: Tensor | None
 
     def __init__(
         self, graphs: WindowGraphs | None, compiled: CompiledLayers | None, hides: bool = False
     ):
         self.graphs, self.compiled, self.hides = graphs, compiled, hides
-        self.spare: Tensor | None = (
-            None  # flat: the memory of the entries, kept from batch to batch
-        )
+        # The memory of entries, kept from batch to batch: flat, and as it was last shaped.
+        self.spare: Tensor | None = None
+        self.room: Tensor | None = None
+        self.kind: tuple[Any, ...] = ()  # device, type and mode in which it was made
 
     def start(
-        self, memory: Sequence[Tensor], mask: Tensor | None, shape: tuple[int, ...], like: Tensor
+        self, memory: Memory, mask: Tensor | None, shape: tuple[int, ...], like: Tensor
     ) -> None:
         """Takes up a batch.
 
@@ -52,32 +54,31 @@ class KVCache:
             like: has their device and dtype.
         """
         if self.graphs is not None:
-            self.take(*self.graphs.start(memory, mask, *shape[1:3]))
+            self.take(*self.graphs.start(list(memory), mask, *shape[1:3]))
         else:
             self.take(self._emptied(shape, like), memory, mask)
 
-    def take(self, entries: Tensor, memory: Sequence[Tensor], mask: Tensor | None) -> None:
+    def take(self, entries: Tensor, memory: Memory, mask: Tensor | None) -> None:
         """Takes up a batch that is in this memory."""
         self.entries, self.memory, self.memory_mask = entries, memory, mask
         self.capacity = entries.size(2)
 
     def _emptied(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory of that shape: that of the batch before if it is large enough, emptied where hidden entries count.
+        """Memory of that shape, or for more places where hidden entries may hold anything: that of the batch before if
+        it is large enough, else emptied.
 
         Fresh memory of the system is slow to touch. Zeros where PyTorch reads it: a hidden key has weight 0, and 0
         times a garbage NaN would be NaN.
         """
-        count, spare = math.prod(shape), self.spare
-        if (
-            spare is None
-            or spare.numel() < count
-            or (spare.device, spare.dtype) != (like.device, like.dtype)
-            or spare.is_inference() != torch.is_inference_mode_enabled()
-        ):
-            self.spare = like.new_zeros(count)
-            return self.spare.view(shape)
-        own = spare[:count].view(shape)
-        return own if self.hides else own.zero_()
+        kind = like.device, like.dtype, torch.is_inference_mode_enabled()
+        count, spare, room = math.prod(shape), self.spare, self.room
+        if spare is None or room is None or self.kind != kind or spare.numel() < count:
+            self.spare, self.kind = like.new_zeros(count), kind
+            self.room = self.spare.view(shape)
+            return self.room
+        if not self.hides or room.shape[:2] != shape[:2] or room.size(2) < shape[2]:
+            room = self.room = spare[:count].view(shape)
+        return room if self.hides else room.zero_()
 
     def reserve(self, places: int) -> None:
         """Makes room for at least that many places per row."""
@@ -131,6 +132,6 @@ class KVCache:
             return
         entries, mask = self.entries, self.memory_mask
         mask = None if mask is None else mask.clone()  # it may be where it is to be
-        kept = self.graphs.start(self.memory, mask, entries.size(1), entries.size(2))
+        kept = self.graphs.start(list(self.memory), mask, *entries.shape[1:3])
         kept.cache[:, :, : entries.size(2)] = entries
         self.take(*kept)

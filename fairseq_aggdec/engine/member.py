@@ -117,7 +117,9 @@ class Member:
     def begin(self, net_input: Mapping[str, Tensor], capacity: int) -> None:
         """Takes up a batch with the forms that there are."""
         rows = net_input["src_tokens"].size(0)
-        encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
+        encoder_input = net_input
+        if not isinstance(self.encoder, FastEncoder):
+            encoder_input = {k: v for k, v in net_input.items() if k != "prev_output_tokens"}
         if isinstance(self.decoder, CachedDecoder):
             self.encoder_out = self.decoder.read(self.encoder, encoder_input, capacity)
         else:

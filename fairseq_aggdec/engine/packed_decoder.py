@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_aggdec.engine import attention
 from fairseq_aggdec.engine.attention import attend_alone, attend_by_query
-from fairseq_aggdec.engine.compiled import EmbeddingForm, compile_layers
+from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
 from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
 from fairseq_aggdec.engine.linear import (
@@ -312,7 +312,7 @@ class PackedDecoder:
 
     def read_source(
         self, encoder_out: EncoderOut, tokens: Tensor | None
-    ) -> tuple[Sequence[Tensor], Tensor | None]:
+    ) -> tuple[Memory, Tensor | None]:
         """Keys and values (B, S, 2C) of the source for each layer and what the embedding reads of it, and the mask
         (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.
 
@@ -328,12 +328,13 @@ class PackedDecoder:
         padding = encoder_out["encoder_padding_mask"]
         mask = additive_mask(padding[0], states.dtype) if padding else None
         if self.compiled is not None and states.dtype is torch.float32:
-            kv = self.compiled.read_source(states.contiguous())
+            kv: Memory = self.compiled.read_source(states.contiguous())
         else:
             kv = [layer.cross_kv(states) for layer in self.layers]
-        return [*kv, *self.embedding.source(encoder_out, tokens)], mask
+        more = self.embedding.source(encoder_out, tokens)
+        return ([*kv, *more] if more else kv), mask
 
-    def split(self, memory: Sequence[Tensor]) -> list[Tensor]:
+    def split(self, memory: Memory) -> list[Tensor]:
         """Keys and values (B, S, 2C) of each layer -> views (2, B, H, S, D)."""
         return [layer.split(kv) for layer, kv in zip(self.layers, memory, strict=False)]
 

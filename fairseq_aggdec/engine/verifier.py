@@ -4,7 +4,7 @@ import logging
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -110,13 +110,15 @@ class Verifier:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave(cached_only)
-        unsure = self.leaves and any(m.unsure or m.encoder_gap for m in self.members)
-        rows, device = len(net_input["src_tokens"]), net_input["src_tokens"].device
-        with _same_random_numbers_where_left(device) if unsure else nullcontext():
+        if not self.leaves or not any([m.unsure or m.encoder_gap for m in self.members]):
             for member in self.members:
                 member.begin(net_input, capacity)
-                if self.leaves:
-                    member.compare(rows)
+            return
+        source = net_input["src_tokens"]
+        with _same_random_numbers_where_left(source.device):
+            for member in self.members:
+                member.begin(net_input, capacity)
+                member.compare(len(source))
             self._leave(False)
 
     def _leave(self, cached_only: bool) -> None:
@@ -130,7 +132,7 @@ class Verifier:
         """Whether it is the verifier of these models in this precision."""
         own = [member.model for member in self.members]
         same = len(own) == len(models) and all(map(operator.is_, own, models))
-        return same and precision == self.precision
+        return same and (precision is self.precision or precision == self.precision)
 
     def refuse_probabilities(self, decoding: str) -> None:
         """Raises ``ValueError`` where a model's probabilities are not those that a search of another kind reads."""
@@ -225,18 +227,24 @@ class Verifier:
     @property
     def captures(self) -> bool:
         """Whether whole iterations can be captured: every decoder has the batch where its graphs read it."""
-        decoders = [member.decoder for member in self.members]
-        return all(
-            isinstance(d, CachedDecoder) and d.graphs is not None and d.graphs.batch is not None
-            for d in decoders
-        )
+        for member in self.members:
+            decoder = member.decoder
+            if not isinstance(decoder, CachedDecoder) or decoder.graphs is None:
+                return False
+            if decoder.graphs.batch is None:
+                return False
+        return True
 
     @property
     def launches(self) -> bool:
         """Whether a GPU can go on alone where graphs are switched off: iterations are launched kernel by kernel."""
-        decoders = [member.decoder for member in self.members]
-        plain = all(isinstance(d, CachedDecoder) and d.graphs is None for d in decoders)
-        return plain and not self.strict and self.proposed_from[1].is_cuda
+        for member in self.members:
+            decoder = member.decoder
+            if not isinstance(decoder, CachedDecoder) or decoder.graphs is not None:
+                return False
+            if not decoder.on_gpu:
+                return False
+        return not self.strict
 
     @property
     def dtype(self) -> torch.dtype:

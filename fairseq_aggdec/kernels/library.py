@@ -59,13 +59,20 @@ _int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 SOURCES = Path(__file__).parent / "source"
 KINDS = {"int64_t": _int, "double": ctypes.c_double}
+POINTERS: dict[str, Any] = {"uint8_t": ctypes.c_char_p}
+OF_NUMBERS: dict[str, Any] = {
+    **{kind: ctypes.POINTER(_int) for kind in ("int64_t", "Pair")},
+    "double": ctypes.POINTER(ctypes.c_double),
+    "float": ctypes.POINTER(ctypes.c_float),
+}
 
 
-def structure(header: str, name: str, **inner: Any) -> Any:
+def structure(header: str, name: str, read: bool = False, **inner: Any) -> Any:
     """A structure of a C++ header as a class of ctypes: its fields are the header's, in their order.
 
     Args:
         header: in ``source/``.
+        read: Python reads the numbers that its fields point to: ``found.tokens[:count]``; else these are addresses.
         inner: the classes of structures in it, by their names there.
     """
     text = re.sub(r"//.*", "", (SOURCES / header).read_text(encoding="utf-8"))
@@ -74,8 +81,8 @@ def structure(header: str, name: str, **inner: Any) -> Any:
     fields = []
     for kind, declared in re.findall(r"(?:const )?(\w+)([^;]*);", body[1]):
         for one in declared.split(","):
-            address = ctypes.c_char_p if kind == "uint8_t" else _pointer
-            of_kind = address if "*" in one else (KINDS | inner)[kind]
+            pointers = OF_NUMBERS if read else POINTERS
+            of_kind = pointers.get(kind, _pointer) if "*" in one else (KINDS | inner)[kind]
             field, *lengths = re.findall(r"\w+(?=\[|\]|$)", one)
             for length in lengths:
                 of_kind *= int(length)

@@ -27,12 +27,13 @@ def hypothesis(
         steps: iterations that it took.
         history: what every iteration saw, where that was kept (``--retain-iter-history``).
     """
+    nothing = torch.empty(0)
     return {
         "tokens": tokens,
         "score": score,
         "positional_scores": scores,
-        "attention": torch.empty(0),
-        "alignment": torch.empty(0),
+        "attention": nothing,
+        "alignment": nothing,
         "steps": steps,
         "history": [{"tokens": torch.as_tensor(seen)} for seen in history],
     }
@@ -64,8 +65,6 @@ def send_hypotheses(found: list[list[Hypothesis]], device: torch.device) -> None
 
     They share its memory, which is free when the last of them is gone.
     """
-    if device.type == "cpu":
-        return
     hypotheses = [one for ranked in found for one in ranked]
     names = ("tokens", "positional_scores", "score")  # the widest numbers first
     of_name = [torch.cat([one[name].view(-1) for one in hypotheses]) for name in names]

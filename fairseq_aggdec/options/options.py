@@ -72,16 +72,16 @@ class Options:
     @classmethod
     def of(cls, generator: Any) -> Options:
         """The options of a ``SequenceGenerator``, stock's or ours, as its fields have them now."""
-        size = getattr(generator, "no_repeat_ngram_size", 0)
+        own = vars(generator)  # nn.Module takes long to say that it lacks something
+        size = own.get("no_repeat_ngram_size", 0)
         if blocker := generator.repeat_ngram_blocker:
             size = getattr(blocker, "no_repeat_ngram_size", size)
         return _options(
             *_stock_options(generator),
             size,
             frozenset(generator.symbols_to_strip_from_output),
-            getattr(generator, "print_alignment", None)
-            or ALIGNMENTS.get(getattr(generator, "extract_alignment", None)),
-            getattr(generator, "retain_history", False),
+            own.get("print_alignment") or ALIGNMENTS.get(own.get("extract_alignment")),
+            own.get("retain_history", False),
         )
 
     def arguments(self) -> dict[str, Any]:

@@ -38,13 +38,14 @@ _READ: tuple[type[nn.Module], ...] = (
 
 
 # Of each class its attributes, and what these are now: asked before every batch.
-_CLASSES = [(cls, vars(cls), dict(vars(cls))) for cls in _READ]
+_ATTRIBUTES = [vars(cls) for cls in _READ]
+_KNOWN = [dict(vars(cls)) for cls in _READ]
 _NAMES = {cls: {name for name in dir(cls) if callable(getattr(cls, name))} for cls in _READ}
 _BEFORE = next(
     (
         f"{cls.__name__} with another {name}()"
-        for cls, _, before in _CLASSES
-        for name, method in before.items()
+        for cls, known in zip(_READ, _KNOWN, strict=True)
+        for name, method in known.items()
         if callable(method) and method.__module__ != cls.__module__
     ),
     None,
@@ -53,16 +54,18 @@ _BEFORE = next(
 
 def _altered(part: nn.Module) -> str | None:
     """Names a method that was put onto an object in place of the one of stock's class, None if there is none."""
-    cls = next(cls for cls in type(part).__mro__ if cls in _READ)
+    cls = next(filter(_NAMES.__contains__, type(part).__mro__))
+    if _NAMES[cls].isdisjoint(vars(part)):
+        return None
     own = vars(part).keys() & _NAMES[cls]
-    return f"a {cls.__name__} with a {min(own)}() put onto it" if own else None
+    return f"a {cls.__name__} with a {min(own)}() put onto it"
 
 
 def _replaced() -> str | None:
     """Names a method of stock search that somebody has replaced in its class, before or after this was imported."""
-    for cls, attributes, before in _CLASSES:
-        if attributes == before:
-            continue
+    if _ATTRIBUTES == _KNOWN:
+        return _BEFORE
+    for cls, attributes, before in zip(_READ, _ATTRIBUTES, _KNOWN, strict=True):
         known, now = dict(before), dict(attributes)  # other threads may add to both meanwhile
         for name, method in known.items():
             if callable(method) and now.get(name) is not method:
@@ -108,8 +111,9 @@ def search_gap(generator: Any) -> str | None:
     """What makes a generator, stock's or one of ours, search otherwise than stock does; None where nothing does."""
     if gap := _replaced() or _altered(generator) or _search_gap(generator):
         return gap
-    if type(generator.model) not in ENSEMBLES or _altered(generator.model):
-        return f"models behind a {type(generator.model).__name__} of its own"
+    ensemble = generator.model
+    if type(ensemble) not in ENSEMBLES or _altered(ensemble):
+        return f"models behind a {type(ensemble).__name__} of its own"
     if generator.lm_model is not None:
         return "--lm-path"
     if generator.token_indices_to_suppress is not None:

@@ -218,7 +218,7 @@ class DeviceLoop(AheadLoop):
         return self.board.flags
 
     def takes_over(self) -> bool:
-        return super().takes_over() or self.verifier.launches
+        return self.captures() or self.verifier.launches
 
     def decode(self, state: DecodeState, size: int, counters: Counters) -> None:
         """Decodes every row of ``state`` to its end (in place), ``size`` tokens being drafted in an iteration."""
@@ -227,7 +227,7 @@ class DeviceLoop(AheadLoop):
         self._run(len(state.rows), size, counters)
         found = board.outcomes([self.ends[row] for row in range(len(state.rows))])
         rounds = [len(outcome.emitted) for outcome in found]
-        scores = [one.scores for one in found]
+        scores = [one.scores.tolist() for one in found]
         state.finish([one.tokens for one in found], scores, rounds)
         drafted = [number for outcome in found for number in outcome.drafted] if size else []
         accepted = [number for outcome in found for number in outcome.accepted] if size else []

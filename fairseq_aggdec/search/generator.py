@@ -5,9 +5,8 @@ Subclassing ``SequenceGenerator`` lets stock ``build_generator`` read every stoc
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -161,17 +160,20 @@ class CachedGenerator(SequenceGenerator):
         finally:
             lock.give_back()
         found = self._hypotheses(done)  # outside: what fairseq gets it changes in place
-        send_hypotheses(found, source.device)
+        if source.device.type != "cpu":
+            send_hypotheses(found, source.device)
         return found
 
     def _batch(
         self, sample: dict[str, Any], source: Tensor, prefix: Tensor | None, start: int | None
     ) -> Batch:
         """A batch as the host knows it; arguments as of :meth:`_generate`."""
-        begin([source, *self._reads(sample)], list(self._watches()))
+        if source.device.type == "cuda":
+            begin([source, *self._reads(sample)], list(self._watches()))
         prefixes = [()] * source.size(0) if prefix is None else prefix.tolist()
         first = self.eos if start is None else int(start)
-        check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[first]])
+        if prefix is not None or not 0 <= first < self.vocab_size:
+            check_tokens(self.vocab_size, prefix_tokens=prefixes, bos_token=[[first]])
         if (options := Options.of(self)) is not self.options:
             self.options = options
         return Batch(sample, first, prefixes)
@@ -250,6 +252,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         super().__init__(models, tgt_dict, **options)
         self.drafter, self.accept, self.shortlist = drafter, accept, shortlist
         self.rules = Rules.of(self)
+        self.ruled = self.options, self.rules  # of these options
         self.device_loop: DeviceLoop | None = None
 
     def _prepare(self) -> None:
@@ -296,7 +299,10 @@ class DraftAndVerifyGenerator(CachedGenerator):
     def _decode(self, batch: Batch) -> DecodeState:
         limits = self._limits(batch)
         if type(self.rules) is Rules:  # not somebody's own
-            self.rules = Rules.of(self.options)
+            options, rules = self.ruled
+            if options is not self.options or rules is not self.rules:
+                self.rules = Rules.of(self.options)
+                self.ruled = self.options, self.rules
         state = DecodeState(self._rows(batch, limits), self.eos, batch.source.device)
         restricted = self._start(batch, state, limits)
         drafted, sentences = self.counters.drafted, len(state.rows)
@@ -308,18 +314,23 @@ class DraftAndVerifyGenerator(CachedGenerator):
 
     def _start(self, batch: Batch, state: DecodeState, limits: Limits) -> bool:
         """Encodes a batch and has the drafter take it up; whether a shortlist restricts its vocabulary."""
-        beside = Beside(state.device)
-        with self.counters.clock("encoder"):
-            types = None  # before the encoder: the host waits for their number
-            if self.shortlist is not None:
-                types = self.shortlist(batch.source)
-            capacity = limits.longest + 1 if self.verifier.strict else limits.capacity
-            self.verifier.start(batch.net_input, capacity, self.drafter.needs_cached_decoder)
-            if types is not None:
-                self.verifier.restrict(types)
-        start = beside.work if self.drafter.starts_beside else nullcontext
-        with self.counters.clock("draft"), start():
-            self.drafter.start(batch.sample, self.verifier, state)
+        drafter, verifier = self.drafter, self.verifier
+        beside = Beside(state.device) if drafter.starts_beside else None
+        started = self.counters.read()
+        types = None  # before the encoder: the host waits for their number
+        if self.shortlist is not None:
+            types = self.shortlist(batch.source)
+        capacity = limits.longest + 1 if verifier.strict else limits.capacity
+        verifier.start(batch.net_input, capacity, drafter.needs_cached_decoder)
+        if types is not None:
+            verifier.restrict(types)
+        started = self.counters.ended("encoder", started)
+        if beside is None:
+            drafter.start(batch.sample, verifier, state)
+        else:
+            with beside.work():
+                drafter.start(batch.sample, verifier, state)
+        self.counters.ended("draft", started)
         return types is not None
 
     def _run_loop(self, state: DecodeState, restricted: bool = False) -> None:
@@ -382,7 +393,7 @@ class DraftAndVerifyGenerator(CachedGenerator):
         check_scores(totals)
         found = []
         for row, scores, total in zip(rows, token_scores, totals, strict=True):
-            tokens = torch.frombuffer(array("q", row.tokens[1:]), dtype=torch.int64)
+            tokens = torch.tensor(row.tokens[1:])
             score = self.options.score(total, len(row.tokens) - 1)
             found.append([hypothesis(tokens, scores, score, row.iterations, row.history or ())])
         return found

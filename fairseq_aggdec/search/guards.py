@@ -101,17 +101,15 @@ class OneThread:
     """A context that a second caller may not enter: it gets an error, where waiting could wait for itself.
 
     A copy is free, whatever the original is: copies of a generator share nothing that this guards.
+
+    Attributes:
+        take: whether nobody was inside, and the caller is now.
+        give_back: the caller leaves.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def take(self) -> bool:
-        """Whether nobody was inside, and the caller is now."""
-        return self._lock.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        self._lock.release()
+        lock = threading.Lock()
+        self.take, self.give_back = functools.partial(lock.acquire, blocking=False), lock.release
 
     def __enter__(self) -> None:
         """Raises ``RuntimeError`` while another call is inside."""
@@ -142,7 +140,7 @@ def exclusive(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
 
     @functools.wraps(method)
     def guarded(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with one_thread(self):
+        with self.__dict__.get("_one_thread") or one_thread(self):
             return method(self, *args, **kwargs)
 
     return guarded

@@ -7,34 +7,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_aggdec.options.hypotheses import in_fp32
 from fairseq_aggdec.options.ngrams import Ngrams
 from fairseq_aggdec.windows.draft import Draft
 from fairseq_aggdec.windows.window import Window
 
 
-@dataclass(frozen=True)
 class Batch:
     """A batch that a generator is to decode.
 
-    Attributes:
+    Args:
         sample: as fairseq's datasets make it.
         start: the start symbol of every output.
         prefixes: output tokens forced by the caller, per sentence, ``pad`` where a position is free.
+
+    Attributes:
+        source: (B, S) source tokens.
     """
 
-    sample: dict[str, Any]
-    start: int
-    prefixes: Sequence[Sequence[int]]
-
-    @property
-    def net_input(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.sample["net_input"]
-        return found
-
-    @property
-    def source(self) -> Tensor:
-        """(B, S) source tokens."""
-        return self.net_input["src_tokens"]
+    def __init__(self, sample: dict[str, Any], start: int, prefixes: Sequence[Sequence[int]]):
+        self.sample, self.start, self.prefixes = sample, start, prefixes
+        self.net_input: dict[str, Tensor] = sample["net_input"]
+        self.source = self.net_input["src_tokens"]
 
 
 @dataclass
@@ -87,7 +81,7 @@ class DecodeState:
     ``rows`` shrinks as sentences finish; ``finished`` collects them in order of finishing.
 
     Attributes:
-        whole: all outputs came at once, in the order of the batch: one tensor of scores is one sentence's.
+        whole: the scores of each sentence in the order of the batch, where all outputs came at once.
     """
 
     rows: list[Row]
@@ -96,7 +90,7 @@ class DecodeState:
     finished: list[Row] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
-    whole: bool = False
+    whole: Sequence[list[float]] = ()
 
     def window(self, draft: Draft) -> Window:
         """The last committed token of each row followed by its draft."""
@@ -113,16 +107,18 @@ class DecodeState:
             self.owners.extend([row.index] * len(tokens))
 
     def finish(
-        self, outputs: Sequence[list[int]], scores: Sequence[Tensor], rounds: Sequence[int]
+        self, outputs: Sequence[list[int]], scores: Sequence[list[float]], rounds: Sequence[int]
     ) -> None:
-        """Ends all rows: what was decoded for each elsewhere, its log-probabilities (T,) on the host, and its
-        iterations."""
+        """Ends all rows: what was decoded for each elsewhere, its log-probabilities, and its iterations."""
         for row, tokens, iterations in zip(self.rows, outputs, rounds, strict=True):
             row.tokens.extend(tokens)
             row.iterations += iterations
-            self.owners.extend([row.index] * len(tokens))
-        self.whole = not self.scores
-        self.scores.extend(scores)
+            if self.scores:
+                self.owners.extend([row.index] * len(tokens))
+        if self.scores:
+            self.scores.extend(map(in_fp32, scores))
+        else:
+            self.whole = scores
         self.finished, self.rows = [*self.finished, *self.rows], []
 
     def release_finished(self) -> list[int] | None:
@@ -139,9 +135,7 @@ class DecodeState:
         """Log-probabilities of the emitted tokens, one tensor per sentence in the order of the batch, on CPU, each in
         memory of its own."""
         if self.whole:
-            return [
-                scores.clone() for scores in self.scores
-            ]  # made in inference mode, not to be changed
+            return list(map(in_fp32, self.whole))
         scores = torch.cat(self.scores)
         if self.device.type != "cpu":
             scores = scores.cpu()

@@ -70,7 +70,7 @@ def test_a_second_thread_gets_an_error(
     generator = task.build_generator([model], generation_options(**options))
     expected = [ranked[0] for ranked in generator.generate([model], sample)]
     said: list[str] = []
-    clock = generator.counters.clock
+    read = generator.counters.read
 
     def second() -> None:
         try:
@@ -78,15 +78,15 @@ def test_a_second_thread_gets_an_error(
         except RuntimeError as error:
             said.append(str(error))
 
-    def interrupted(part: str) -> Any:
-        """What every generator asks for on its way: here a second thread comes, in the middle of a batch."""
+    def interrupted() -> float:
+        """The clock that every generator reads on its way: here a second thread comes, in the middle of a batch."""
         if not said:
             thread = threading.Thread(target=second)
             thread.start()
             thread.join()
-        return clock(part)
+        return read()
 
-    monkeypatch.setattr(generator.counters, "clock", interrupted)
+    monkeypatch.setattr(generator.counters, "read", interrupted)
     found = [ranked[0] for ranked in generator.generate([model], sample)]
     assert len(said) == 1 and "is decoding a batch already" in said[0]
     assert_same(found, expected)

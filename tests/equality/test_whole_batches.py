@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import types
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,7 @@ from fairseq_aggdec.search.compiled.searches import (
     BeamOptionsStruct,
     GreedyOptionsStruct,
     WholeSearch,
+    address,
     words,
 )
 from fairseq_aggdec.search.errors import NonFiniteError
@@ -69,7 +69,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def options_of(sentences: int) -> GreedyOptionsStruct:
     limits = words([5])
     options = GreedyOptionsStruct(sentences, 2, 1, 3, 2)
-    options.ends = options.floors = options.strict_floors = ctypes.addressof(limits)
+    options.ends = options.floors = options.strict_floors = address(limits)
     options.kept = limits  # alive
     return options
 
@@ -123,34 +123,34 @@ def test_a_signal_ends_a_batch(copier: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def decode() -> None:
     widths = words([1])
-    step = StepStruct(rows=1, widths=ctypes.addressof(widths), wanted=1, threads=1)
+    step = StepStruct(rows=1, widths=address(widths), wanted=1, threads=1)
     shape = words([0, HUGE] + [0] * 20)  # layers, channels
-    kernels().aggdec_decode(None, ctypes.addressof(shape), ctypes.addressof(step), None)
+    kernels().aggdec_decode(None, address(shape), address(step), None)
 
 
 def judge() -> None:
     widths = words([HUGE])
-    call = JudgementStruct(1, 8, ctypes.addressof(widths))
-    kernels().aggdec_judge(ctypes.addressof(call))
+    call = JudgementStruct(1, 8, address(widths))
+    kernels().aggdec_judge(address(call))
 
 
 def encode() -> None:
     tokens, lengths, shape = words([5, 1]), words([0]), words([0, HUGE] + [0] * 20)
     source = SourceStruct(rows=1, length=2, pad=1, threads=1)
-    source.tokens, source.lengths = map(ctypes.addressof, (tokens, lengths))
-    kernels().aggdec_encode(None, ctypes.addressof(shape), ctypes.addressof(source))
+    source.tokens, source.lengths = map(address, (tokens, lengths))
+    kernels().aggdec_encode(None, address(shape), address(source))
 
 
 def heads() -> None:
     call = HeadsStruct()
     call.expand.inputs = call.expand.outputs = 8
-    kernels().aggdec_heads(ctypes.addressof(call), None, None, HUGE, 1, None, 1)
+    kernels().aggdec_heads(address(call), None, None, HUGE, 1, None, 1)
 
 
 def whole() -> None:
     """The library has no room for the logits of one window."""
     shape, product, step = words([0, 8] + [0] * 20), words([8, HUGE] + [0] * 8), StepStruct()
-    struct = reader.ReaderStruct(None, *map(ctypes.addressof, (shape, step, product)), 99, 0)
+    struct = reader.ReaderStruct(None, *map(address, (shape, step, product)), 99, 0)
     WholeSearch("greedy", options_of(1)).run(struct)
 
 
@@ -187,7 +187,7 @@ def test_too_little_memory_in_a_thread(copier: Any) -> None:
     found_by(task, generator, copier)
     layers = generator.verifier.members[0].decoder.compiled
     kept = [words([value] * len(SAMPLE["id"])) for value in (0, 1, 4)]
-    step, (starts, widths, tokens) = layers.step, map(ctypes.addressof, kept)
+    step, (starts, widths, tokens) = layers.step, map(address, kept)
     step.rows, step.threads, step.wanted, step.causal = len(SAMPLE["id"]), 2, 0, True
     step.starts, step.widths, step.tokens, step.end = starts, widths, tokens, HUGE
     step.depths = step.seen = None

@@ -231,7 +231,7 @@ def beam_case(seed: int) -> None:
         for ending in one.endings
     ]
     found = zip(outputs.owners, outputs.totals, outputs.tokens(), outputs.scores(), strict=True)
-    assert [(n, total, t, s.tolist()) for n, total, t, s in found] == expected
+    assert list(found) == expected
     for search, tree in zip(searches, trees, strict=True):
         same_tree(search, tree)
     assert counted.nodes == sum(tree.tree.places for tree in trees)

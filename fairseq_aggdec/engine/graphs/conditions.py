@@ -119,6 +119,9 @@ class _Held:
 _held = _Held()
 
 
+_AS_IT_IS = nullcontext()
+
+
 def decoding_on(
     device: torch.device, streams: Streams, tf32: bool = False
 ) -> AbstractContextManager[None]:
@@ -131,7 +134,7 @@ def decoding_on(
     """
     autocast = torch.is_autocast_enabled(device.type)
     if device.type == "cpu" and not autocast:
-        return nullcontext()
+        return _AS_IT_IS
     return _conditions(device, streams, tf32, autocast)
 
 

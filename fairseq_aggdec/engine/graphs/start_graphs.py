@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -59,7 +59,7 @@ class GridEncoder(Protocol):
 
 
 # Keys and values (R, L, 2C) of each layer, and the additive mask (R, 1, 1, L), of an encoder output for tokens (R, L).
-ReadSource = Callable[[dict[str, Any], Tensor], tuple[Sequence[Tensor], Tensor | None]]
+ReadSource = Callable[[dict[str, Any], Tensor], tuple[Any, Tensor | None]]
 
 
 class CapturedStart:

@@ -141,7 +141,7 @@ class Structure:
         # For every batch: map() takes a fraction of the time of a loop.
         return [
             *map(type, self.modules),
-            *map(list, self.parts),  # their order
+            *itertools.chain.from_iterable(self.parts),  # their order
             *map(getitem, self.owners, self.names),
             *map(getattr, self.classes, self.methods),
         ]
@@ -163,7 +163,7 @@ class Structure:
             if self._told() != self.told:
                 return True
             self.counts = counts  # notes of whoever works with the model
-        return any(table.changed() for table in self.growing)
+        return any(map(WatchedTable.changed, self.growing))
 
 
 class WatchedTable:
@@ -175,11 +175,11 @@ class WatchedTable:
 
     def _take_up(self, table: Tensor) -> None:
         # A tensor made in inference mode counts no writes.
-        self.table, self.writes = table, 0 if table.is_inference() else _version(table)
+        self.table, self.writes = table, None if table.is_inference() else table._version
 
     def changed(self) -> bool:
         found, table = self.buffers.get(self.name), self.table
-        if not table.is_inference() and _version(table) != self.writes:
+        if self.writes is not None and table._version != self.writes:
             return True
         if found is not table:
             if not _grown(table, found):
@@ -264,7 +264,7 @@ class HostNumbers:
     def same(self) -> bool:
         if not self.library.aggdec_same(*self.call):
             return False
-        if not self.rest.same():
+        if self.rest.values and not self.rest.same():
             return False
         if not self.pieces:
             return True

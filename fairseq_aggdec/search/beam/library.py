@@ -21,7 +21,7 @@ from fairseq_aggdec.search.compiled.searches import (
     Outputs,
     TreeStruct,
     WholeSearch,
-    doubles,
+    address,
     numbers,
     words,
 )
@@ -62,17 +62,17 @@ class BeamLibrary(WholeSearch):
         call.ngram = max(0, options.no_repeat_ngram_size)
         call.limit, call.floor = limits.longest, limits.floor
         forced = words(list(itertools.chain.from_iterable(prefixes)))
-        call.prefix_size, call.prefixes = len(prefixes[0]), ctypes.addressof(forced)
+        call.prefix_size, call.prefixes = len(prefixes[0]), address(forced)
         lengths = words(limits.ends)
         if limits.exact:
-            call.lengths = ctypes.addressof(lengths)
+            call.lengths = address(lengths)
         tokens = words(list(itertools.chain.from_iterable(texts.texts)))
         sizes = words([len(text) for text in texts.texts])
         if texts.texts:
-            call.texts, call.sizes = map(ctypes.addressof, (tokens, sizes))
+            call.texts, call.sizes = map(address, (tokens, sizes))
             call.match = MATCHES.index(texts.match)
         if budget is not None:
-            call.budget = ctypes.addressof(budget)
+            call.budget = address(budget)
         super().__init__("beam", call)
 
     def trees(self) -> list[SearchedTree]:
@@ -81,12 +81,12 @@ class BeamLibrary(WholeSearch):
 
     def _tree(self, index: int) -> SearchedTree:
         view = TreeStruct()
-        self.library.aggdec_beam_tree(self.handle, index, ctypes.addressof(view))
+        self.library.aggdec_beam_tree(self.handle, index, address(view))
         parents, tokens, places, calls, reasons, used = (
             numbers(getattr(view, name), view.nodes)
             for name in ("parents", "tokens", "places", "node_calls", "reasons", "used")
         )
-        totals = doubles(view.totals, view.nodes)
+        totals = numbers(view.totals, view.nodes)
         placed = sorted(
             (node for node in range(view.nodes) if places[node] >= 0), key=places.__getitem__
         )
@@ -109,7 +109,7 @@ class BeamLibrary(WholeSearch):
             list(
                 map(
                     Ending,
-                    doubles(view.ended_totals, view.endings),
+                    numbers(view.ended_totals, view.endings),
                     numbers(view.ended, view.endings),
                 )
             ),
@@ -231,9 +231,7 @@ class WindowByWindow:
     def _foresee(self, said: Said) -> None:
         library = self.library
         behind, following = words([0] * library.sentences), words([0] * library.sentences)
-        library.library.aggdec_beam_behind(
-            library.handle, ctypes.addressof(behind), ctypes.addressof(following)
-        )
+        library.library.aggdec_beam_behind(library.handle, address(behind), address(following))
         read = [row for row, index in enumerate(self.rows) if behind[index] >= 0]
         if not read:
             return
@@ -255,6 +253,6 @@ def hypotheses(outputs: Outputs, options: Options) -> list[list[Hypothesis]]:
         score = options.score(total, len(tokens))
         if outputs.lengths is not None and len(tokens) - 1 > outputs.lengths[owner]:
             score = -torch.inf
-        output = torch.tensor(tokens)
-        found[owner].append(hypothesis(output, scores, in_fp32(score), outputs.rounds[owner]))
+        output, steps = torch.tensor(tokens), outputs.rounds[owner]
+        found[owner].append(hypothesis(output, in_fp32(scores), in_fp32(score), steps))
     return found

@@ -137,8 +137,8 @@ class DeviceOutputs(Outputs):
     def tokens(self) -> list[list[int]]:
         return [row[:size] for row, size in zip(self.words.tolist(), self.sizes, strict=True)]
 
-    def scores(self) -> list[Tensor]:
-        return [row[:size].clone() for row, size in zip(self.gains, self.sizes, strict=True)]
+    def scores(self) -> list[list[float]]:
+        return [row[:size] for row, size in zip(self.gains.tolist(), self.sizes, strict=True)]
 
     def count(self, counters: Counters) -> None:
         """Adds the batch to the statistics, but for its calls."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from typing import Any
 
@@ -15,6 +14,7 @@ from fairseq_aggdec.search.compiled.searches import (
     GreedyOptionsStruct,
     Outputs,
     WholeSearch,
+    address,
     words,
 )
 from fairseq_aggdec.search.counters import Counters
@@ -32,10 +32,10 @@ def search_of(
 ) -> WholeSearch:
     """The search of a batch that has just begun; ``accept`` is exact or a :class:`TopBeta`."""
     rows = state.rows
-    given = [getattr(row, name) for name in LIMITS for row in rows]
-    given += [token for row in rows for token in row.prefix]
-    held = words(given)
-    first, step = ctypes.addressof(held), WORD * len(rows)
+    held = words([getattr(row, name) for name in LIMITS for row in rows])
+    for row in rows:
+        held.extend(row.prefix)
+    first, step = address(held), WORD * len(rows)
     ends, floors, strict_floors, prefixes = range(first, first + 4 * step, step)
     beta = (accept.beta, accept.tolerance) if isinstance(accept, TopBeta) else (0, 0.0)
     options = GreedyOptionsStruct(
@@ -48,8 +48,8 @@ def search_of(
     texts = words(list(itertools.chain.from_iterable(copies.texts)))
     sizes = words([len(text) for text in copies.texts])
     copying = CopyOptionsStruct(
-        ctypes.addressof(texts),
-        ctypes.addressof(sizes),
+        address(texts),
+        address(sizes),
         MATCHES.index(copies.match),
         copies.fixed,
         copies.most,
@@ -59,7 +59,7 @@ def search_of(
         copies.accepted,
         copies.checked,
     )
-    options.copies = ctypes.addressof(copying)
+    options.copies = address(copying)
     return WholeSearch("greedy", options)
 
 
@@ -75,11 +75,13 @@ def decode(generator: Any, state: DecodeState) -> bool:
         return False
     if type(generator.rules) is not Rules or not (accept is exact or type(accept) is TopBeta):
         return False
-    with generator.counters.clock("verify"):
-        search = search_of(state, generator.rules, copies, accept)
-        CompiledReader(decoder, verifier.temperature).run(search)
+    counters = generator.counters
+    started = counters.read()
+    search = search_of(state, generator.rules, copies, accept)
+    CompiledReader(decoder, verifier.temperature).run(search)
+    counters.ended("verify", started)
     outputs = Outputs(search, len(state.rows))
-    verdict = hand_over(outputs, state, generator.counters, bool(copies.texts))
+    verdict = hand_over(outputs, state, counters, bool(copies.texts))
     if verdict is not None and isinstance(drafter, DeviceDrafter):
         drafter.observe_batch(verdict)
     return True
@@ -87,8 +89,12 @@ def decode(generator: Any, state: DecodeState) -> bool:
 
 def _as_it_says(drafter: Drafter) -> bool:
     """Whether a drafter drafts what its ``copies`` says: no heir that inherits these has another way to draft."""
-    heirs = itertools.takewhile(lambda kind: "copies" not in vars(kind), type(drafter).__mro__)
-    return all(WAYS.isdisjoint(vars(part)) for part in (drafter, *heirs))
+    for kind in type(drafter).__mro__:
+        if "copies" in vars(kind):
+            break
+        if not WAYS.isdisjoint(vars(kind)):
+            return False
+    return WAYS.isdisjoint(vars(drafter))
 
 
 def hand_over(

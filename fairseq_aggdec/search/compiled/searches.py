@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable
+from ctypes import byref  # unlike addressof() it asks no audit hooks
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_aggdec.kernels.library import checked, kernels, structure
 
-_int, _pointer, _double = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
-
+_int, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 MeanStruct = structure("search/beam_budget.h", "Mean")
 BudgetStruct = structure("search/beam_budget.h", "BeamBudget", Mean=MeanStruct)
@@ -22,9 +22,9 @@ BeamOptionsStruct = structure("search/beam_rules.h", "BeamOptions")
 CopyOptionsStruct = structure("search/copying.h", "CopyOptions")
 GreedyOptionsStruct = structure("search/greedy.h", "GreedyOptions")
 ReaderStruct = structure("search/loop.h", "Reader")
-AskedStruct = structure("search/searches.cpp", "AskedView")
-FoundStruct = structure("search/searches.cpp", "FoundView")
-TreeStruct = structure("search/searches.cpp", "TreeView")
+AskedStruct = structure("search/searches.cpp", "AskedView", read=True)
+FoundStruct = structure("search/searches.cpp", "FoundView", read=True)
+TreeStruct = structure("search/searches.cpp", "TreeView", read=True)
 
 MATCHES = ("unique", "longest", "recent", "aligned")  # as copying.h numbers them
 # Why a run came back, as loop.h numbers it.
@@ -56,19 +56,23 @@ def _declared(library: Any) -> Any:
     return library
 
 
-def numbers(address: int | None, count: int) -> list[int]:
-    """``count`` whole numbers of the library."""
-    return (_int * count).from_address(address)[:] if address and count else []
+def numbers(of: Any, count: int) -> list[Any]:
+    """The first numbers that a field of a structure points to; none where it points to nothing."""
+    found: list[Any] = of[:count] if of else []
+    return found
 
 
-def doubles(address: int | None, count: int) -> list[float]:
-    """``count`` numbers of the library."""
-    return (_double * count).from_address(address)[:] if address and count else []
+def words(values: Iterable[int]) -> array[int]:
+    """Whole numbers as the library reads them, at their :func:`address`.
+
+    No array of ctypes, which makes a class for every length of its own: that takes 30 microseconds.
+    """
+    return array("q", values)
 
 
-def words(values: Sequence[int]) -> Any:
-    """Whole numbers as the library reads them."""
-    return (_int * len(values))(*values)
+def address(of: Any) -> int:
+    """Where a structure, or whole numbers, begin in memory."""
+    return of.buffer_info()[0] if isinstance(of, array) else ctypes.addressof(of)
 
 
 class WholeSearch:
@@ -84,7 +88,7 @@ class WholeSearch:
 
     def __init__(self, kind: str, options: ctypes.Structure):
         self.library = _declared(kernels())
-        self.handle = getattr(self.library, f"aggdec_{kind}")(ctypes.addressof(options))
+        self.handle = getattr(self.library, f"aggdec_{kind}")(byref(options))
         self.asked, self.view = AskedStruct(), FoundStruct()
 
     def __del__(self) -> None:
@@ -93,7 +97,7 @@ class WholeSearch:
 
     def ask(self) -> Any:
         """The window that is asked for, valid until its logits are taken; None when all sentences have ended."""
-        more = self.library.aggdec_search_ask(self.handle, ctypes.addressof(self.asked))
+        more = self.library.aggdec_search_ask(self.handle, byref(self.asked))
         return self.asked if more else None
 
     def take(self, logits: Tensor) -> None:
@@ -105,12 +109,12 @@ class WholeSearch:
 
         Between the calls Python handles signals.
         """
-        why: int = self.library.aggdec_search_run(self.handle, ctypes.addressof(reader))
+        why: int = self.library.aggdec_search_run(self.handle, byref(reader))
         return why
 
     def found(self) -> Any:
         """What was found, once; valid as long as this object is."""
-        self.library.aggdec_search_found(self.handle, ctypes.addressof(self.view))
+        self.library.aggdec_search_found(self.handle, byref(self.view))
         return self.view
 
 
@@ -132,24 +136,26 @@ class Outputs:
         found = self.found = search.found()
         self.sizes = numbers(found.lengths, found.outputs)
         self.rounds = numbers(found.rounds, sentences)
-        count = found.outputs if found.totals else 0
-        self.owners = numbers(found.owners, count)
-        self.totals = doubles(found.totals, count)
+        self.owners: list[int] = []
+        self.totals: list[float] = []
+        if found.totals:
+            self.owners = numbers(found.owners, found.outputs)
+            self.totals = numbers(found.totals, found.outputs)
 
     def tokens(self) -> list[list[int]]:
         """Those of each output."""
-        flat = iter(numbers(self.found.tokens, self.found.length))
-        return [list(itertools.islice(flat, size)) for size in self.sizes]
+        return self._by_output(self.found.tokens)
 
-    def scores(self) -> list[Tensor]:
-        """(T,) fp32 of each output, in memory of its own: what fairseq gets it changes in place."""
-        if not self.sizes:
-            return []
-        memory = (ctypes.c_float * self.found.length).from_address(self.found.scores)
-        whole = torch.frombuffer(bytearray(memory), dtype=torch.float32)
+    def scores(self) -> list[list[float]]:
+        """Of each output the log-probabilities of its tokens."""
+        return self._by_output(self.found.scores)
+
+    def _by_output(self, of: Any) -> list[list[Any]]:
+        flat = numbers(of, self.found.length)
         if len(self.sizes) == 1:
-            return [whole]
-        return [part.clone() for part in whole.split_with_sizes(self.sizes)]
+            return [flat]
+        each = iter(flat)
+        return [list(itertools.islice(each, size)) for size in self.sizes]
 
     def iterations(self) -> tuple[list[int], list[int], list[int]]:
         """Tokens emitted, drafted and accepted, by iteration of a sentence."""
