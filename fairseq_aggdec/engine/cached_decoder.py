@@ -77,7 +77,12 @@ class CachedDecoder:
         return renew([packed, self.heads], [new, other.heads])
 
     def start(
-        self, encoder_out: EncoderOut, rows: int, capacity: int, tokens: Tensor | None = None
+        self,
+        encoder_out: EncoderOut,
+        rows: int,
+        capacity: int,
+        tokens: Tensor | None = None,
+        known: Tensor | None = None,
     ) -> None:
         """Forgets all rows and takes up a new batch.
 
@@ -86,10 +91,11 @@ class CachedDecoder:
             rows: B, the number of sentences.
             capacity: positions per row to make room for at first; the room grows when needed.
             tokens: (B, S), which only some embeddings need.
+            known: what the layers read of the encoder's output; None: it is not known.
         """
         encoder_out = in_kind(encoder_out, self.decoder.embed_tokens.weight)
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
-        memory, mask = self.packed.read_source(encoder_out, tokens)
+        memory, mask = self.packed.read_source(encoder_out, tokens, known)
         self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])
         self._taken_up(encoder_out, rows)
 
@@ -102,7 +108,7 @@ class CachedDecoder:
             net_input: ``src_tokens`` (B, S).
             capacity: as of :meth:`start`.
         """
-        source, found = net_input["src_tokens"], None
+        source, found, known = net_input["src_tokens"], None, None
         if self.graphs is not None and isinstance(encoder, FastEncoder):
             if self.starts is None or self.starts.encoder is not encoder:
                 self.starts = StartGraphs(self.graphs, encoder, self.packed.read_source)
@@ -111,8 +117,12 @@ class CachedDecoder:
             )
             found = self.starts(source, capacity, like)
         if found is None:
-            found = encoder(net_input)
-            self.start(found, source.size(0), capacity, source)
+            if isinstance(encoder, FastEncoder):
+                fits = encoder.channels == self.packed.source_width
+                found, known = encoder.read_by(self.compiled if fits else None, net_input)
+            else:
+                found = encoder(net_input)
+            self.start(found, source.size(0), capacity, source, known)
         else:
             assert self.graphs is not None
             self.cache.take(*self.graphs.taken(len(source), grid_length(source.size(1))))

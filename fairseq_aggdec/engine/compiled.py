@@ -199,13 +199,16 @@ class CompiledLayers:
     def read_source(self, states: Tensor) -> Tensor:
         """Keys and values (layers, B, S, 2C) of what an encoder gives, (B, S, C_enc) row after row."""
         rows, length, _ = states.shape
-        layers, shape, _ = self.addresses
-        shape_of_all = len(self.structs), rows, length, 2 * self.channels
-        # new_empty() takes longer
-        found = torch.empty(shape_of_all, dtype=torch.float32, device=states.device)
+        found, (layers, shape, _) = self._room_for_memory(rows, length, states), self.addresses
         where = states.data_ptr(), rows * length, found.data_ptr()
         self.library.aggdec_read_source(layers, shape, *where, torch.get_num_threads())
         return found
+
+    def _room_for_memory(self, rows: int, length: int, like: Tensor) -> Tensor:
+        shape = len(self.structs), rows, length, 2 * self.channels
+        return torch.empty(
+            shape, dtype=torch.float32, device=like.device
+        )  # new_empty() takes longer
 
     def encode(
         self,
@@ -216,14 +219,17 @@ class CompiledLayers:
         states: Tensor,
         embeddings: Tensor | None = None,
         positions: Tensor | None = None,
-    ) -> int:
-        """Sources through all layers of an encoder; returns whether they are WHOLE, PADDED or UNREADABLE.
+        reader: "CompiledLayers | None" = None,
+    ) -> tuple[int, Tensor | None]:
+        """Sources through all layers of an encoder; returns whether they are WHOLE, PADDED or UNREADABLE, and what the
+        layers of a decoder read of them, as :meth:`read_source` has it.
 
         Args:
             tokens: (B, S) int64, each less than ``types``.
             lengths: (B, 1) int32, out: tokens that are not ``pad``.
             states: (B, S, C), out; what the first layer reads, where ``embeddings`` is None.
             embeddings: (B, S, C), out: without ``positions`` (N, C), which are added.
+            reader: the layers of the decoder; None: nothing is read.
         """
         rows, length = tokens.shape
         source = SourceStruct(rows, length, pad, types, torch.get_num_threads(), tokens.data_ptr())
@@ -232,9 +238,14 @@ class CompiledLayers:
         if embeddings is not None:
             source.embeddings = embeddings.data_ptr()
         source.states, source.lengths = states.data_ptr(), lengths.data_ptr()
+        memory = None
+        if reader is not None:
+            memory = reader._room_for_memory(rows, length, states)
+            source.memory, source.reading = memory.data_ptr(), len(reader.structs)
+            source.readers, _, _ = reader.addresses
         layers, shape, _ = self.addresses
         found: int = self.library.aggdec_encode(layers, shape, ctypes.byref(source))
-        return found
+        return found, memory
 
 
 @dataclass

@@ -14,6 +14,7 @@ from fairseq_aggdec.engine.attention import attend_alone
 from fairseq_aggdec.engine.compiled import (
     PADDED,
     UNREADABLE,
+    CompiledLayers,
     EmbeddingForm,
     compile_layers,
 )
@@ -105,9 +106,16 @@ class FastEncoder:
         return EmbeddingForm(encoder.embed_tokens.weight, float(encoder.embed_scale), None)
 
     def __call__(self, net_input: Mapping[str, Tensor]) -> EncoderOut:
+        return self.read_by(None, net_input)[0]
+
+    def read_by(
+        self, reader: CompiledLayers | None, net_input: Mapping[str, Tensor]
+    ) -> tuple[EncoderOut, Tensor | None]:
+        """The output, and what the layers of a decoder read of it, where the library does both in one call; see
+        :meth:`CompiledLayers.read_source`."""
         src_tokens, pad = net_input["src_tokens"], self.encoder.padding_idx  # (B, S)
         if self.compiled is not None:
-            return self._compiled(src_tokens)
+            return self._compiled(src_tokens, reader)
         padding: Tensor | None = None
         if any(pad in row for row in on_host(src_tokens).tolist()):
             padding = src_tokens.eq(pad)
@@ -116,7 +124,7 @@ class FastEncoder:
             rows, length = src_tokens.shape
             lengths = src_tokens.new_full((rows, 1), length, dtype=torch.int32)
         x, embedding = self._embed(src_tokens, padding is not None)  # (B, S, C)
-        return _output(self._plain(x, padding), padding, lengths, embedding)
+        return _output(self._plain(x, padding), padding, lengths, embedding), None
 
     def renew(self, new: "FastEncoder") -> bool:
         """Takes over the numbers of another one, see :meth:`CachedDecoder.renew`."""
@@ -183,7 +191,9 @@ class FastEncoder:
             x = layer(x, hidden_keys)
         return x if self.norm is None else self.norm(x)
 
-    def _compiled(self, src_tokens: Tensor) -> EncoderOut:
+    def _compiled(
+        self, src_tokens: Tensor, reader: CompiledLayers | None
+    ) -> tuple[EncoderOut, Tensor | None]:
         compiled, encoder = self.compiled, self.encoder
         assert compiled is not None
         (rows, length), host = src_tokens.shape, src_tokens.device  # the default may be another
@@ -197,7 +207,7 @@ class FastEncoder:
             x = torch.empty(shape, dtype=torch.float32, device=host)
             embedding = torch.empty(shape, dtype=torch.float32, device=host)
             given = tokens, self.padding_idx, self.types, lengths
-            said = compiled.encode(*given, x, embedding, self.places(length))
+            said, memory = compiled.encode(*given, x, embedding, self.places(length), reader)
         if said == UNREADABLE:  # PyTorch embeds, or says what it cannot
             x, embedding = encoder.forward_embedding(src_tokens)
             if x.size(-1) != self.channels:
@@ -205,9 +215,10 @@ class FastEncoder:
                     f"the encoder embeds a token in {x.size(-1)} numbers, its layers read {self.channels}"
                 )
             x = x.clone(memory_format=torch.contiguous_format) if x is embedding else x.contiguous()
-            said = compiled.encode(tokens, self.padding_idx, 0, lengths, x)
+            given = tokens, self.padding_idx, 0, lengths
+            said, memory = compiled.encode(*given, x, reader=reader)
         padding = src_tokens.eq(self.padding_idx) if said == PADDED else None
-        return _output(x, padding, lengths, embedding)
+        return _output(x, padding, lengths, embedding), memory
 
 
 def _output(

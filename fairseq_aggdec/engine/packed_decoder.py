@@ -218,7 +218,7 @@ class TokenEmbedding:
         """The memories (B, S, 2C) that it reads, of fairseq's encoder output for tokens (B, S)."""
         return []
 
-    def __call__(self, window: Window, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    def __call__(self, window: Window, memory: Memory, mask: Tensor | None) -> Tensor:
         """Tokens (N,) -> (N, C).
 
         Args:
@@ -311,25 +311,28 @@ class PackedDecoder:
         self.span: int | None = getattr(decoder, "attention_span", None)
 
     def read_source(
-        self, encoder_out: EncoderOut, tokens: Tensor | None
+        self, encoder_out: EncoderOut, tokens: Tensor | None, known: Tensor | None = None
     ) -> tuple[Memory, Tensor | None]:
-        """Keys and values (B, S, 2C) of the source for each layer and what the embedding reads of it, and the mask
-        (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.
+        """Keys and values (B, S, 2C) of the source for each layer, which may be ``known``, and what the embedding reads
+        of it, and the mask (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.
 
         Raises:
             ValueError: the encoder is of another width than the decoder reads.
         """
-        states = encoder_out["encoder_out"][0].transpose(0, 1)  # (B, S, C_enc)
+        states, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"]
         if self.layers and states.size(-1) != self.source_width:
             raise ValueError(
                 f"the encoder gives {states.size(-1)} numbers for a token and the decoder reads {self.source_width}: "
                 "take the encoder and the decoder of one model"
             )
-        padding = encoder_out["encoder_padding_mask"]
         mask = additive_mask(padding[0], states.dtype) if padding else None
-        if self.compiled is not None and states.dtype is torch.float32:
-            kv: Memory = self.compiled.read_source(states.contiguous())
+        kv: Memory
+        if known is not None:
+            kv = known
+        elif self.compiled is not None and states.dtype is torch.float32:
+            kv = self.compiled.read_source(states.transpose(0, 1).contiguous())
         else:
+            states = states.transpose(0, 1)  # (B, S, C_enc)
             kv = [layer.cross_kv(states) for layer in self.layers]
         more = self.embedding.source(encoder_out, tokens)
         return ([*kv, *more] if more else kv), mask

@@ -110,7 +110,8 @@ class Verifier:
             self._check_strict()
             self.grid = Grid(len(net_input["src_tokens"]), self.strict, capacity)
         self._leave(cached_only)
-        if not self.leaves or not any([m.unsure or m.encoder_gap for m in self.members]):
+        unsure = [m for m in self.members if m.unsure or m.encoder_gap] if self.leaves else []
+        if not unsure:
             for member in self.members:
                 member.begin(net_input, capacity)
             return

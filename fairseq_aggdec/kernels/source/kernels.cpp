@@ -289,6 +289,13 @@ int64_t encode(const Layer* layers, const Shape* shape, const Source& source) {
     return PADDED;
 }
 
+// What a decoder reads of sources (N, C_enc): keys and values of each layer, out (layers, N, 2C).
+void read_source(const Layer* layers, int64_t many, const float* states, int64_t count, float* out,
+                 int64_t threads) {
+    for (int64_t l = 0; l < many; out += count * layers[l++].cross_kv.outputs)
+        product(layers[l].cross_kv, states, count, out, nullptr, threads);
+}
+
 }  // namespace
 
 // Functions that need memory give 0, or NO_MEMORY and nothing else.
@@ -413,18 +420,22 @@ int64_t aggdec_draft(const Layer* layers, const Shape* shape, const Step* step, 
     });
 }
 
-// The layers of an encoder over a batch of sources: WHOLE, PADDED, or UNREADABLE where it cannot embed them.
+// The layers of an encoder over a batch of sources, and what a decoder reads of them: WHOLE, PADDED, or UNREADABLE where
+// it cannot embed them.
 int64_t aggdec_encode(const Layer* layers, const Shape* shape, const Source* source) {
-    return tried([&] { return encode(layers, shape, *source); });
+    return tried([&] {
+        const int64_t found = encode(layers, shape, *source);
+        if (source->readers && found != UNREADABLE)
+            read_source(source->readers, source->reading, source->states, source->rows * source->length,
+                        source->memory, source->threads);
+        return found;
+    });
 }
 
-// What a decoder reads of sources (N, C_enc): keys and values of each layer, out (layers, N, 2C).
+// See read_source.
 int64_t aggdec_read_source(const Layer* layers, const Shape* shape, const float* states, int64_t count,
                            float* out, int64_t threads) {
-    return tried([&] {
-        for (int64_t l = 0; l < shape->layers; out += count * layers[l++].cross_kv.outputs)
-            product(layers[l].cross_kv, states, count, out, nullptr, threads);
-    });
+    return tried([&] { read_source(layers, shape->layers, states, count, out, threads); });
 }
 
 }  // extern "C"

@@ -69,6 +69,9 @@ struct Source {
     float* embeddings;  // (B, S, C), out, without positions; null: states holds what the layers read
     float* states;      // (B, S, C), out; 0 at padding
     int32_t* lengths;   // (B), out: without padding
+    const Layer* readers;  // layers of a decoder that reads the sources, or null
+    int64_t reading;       // how many
+    float* memory;         // what they read, out: see read_source
 };
 
 // One of the N places of a window, and a token there.
