@@ -17,7 +17,7 @@ from fairseq_aggdec.drafters.slot_window import (
 )
 from fairseq_aggdec.drafters.trees import Grown, TreeRequest
 from fairseq_aggdec.engine.cached_decoder import CachedDecoder
-from fairseq_aggdec.engine.compiled import EmbeddingForm
+from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory
 from fairseq_aggdec.engine.encoder import EncoderOut, FastEncoder, StockEncoder, in_kind
 from fairseq_aggdec.engine.graphs.start_graphs import PLACED
 from fairseq_aggdec.engine.graphs.window_graphs import grid_end
@@ -115,7 +115,7 @@ class SlotEmbedding(TokenEmbedding):
         keys: Any = placed[0] if placed else self.model.source_keys(tokens, encoder_out)
         return [torch.cat([keys, embedding], dim=-1)]
 
-    def __call__(self, window: Window, memory: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    def __call__(self, window: Window, memory: Memory, mask: Tensor | None) -> Tensor:
         decoder: NarDecoder = self.decoder
         table = self.positions(window.end)
         if isinstance(window, GridWindow):
@@ -132,7 +132,7 @@ class SlotEmbedding(TokenEmbedding):
         x = window.add_positions(x, table)
         return x if self.norm is None else self.norm(x)
 
-    def _copied(self, memory: Sequence[Tensor], mask: Tensor | None) -> SourceCopy:
+    def _copied(self, memory: Memory, mask: Tensor | None) -> SourceCopy:
         assert self.queries is not None
         return SourceCopy(self.queries, memory[-1], mask)
 

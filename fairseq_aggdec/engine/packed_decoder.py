@@ -311,7 +311,10 @@ class PackedDecoder:
         self.span: int | None = getattr(decoder, "attention_span", None)
 
     def read_source(
-        self, encoder_out: EncoderOut, tokens: Tensor | None, known: Tensor | None = None
+        self,
+        encoder_out: EncoderOut,
+        tokens: Tensor | None = None,
+        known: Tensor | None = None,
     ) -> tuple[Memory, Tensor | None]:
         """Keys and values (B, S, 2C) of the source for each layer, which may be ``known``, and what the embedding reads
         of it, and the mask (B, 1, 1, S) of its padding; ``tokens`` (B, S), which only some embeddings need.

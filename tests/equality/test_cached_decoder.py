@@ -172,6 +172,12 @@ def test_sources_embedded_in_the_library_give_the_same_bits(name: str, int8: boo
             states = out["encoder_out"][0].transpose(0, 1)
             one_by_one = [layer.cross_kv(states) for layer in packed.layers]
             assert all(map(torch.equal, memory, one_by_one))
+            assert packed.compiled is not None
+            again, at_once = encoder.read_by(packed.compiled, net_input)
+            assert at_once is not None and torch.equal(
+                again["encoder_out"][0], out["encoder_out"][0]
+            )
+            assert all(map(torch.equal, at_once, one_by_one))
             found.append([*out["encoder_out"], *out["encoder_embedding"], *out["src_lengths"]])
             assert (mask is None) == (not out["encoder_padding_mask"])
         assert all(map(torch.equal, *found))
