@@ -102,6 +102,7 @@ class Proposer:
         self.narrow: tuple[Product, Product] | None = None
         self.library = vocabulary.library
         self.call, self.size = SlotsStruct(), (0, 0)  # rows and nodes that there is room for
+        self.asked = ctypes.addressof(self.call)
         struct = self.struct = ProposerStruct(vocabulary=vocabulary.struct)
         struct.candidates = min(CANDIDATES, vocabulary.outputs)
         struct.weight = weight.data_ptr()
@@ -134,7 +135,7 @@ class Proposer:
         call.slopes = slopes = _as_given(slots).data_ptr()
         call.shifts = slopes + 4 * slots
         call.eos, call.branches, call.fixed_cost = eos, branches, fixed_cost
-        return ctypes.addressof(call)
+        return self.asked
 
     def _make_room(self, rows: int, nodes: int) -> None:
         """For numbers that go to the library and back: last, room, counts (R each), tokens and parents (R, nodes)."""

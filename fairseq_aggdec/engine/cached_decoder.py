@@ -54,7 +54,11 @@ class CachedDecoder:
         self.embedding, self.compiled = self.packed.embedding, self.packed.compiled
         headed = isinstance(decoder, HeadedDecoder)
         self.heads = DecoderHeads(self.packed) if headed else None
-        device, self.graphs = decoder.embed_tokens.weight.device, None
+        self.like, self.graphs = (
+            decoder.embed_tokens.weight,
+            None,
+        )  # its kind of numbers is what the layers read
+        device = self.like.device
         self.on_gpu = device.type == "cuda"
         if precision.graphs and self.on_gpu:
             self.graphs = WindowGraphs(self.run_on_grid, device, self.embedding.memories)
@@ -93,7 +97,8 @@ class CachedDecoder:
             tokens: (B, S), which only some embeddings need.
             known: what the layers read of the encoder's output; None: it is not known.
         """
-        encoder_out = in_kind(encoder_out, self.decoder.embed_tokens.weight)
+        given, encoder_out = encoder_out, in_kind(encoder_out, self.like)
+        known = known if encoder_out is given else None
         shape = len(self.packed.layers), rows, capacity, 2 * self.decoder.embed_dim
         memory, mask = self.packed.read_source(encoder_out, tokens, known)
         self.cache.start(memory, mask, shape, encoder_out["encoder_out"][0])

@@ -1,7 +1,6 @@
 """All layers of a decoder or an encoder in one call of the compiled library, where it represents them."""
 
 import ctypes
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from fairseq_aggdec.kernels.library import (
     kernels,
     reads,
 )
+from fairseq_aggdec.windows.transfer import words
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Window
 
@@ -139,8 +139,8 @@ class CompiledLayers:
         """Writes into the step where tokens stand, and which they are if they are embedded here; returns what that
         points to. Arguments as of a :class:`~fairseq_aggdec.windows.window.Window`, empty where it has none."""
         step, rows = self.step, len(starts)
-        words = array("q", [*starts, *widths, *blocks, *tokens, *depths])
-        at, _ = words.buffer_info()
+        said = words([*starts, *widths, *blocks, *tokens, *depths])
+        at, _ = said.buffer_info()
         step.rows, step.starts, step.widths = rows, at, at + WORD * rows
         at += 2 * WORD * rows
         step.blocks = at if blocks else None
@@ -149,7 +149,7 @@ class CompiledLayers:
         step.depths = at + WORD * len(tokens) if depths else None
         step.positions = None if positions is None else positions.data_ptr()
         step.end, step.threads = end, torch.get_num_threads()
-        return words
+        return said
 
     def say_what_is_kept(self, cache: Tensor, memory: Memory, memory_mask: Tensor | None) -> None:
         """Writes into the step what is read beside the window; arguments as for :meth:`decode`."""
@@ -185,16 +185,15 @@ class CompiledLayers:
         else:
             step.memory_row, step.memory_position, _ = memory[0].stride()
             step.sources, addresses = memory[0].size(1), [part.data_ptr() for part in memory]
-        self.memory_addresses = array("q", addresses)
+        self.memory_addresses = words(addresses)
         step.memory, _ = self.memory_addresses.buffer_info()
 
     def move(self, cache: Tensor, places: Sequence[tuple[int, int, int]]) -> None:
         """Copies keys and values in a cache as :meth:`decode` has it: (row, from which place, to which)."""
-        numbers = (ctypes.c_int64 * (3 * len(places)))(*(n for place in places for n in place))
+        at, _ = (numbers := words([n for place in places for n in place])).buffer_info()
         layer, row, size, _ = cache.stride()
-        self.library.aggdec_move(
-            cache.data_ptr(), len(cache), layer, row, size, ctypes.addressof(numbers), len(places)
-        )
+        self.library.aggdec_move(cache.data_ptr(), len(cache), layer, row, size, at, len(places))
+        del numbers  # until here
 
     def read_source(self, states: Tensor) -> Tensor:
         """Keys and values (layers, B, S, 2C) of what an encoder gives, (B, S, C_enc) row after row."""

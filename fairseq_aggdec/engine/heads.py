@@ -106,7 +106,7 @@ class FastHeads:
         if heard is not None and chosen is not None:
             struct.heard, tokens = heard.data_ptr(), chosen.data_ptr()
         self.library.aggdec_heads(
-            *(ctypes.addressof(struct), features.data_ptr(), tokens, rows, wanted),
+            *(ctypes.byref(struct), features.data_ptr(), tokens, rows, wanted),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out

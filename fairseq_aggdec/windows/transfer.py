@@ -14,12 +14,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+_NO_WORDS = array("q")
+
+
+def words(values: list[int]) -> array[int]:
+    """Whole numbers of 8 bytes, side by side: ``array("q", values)`` would ask the audit hooks of the process, of which
+    there is one (:func:`~fairseq_aggdec.stored_options.guard_evaluation`)."""
+    found = _NO_WORDS[:]
+    found.fromlist(values)
+    return found
+
 
 def to_device(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """``torch.tensor(values, device=device)`` that does not wait for the device."""
     if type(values) is list and values and type(values[0]) is int and dtype in (None, torch.int64):
         # A list of whole numbers, as most are that every iteration sends: in a third of the time.
-        return sent(torch.frombuffer(array("q", values), dtype=torch.int64), device)
+        return sent(torch.frombuffer(words(values), dtype=torch.int64), device)
     return sent(torch.tensor(values, dtype=dtype), device)
 
 

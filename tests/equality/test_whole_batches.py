@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from fairseq_aggdec.kernels.library import (
     StepStruct,
     kernels,
 )
+from fairseq_aggdec.methods import gad as gad_method
 from fairseq_aggdec.methods.shared.texts import GivenTexts
 from fairseq_aggdec.search.acceptance import TopBeta
 from fairseq_aggdec.search.compiled import reader
@@ -26,10 +28,11 @@ from fairseq_aggdec.search.compiled.searches import (
     GreedyOptionsStruct,
     WholeSearch,
     address,
-    words,
 )
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.search.rules import Rules
+from fairseq_aggdec.windows.transfer import words
+from tests.equality.test_gad import drafter
 from tests.support import (
     assert_same,
     generation_options,
@@ -50,6 +53,32 @@ SAMPLE = make_batch(random_sources(3, 4, longest=15))
 @pytest.fixture(scope="module")
 def copier() -> Any:
     return trained_copier()[1]
+
+
+HEARD: list[str] | None = None
+
+
+def hear(event: str, operands: tuple[object, ...]) -> None:
+    """A hook, which cannot be taken away again."""
+    if HEARD is not None:
+        HEARD.append(event)
+
+
+@pytest.mark.parametrize("method", ["greedy", "gad"])
+def test_a_batch_asks_no_audit_hooks(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a Python function, called for every array() and addressof()."""
+    monkeypatch.setattr(gad_method, "load_drafter", lambda path, task: drafter())
+    model = make_model(make_task(), 4)
+    generator = make_task(method, drafter_path="drafter.pt").build_generator(
+        [model], generation_options()
+    )
+    sample = make_batch(random_sources(3, 1, longest=15))
+    sys.addaudithook(hear)
+    heard: list[str] = []
+    for own in (None, None, heard):  # what is kept from batch to batch is there
+        monkeypatch.setattr(f"{__name__}.HEARD", own)
+        generator.generate([model], sample)
+    assert [event for event in heard if event.startswith(("ctypes.", "array."))] == []
 
 
 @pytest.fixture

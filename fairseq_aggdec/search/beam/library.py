@@ -23,12 +23,11 @@ from fairseq_aggdec.search.compiled.searches import (
     WholeSearch,
     address,
     numbers,
-    words,
 )
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.errors import NonFiniteError
 from fairseq_aggdec.windows.draft import NO_COPIES, Copies, Kept
-from fairseq_aggdec.windows.transfer import to_device
+from fairseq_aggdec.windows.transfer import to_device, words
 from fairseq_aggdec.windows.tree_window import TreeWindow
 from fairseq_aggdec.windows.window import Said
 

@@ -15,13 +15,13 @@ from fairseq_aggdec.search.compiled.searches import (
     Outputs,
     WholeSearch,
     address,
-    words,
 )
 from fairseq_aggdec.search.counters import Counters
 from fairseq_aggdec.search.drafter import DeviceDrafter, Drafter
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import NO_COPIES, BatchVerdict, Copies
+from fairseq_aggdec.windows.transfer import words
 
 LIMITS = ("end", "floor", "strict_floor")
 WAYS = {"draft", "observe", "keep_rows"}  # methods of a drafter that say how it drafts

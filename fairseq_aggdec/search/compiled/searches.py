@@ -6,7 +6,6 @@ import ctypes
 import functools
 import itertools
 from array import array
-from collections.abc import Iterable
 from ctypes import byref  # unlike addressof() it asks no audit hooks
 from typing import Any
 
@@ -60,14 +59,6 @@ def numbers(of: Any, count: int) -> list[Any]:
     """The first numbers that a field of a structure points to; none where it points to nothing."""
     found: list[Any] = of[:count] if of else []
     return found
-
-
-def words(values: Iterable[int]) -> array[int]:
-    """Whole numbers as the library reads them, at their :func:`address`.
-
-    No array of ctypes, which makes a class for every length of its own: that takes 30 microseconds.
-    """
-    return array("q", values)
 
 
 def address(of: Any) -> int:

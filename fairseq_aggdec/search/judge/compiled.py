@@ -6,7 +6,6 @@ small product each.
 
 import ctypes
 import itertools
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fairseq_aggdec.search.acceptance import Acceptance, TopBeta, exact
 from fairseq_aggdec.search.judge import Question
 from fairseq_aggdec.search.rules import Rules
 from fairseq_aggdec.windows.draft import Verdict
+from fairseq_aggdec.windows.transfer import words
 from fairseq_aggdec.windows.tree_window import DraftedTree
 
 
@@ -38,8 +38,8 @@ def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> 
     pairs = itertools.chain.from_iterable(forced + banned)
     given = [*window.host_tokens(), *window.widths, *pairs, *above]
     # In: tokens, widths, pairs, above; out: accepted, emitted (R each), places, tokens (N each).
-    words = array("q", given + [0] * (2 * rows + 2 * count))
-    at, _ = words.buffer_info()
+    numbers = words(given + [0] * (2 * rows + 2 * count))
+    at, _ = numbers.buffer_info()
     widths, out = at + WORD * count, at + WORD * len(given)
     first_pair = widths + WORD * rows
     scores = logits.new_empty(count)
@@ -66,8 +66,8 @@ def judge(logits: Tensor, asked: Question, rules: Rules, accept: Acceptance) -> 
         beta,
         tolerance,
     )
-    library.aggdec_judge(ctypes.addressof(call))
-    told = words[len(given) :].tolist()
+    library.aggdec_judge(ctypes.byref(call))
+    told = numbers[len(given) :].tolist()
     accepted, emitted = told[:rows], told[rows : 2 * rows]
     gained = _split(told, 2 * rows + count, emitted)
     paths = _split(told, 2 * rows, emitted) if above else None
