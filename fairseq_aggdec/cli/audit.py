@@ -16,7 +16,9 @@ With --output every comparison is written when it is done, and the same command 
 """
 
 import argparse
+import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -215,47 +217,35 @@ def main() -> int:
     logging.getLogger("fairseq_aggdec").setLevel(logging.WARNING)
     args, decoding = session.args, str(session.cfg.task.decoding)
     check(args, decoding)
-    if decoding == "beam":
-        return audit_beams(session)
     reference, limit = session, args.limit
     if args.reference:
         if not Path(args.reference).is_file():
             raise SystemExit(f"error: --reference {args.reference}: there is no such file")
         given = [*sys.argv[1:], "--path", args.reference]
         reference = Session(build_parser(), given, reads=["beam", "batch_size"])
-    oracle = oracle_of(session)
-    findings, references = Findings(session, oracle), dict[int, Any]()
-    for batch_size in args.batch_sizes:
-        size = args.stock_batch_size or batch_size
-        name = f"{decoding}, batch {batch_size}, {oracle.precision}"
+    of_beams = decoding == "beam"
+    oracle = oracle_of(session, "beam" if of_beams else "greedy")
+    findings, bounds = Findings(session, oracle), (oracle.margin, oracle.tolerance)
+
+    @functools.cache
+    def expected(size: int, beam: int) -> Any:
+        if of_beams:
+            return nbest_equality.decode_all(session, size, beam, limit, oracle.decoding)
+        return equality.decode_all(reference, oracle.decoding, size, limit)
+
+    # Of beams stock decodes each batch beside ours, where nothing is said of its own.
+    beside = of_beams and not args.stock_batch_size and oracle.decoding == "stock"
+    runs = itertools.product((args.beams or [args.beam]) if of_beams else [1], args.batch_sizes)
+    for beam, size in runs:
+        shown = f"beam {beam}" if of_beams else decoding
+        name = f"{shown}, batch {size}, {oracle.precision}"
         if name in findings:
             continue
-        if size not in references:
-            references[size] = equality.decode_all(reference, oracle.decoding, size, limit)
-        found = equality.decode_all(session, decoding, batch_size, limit)
-        outputs, bounds = (references[size], found), (oracle.margin, oracle.tolerance)
-        sentences = session.sentences(limit)
-        findings.add(name, equality.audit(reference, sentences, *outputs, *bounds))
-    return findings.conclude()
-
-
-def audit_beams(session: Session) -> int:
-    """The n-best lists of ``--decoding beam`` against stock's."""
-    args, limit, size_of_stock = session.args, session.args.limit, session.args.stock_batch_size
-    oracle = oracle_of(session, "beam")
-    findings, bounds = Findings(session, oracle), (oracle.margin, oracle.tolerance)
-    for beam in args.beams or [args.beam]:
-        names = {
-            size: f"beam {beam}, batch {size}, {oracle.precision}" for size in args.batch_sizes
-        }
-        expected = None
-        for size in [size for size, name in names.items() if name not in findings]:
-            anew = expected is None if size_of_stock else oracle.decoding != "stock"
-            if anew:
-                stock_size = size_of_stock or size
-                expected = nbest_equality.decode_all(
-                    session, stock_size, beam, limit, oracle.decoding
-                )
-            result = nbest_equality.audit(session, size, beam, limit, *bounds, expected)
-            findings.add(names[size], result)
+        wanted: Any = None if beside else expected(args.stock_batch_size or size, beam)
+        if of_beams:
+            result = nbest_equality.audit(session, size, beam, limit, *bounds, wanted)
+        else:
+            found = equality.decode_all(session, decoding, size, limit)
+            result = equality.audit(reference, session.sentences(limit), wanted, found, *bounds)
+        findings.add(name, result)
     return findings.conclude()
