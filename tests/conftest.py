@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import sys
@@ -109,6 +110,12 @@ def rank(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest come first, the shortest last."""
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector no longer looks at modules and tests, which takes a twentieth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def who_asked() -> tuple[list[bool], set[str]]:
