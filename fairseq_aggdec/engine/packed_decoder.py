@@ -36,8 +36,8 @@ from fairseq_aggdec.windows.grid import GridWindow, Sight
 from fairseq_aggdec.windows.masks import additive_mask
 from fairseq_aggdec.windows.window import Window
 
-# Rows of a window up to which products of a GPU are the fused ones; any number is right, and each 16 read the weights.
-MOST_ROWS = 16
+# Rows of a window up to which products of a GPU are the fused ones. Any number is right; every 16 read the weights.
+MOST_ROWS = 32
 
 
 class DecoderLayer(FastLayer):
