@@ -59,6 +59,13 @@ _ENTRIES = {
     "optimizer_history": ("best_loss", "optimizer"),
     "extra_state": ("epoch", "batch_offset", "val_loss"),
 }
+# What they hold in a checkpoint that nobody has trained.
+NEW_ENTRIES: dict[str, Any] = {
+    "optimizer_history": [
+        {"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}, "num_updates": 0}
+    ],
+    "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+}
 
 
 def check_fairseq() -> None:

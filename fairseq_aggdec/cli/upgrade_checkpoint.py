@@ -23,6 +23,7 @@ import torch
 
 from fairseq_aggdec.cli import tool_parser
 from fairseq_aggdec.compat import (
+    NEW_ENTRIES,
     CheckpointError,
     checked_model,
     missing_entry,
@@ -33,12 +34,6 @@ from fairseq_aggdec.records.results import write
 from fairseq_aggdec.stored_options import PLAIN, check_options, unwrapped
 
 DEEPEST = 50
-NEW_ENTRIES: dict[str, Any] = {
-    "optimizer_history": [
-        {"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}, "num_updates": 0}
-    ],
-    "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-}
 DROPPED = object()
 DATA = (torch.Tensor, numpy.ndarray, torch.Size, torch.dtype)
 

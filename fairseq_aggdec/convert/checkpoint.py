@@ -16,7 +16,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_aggdec.compat import checked_model
+from fairseq_aggdec.compat import NEW_ENTRIES, checked_model
 from fairseq_aggdec.convert import folder as folders
 from fairseq_aggdec.convert.folder import Folder
 from fairseq_aggdec.convert.vocabulary import Vocabulary, languages, save_pieces, sides
@@ -246,16 +246,8 @@ def _save(
     cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     cfg |= {"model": options, "task": _stored_task(task, output), "bpe": pieces}
     cfg["generation"] |= generation
-    history = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}}
-    state = {
-        "args": None,
-        "cfg": cfg,
-        "model": model,
-        "optimizer_history": [history | {"num_updates": 0}],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-        "last_optimizer_state": None,
-    }
-    torch.save(state, output / "model.pt")
+    state = {"args": None, "cfg": cfg, "model": model, "last_optimizer_state": None}
+    torch.save(state | NEW_ENTRIES, output / "model.pt")
     checked_model(str(output / "model.pt"))
 
 
