@@ -14,7 +14,6 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine import attention
-from fairseq_aggdec.engine.attention import attend_alone, attend_by_query
 from fairseq_aggdec.engine.compiled import EmbeddingForm, Memory, compile_layers
 from fairseq_aggdec.engine.encoder import EncoderOut, FastLayer
 from fairseq_aggdec.engine.int8 import Int8Linear, linear
@@ -76,9 +75,9 @@ class DecoderLayer(FastLayer):
         # (N, C) -> (B, H, W, D)
         grid = window.to_grid(q).view(window.rows, window.width, self.heads, -1).transpose(1, 2)
         if self.precision.int8:
-            attended = attend_alone(grid, k, v, mask)
+            attended = attention.attend_alone(grid, k, v, mask)
         elif window.fixed and grid.device.type == "cpu":  # --strict
-            attended = attend_by_query(grid, k, v, mask)
+            attended = attention.attend_by_query(grid, k, v, mask)
         else:
             attended = F.scaled_dot_product_attention(grid, k, v, attn_mask=mask)
         return window.from_grid(attended.transpose(1, 2))
@@ -129,17 +128,14 @@ class DecoderLayer(FastLayer):
 
     def seen(self, x: Tensor, window: Window, span: int | None) -> Tensor | Sight | None:
         """What the slots of a window see, as :meth:`attend_own` reads it: a mask for PyTorch's attention."""
-        if window.alone:
-            return None
         if isinstance(window, GridWindow) and self.fuses(x, window, window.end):
             return window.sight(span)
-        return window.mask(x.dtype, span)
+        return None if window.alone else window.mask(x.dtype, span)
 
     def fuses(self, x: Tensor, window: Window, keys: int) -> bool:
         """Whether slots that read x (N, C) attend to so many keys in one launch."""
-        if self.precision.int8 or self.precision.strict:
-            return False
-        return attention.fused(window, keys, x, x.size(1) // self.heads)
+        other = self.precision.int8 or self.precision.strict
+        return not other and attention.fused(window, keys, x, x.size(1) // self.heads)
 
     def attend_own(
         self, qkv: Tensor, window: Window, cache: Tensor, seen: Tensor | Sight | None
