@@ -53,14 +53,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("text files")
-    group.add_argument(
-        "--input-file",
-        required=True,
-        metavar="FILE",
-        help="a sentence a line; .gz and .zst are read as such; a pipe will do, - is standard input",
-    )
-    group.add_argument(
+    add = parser.add_argument_group("text files").add_argument
+    lines = "a sentence a line; .gz and .zst are read as such; a pipe will do, - is standard input"
+    add("--input-file", required=True, metavar="FILE", help=lines)
+    add(
         "--output-file",
         type=Path,
         required=True,

@@ -32,33 +32,19 @@ def build_parser() -> argparse.ArgumentParser:
     add("--block-size", type=int, default=10, metavar="K", help="tokens drafted at once (10)")
     add("--spliced", action="store_true", help="double the data with spliced sources")
     add("--max-update", type=int, default=5000, metavar="N", help="most updates (5000)")
-    add(
-        "--patience",
-        type=int,
-        default=6,
-        metavar="N",
-        help="stop after N validations without gain (6)",
-    )
+    patience = "stop after N validations without gain (6)"
+    add("--patience", type=int, default=6, metavar="N", help=patience)
     add("--average", type=int, default=1, metavar="N", help="mean of N checkpoints (1: the best)")
     add("--lr", type=float, default=0.001, metavar="LR", help="learning rate (0.001)")
     add("--max-tokens", type=int, metavar="N", help="largest batch (4000; heads 2000)")
     add("--seed", type=int, default=1, metavar="N")
     add("--cpu", action="store_true", help="train on the CPU even if there is a GPU")
     add("--precision", choices=("auto", "fp32", "fp16", "bf16", "amp"), default="auto")
-    add(
-        "--distill-flags",
-        type=shlex.split,
-        default=["--max-len-a", "1.2", "--max-len-b", "10"],
-        metavar="FLAGS",
-        help="options for aggdec distill (--max-len-a 1.2 --max-len-b 10)",
-    )
-    add(
-        "--train-flags",
-        type=shlex.split,
-        default=[],
-        metavar="FLAGS",
-        help="options for fairseq-train",
-    )
+    lengths = ["--max-len-a", "1.2", "--max-len-b", "10"]
+    distilling = f"options for aggdec distill ({' '.join(lengths)})"
+    add("--distill-flags", type=shlex.split, default=lengths, metavar="FLAGS", help=distilling)
+    training = "options for fairseq-train"
+    add("--train-flags", type=shlex.split, default=[], metavar="FLAGS", help=training)
     add("--no-estimate", action="store_true", help="begin without estimating the time")
     return parser
 

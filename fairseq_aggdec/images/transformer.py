@@ -102,13 +102,9 @@ class ImageModel:
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         super().add_args(parser)  # type: ignore[misc]
-        parser.add_argument(
-            "--attention-span",
-            type=int,
-            metavar="N",
-            help="positions before itself that a position of the decoder attends to (default: 64, of the paper's size "
-            "255)",
-        )
+        seen = "positions before itself that a position of the decoder attends to"
+        seen += " (default: 64, of the paper's size 255)"
+        parser.add_argument("--attention-span", type=int, metavar="N", help=seen)
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> Any:

@@ -37,32 +37,21 @@ COMMANDS = {  # name -> module and function that read the command line from sys.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of all commands that work on a job."""
-    group = parser.add_argument_group("workers")
-    group.add_argument(
-        "--shard-size",
-        type=positive,
-        default=1000,
-        metavar="N",
-        help="sentences (about) that a worker claims at a time, and loses when it is killed (default: 1000)",
-    )
-    group.add_argument(
-        "--lease",
-        type=positive,
-        default=int(LEASE),
-        metavar="SECONDS",
-        help=f"a worker on another machine that is silent for so long is taken for dead (default: {LEASE:.0f})",
-    )
-    group.add_argument(
+    add = parser.add_argument_group("workers").add_argument
+    size = "sentences (about) that a worker claims at a time, and loses when it is killed (default: 1000)"
+    add("--shard-size", type=positive, default=1000, metavar="N", help=size)
+    dead = f"a worker on another machine that is silent for so long is taken for dead (default: {LEASE:.0f})"
+    add("--lease", type=positive, default=int(LEASE), metavar="SECONDS", help=dead)
+    add(
         "--launcher",
         choices=(HERE, "local", "slurm", RAY),
         default=HERE,
         help="work in this process (default), or start --workers and wait: with submitit on this machine or on Slurm, "
         "or as tasks of a Ray cluster",
     )
-    group.add_argument(
-        "--workers", type=positive, default=1, metavar="N", help="processes that --launcher starts"
-    )
-    group.add_argument(
+    count = "processes that --launcher starts"
+    add("--workers", type=positive, default=1, metavar="N", help=count)
+    add(
         "--resources",
         "--slurm",
         nargs="+",
