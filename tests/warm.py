@@ -48,7 +48,8 @@ PLUGIN = "fairseq_aggdec"
 CLIENT = """#!{python} -IS
 import array, json, os, signal, socket, sys
 name, given = os.path.basename(sys.argv[0]), sys.argv[1:]
-plugin = name.startswith("aggdec") or given[:1] == ["-m"] and given[1].startswith(("{plugin}.", "scripts."))
+ours = [one for one in given[1:3] if one.startswith(("{plugin}.", "scripts."))]
+plugin = name.startswith("aggdec") or given[:1] in (["-m"], ["-c"]) and ours
 plugin = plugin or "--user-dir" in given and {folder!r} in map(os.path.abspath, given)
 place = socket.socket(socket.AF_UNIX)
 place.connect({socket!r} + ("-plugin" if plugin and os.path.exists({socket!r} + "-plugin") else ""))
