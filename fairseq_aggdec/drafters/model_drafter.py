@@ -1,5 +1,6 @@
 """What drafters that are models share: how much they draft, how blocks and trees come of features, what they learn."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,7 +85,7 @@ class ModelDrafter(DeviceDrafter):
             size: slots that may be filled.
             room: of each row's slots those that there is room for.
         """
-        trees = self.trees or TreeGrower(NodeBudget(size, branches=False))
+        trees = self.trees or _paths(size)
         return trees.compiled(propose(trees.slots(size)), last_tokens(state), room, state.eos)
 
     def grown(
@@ -122,6 +123,12 @@ class ModelDrafter(DeviceDrafter):
             self.trees = TreeGrower(self.trees.budget)
         if self.proposer is not None:
             self.proposer.forget()
+
+
+@functools.cache
+def _paths(size: int) -> TreeGrower:
+    """Drafts one path of that many tokens: it learns nothing, so all drafters share it."""
+    return TreeGrower(NodeBudget(size, branches=False))
 
 
 def last_tokens(state: DecodeState) -> list[int]:

@@ -30,7 +30,7 @@ from fairseq_aggdec.models.nar_drafter import NarDrafterModel
 from fairseq_aggdec.models.slot_chain import tokens_before
 from fairseq_aggdec.search.board import Board, Rows, Shape
 from fairseq_aggdec.search.errors import Doubt, broken_weight
-from fairseq_aggdec.search.state import DecodeState, Row
+from fairseq_aggdec.search.state import DecodeState
 from fairseq_aggdec.windows.draft import (
     AS_VERIFIED,
     BatchVerdict,
@@ -106,8 +106,11 @@ class NarDrafter(ModelDrafter):
 
     def draft(self, state: DecodeState) -> Draft:
         block_size = self.account.plan(len(state.rows))
+        most = self.longest if self.readable else -1
+        at = [len(row.tokens) - 1 for row in state.rows]
         room = [
-            min(block_size, row.end - row.position) if self._fits(row) else 0 for row in state.rows
+            min(block_size, row.end - here) if here <= most else 0
+            for row, here in zip(state.rows, at, strict=True)
         ]
         if any(room):
             self._begin()
@@ -217,7 +220,8 @@ class NarDrafter(ModelDrafter):
         return features
 
     def _prefixes(self, state: DecodeState) -> list[list[int]]:
-        return [row.tokens[1:] if self._fits(row) else [] for row in state.rows]
+        most = self.longest + 1 if self.readable else -1  # with the start symbol
+        return [row.tokens[1:] if len(row.tokens) <= most else [] for row in state.rows]
 
     def _is_well(self) -> bool:
         """Reads what was asked about an earlier draft: by now the host need not wait for it."""
@@ -229,9 +233,6 @@ class NarDrafter(ModelDrafter):
     def _stop(self, reason: str) -> None:
         self.broken = True
         logger.warning("the drafter has %s: nothing is drafted, decoding is one by one", reason)
-
-    def _fits(self, row: Row) -> bool:
-        return self.readable and row.position <= self.longest
 
     def observe(self, verdict: Verdict, state: DecodeState) -> None:
         self.learn(verdict)

@@ -1,6 +1,7 @@
 """A drafter's decoder over prefixes and mask slots: plainly, through its own layers, or cached, as a verifier's."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -196,9 +197,7 @@ class CachedSlots:
         # Masks have no row in the table of embeddings.
         holes = [self.hole] * (block_size - decoder.shift)
         opening = [decoder.dictionary.eos()] * decoder.shift
-        starts = [
-            min(done, len(prefix)) for done, prefix in zip(self.cached, prefixes, strict=True)
-        ]
+        starts = list(map(min, self.cached, map(len, prefixes)))
         flat: list[int] = []
         widths: list[int] = []
         for start, prefix in zip(starts, prefixes, strict=True):
@@ -207,7 +206,7 @@ class CachedSlots:
             widths.append(len(tokens))
         if not decoder.causal_prefix:
             return flat, starts, widths, [0] * len(widths)
-        self.cached = [len(prefix) for prefix in prefixes]
+        self.cached = list(map(len, prefixes))
         return flat, starts, widths, [width - block_size for width in widths]
 
     @property
@@ -224,7 +223,7 @@ class CachedSlots:
         compiled, cache = self.reader.compiled, self.reader.cache
         assert compiled is not None
         flat, starts, widths, blocks = self._where(prefixes, size)
-        end = max(start + width for start, width in zip(starts, widths, strict=True))
+        end = max(map(operator.add, starts, widths))
         self.reader.reserve(end, end)
         said = compiled.say_where(starts, widths, blocks, flat, (), end, self.embedding.table)
         compiled.say_what_is_kept(cache.entries, cache.memory, cache.memory_mask)

@@ -198,4 +198,5 @@ class TreeGrower:
         if self.budget.stops:
             deepest = max((slot for tree in trees for slot in tree.slots), default=-1) + 1
             self.deepest = max(deepest, self.deepest - FORGET_DEPTH)
-        return Draft([tree.tokens for tree in trees], [tree.parents for tree in trees])
+        tokens = [tree.tokens for tree in trees]
+        return Draft(tokens, [tree.parents for tree in trees] if self.budget.branches else None)

@@ -202,10 +202,11 @@ class Verifier:
         slots = None
         if self.grid is not None and not window.fixed:
             window, slots = self.grid.lay_out(window)
-        decoders = [member.decoder for member in self.members]
-        features = [decoder.features(window) for decoder in decoders]
-        given = zip(decoders, features, strict=True)
-        outputs = [decoder.logits(own, self.temperature) for decoder, own in given]
+        features: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for member in self.members:
+            features.append(member.decoder.features(window))
+            outputs.append(member.decoder.logits(features[-1], self.temperature))
         if in_fp32 or len(outputs) > 1:
             outputs = [output.float() for output in outputs]
         logits = outputs[0] if len(outputs) == 1 else _averaged(outputs)

@@ -164,21 +164,18 @@ class Rules:
         """(index, token) pairs of a window's positions, in order: the only ones to choose, and those not to choose."""
         forced: list[tuple[int, int]] = []
         banned: list[tuple[int, int]] = []
-        # Most windows hold no position to look at.
-        if not all(
-            start >= row.free and start + width <= row.end
-            for row, start, width in zip(state.rows, window.starts, window.widths, strict=True)
-        ):
-            first = 0
-            for row, outputs in zip(state.rows, window.outputs, strict=True):
-                for slot, at in enumerate(outputs, first):
+        first, given = 0, zip(state.rows, window.starts, window.widths, strict=True)
+        for index, (row, start, width) in enumerate(given):
+            # Most rows of a window hold no position to look at.
+            if start < row.free or start + width > row.end:
+                for slot, at in enumerate(window.outputs[index], first):
                     token = forced_token(at, row.end, row.prefix, self.pad, self.eos)
                     if token is not None:
                         forced.append((slot, token))
                     # A prefix column lifts the minimum length for every row, also where its own prefix is free.
                     if end_banned(at, row.floor, row.strict_floor, len(row.prefix)):
                         banned.append((slot, self.eos))
-                first += len(outputs)
+            first += width
         if self.no_repeat_ngram_size:
             banned = sorted(banned + self._repeated(window, state))
         return forced, banned
