@@ -10,7 +10,6 @@
 #include "shared.h"
 
 constexpr int MOST_BEAM = 32, MOST_KEYS = 512;
-constexpr int FEWER_THREADS = 256;  // the most of a block whose threads need many registers, or room in shared memory
 
 typedef unsigned long long Key;
 
@@ -81,65 +80,57 @@ __device__ inline int larger_tops(const unsigned* tops, int enough) {
     return larger;
 }
 
-struct Lead {
-    // The keys of the eight logits of a group; padding and </s>, which is told apart, have none.
-    template <typename Number>
-    static __device__ Key keys_of(const Candidates& p, const Row<Number>& logits, Int group, Exponentials& sums, Key (&keys)[8]) {
-        float x[8];
-        const int first = (int)logits.read(group, x);
-        add_exponentials(x, sums.most, sums.sum);
-        Key top = 0;
+// The keys of the eight logits of a group; padding and </s>, which is told apart, have none.
+__device__ inline Key keys_of(const Candidates& p, const Row& logits, Int group, Exponentials& sums, Key (&keys)[8]) {
+    float x[8];
+    const int first = (int)logits.read(group, x);
+    add_exponentials(x, sums.most, sums.sum);
+    Key top = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int token = first + i;
-            if (token == p.unk) x[i] -= (float)p.unk_penalty;
-            keys[i] = x[i] == -INFINITY || token == p.pad || token == p.eos ? 0 : key_of(x[i], token);
-            top = keys[i] > top ? keys[i] : top;
-        }
-        return top;
+    for (int i = 0; i < 8; ++i) {
+        const int token = first + i;
+        if (token == p.unk) x[i] -= (float)p.unk_penalty;
+        keys[i] = x[i] == -INFINITY || token == p.pad || token == p.eos ? 0 : key_of(x[i], token);
+        top = keys[i] > top ? keys[i] : top;
     }
-
-    template <typename Number>
-    static __device__ void of(const Candidates& p, Key* leading, unsigned* tops, Key* found) {
-        const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
-        const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
-        const Row<Number> logits(p.logits, blockIdx.x / parts, p.types);
-        const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
-        Exponentials sums{-INFINITY, 0};
-        for (int i = own; i < kept; i += threads) leading[i] = 0;
-        for (Int from = part * each; from < end; from += threads) {
-            Key keys[8] = {}, top = 0;
-            if (from + own < end) top = keys_of(p, logits, from + own, sums, keys);
-            __syncthreads();
-            const Key least = leading[kept - 1];
-            const bool leads = top > least;
-            tops[own] = leads ? (unsigned)(top >> 32) : 0;
-            for (int i = own; i < 9 * kept; i += threads) found[i] = i < kept ? leading[i] : 0;
-            if (!any_thread(leads)) continue;
-            // All that lead are among eight of so many threads as have the largest.
-            const int larger = larger_tops(tops, kept);
-            if (larger < kept) {
-#pragma unroll
-                for (int i = 0; i < 8; ++i) found[kept + 8 * larger + i] = keys[i];
-            }
-            __syncthreads();
-            for (int i = own; i < 9 * kept; i += threads) {
-                const Key key = found[i];
-                int rank = key ? 0 : kept;
-                for (int j = 0; j < 9 * kept && rank < kept; ++j) rank += found[j] > key;
-                if (rank < kept) leading[rank] = key;
-            }
-        }
-        sums = joined(sums, JoinExponentials());
-        if (own == 0) p.sums[blockIdx.x] = sums;
-        for (int i = own; i < kept; i += threads) p.keys[(Int)blockIdx.x * kept + i] = leading[i];
-    }
-};
+    return top;
+}
 
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candidates p) {
     __shared__ Key leading[MOST_BEAM], found[9 * MOST_BEAM];
     alignas(16) __shared__ unsigned tops[FEWER_THREADS];
-    by_precision<Lead>(p, leading, tops, found);
+    const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
+    const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
+    const Row logits(p.logits, p.precision, blockIdx.x / parts, p.types);
+    const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
+    Exponentials sums{-INFINITY, 0};
+    for (int i = own; i < kept; i += threads) leading[i] = 0;
+    for (Int from = part * each; from < end; from += threads) {
+        Key keys[8] = {}, top = 0;
+        if (from + own < end) top = keys_of(p, logits, from + own, sums, keys);
+        __syncthreads();
+        const Key least = leading[kept - 1];
+        const bool leads = top > least;
+        tops[own] = leads ? (unsigned)(top >> 32) : 0;
+        for (int i = own; i < 9 * kept; i += threads) found[i] = i < kept ? leading[i] : 0;
+        if (!any_thread(leads)) continue;
+        // All that lead are among eight of so many threads as have the largest.
+        const int larger = larger_tops(tops, kept);
+        if (larger < kept) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) found[kept + 8 * larger + i] = keys[i];
+        }
+        __syncthreads();
+        for (int i = own; i < 9 * kept; i += threads) {
+            const Key key = found[i];
+            int rank = key ? 0 : kept;
+            for (int j = 0; j < 9 * kept && rank < kept; ++j) rank += found[j] > key;
+            if (rank < kept) leading[rank] = key;
+        }
+    }
+    sums = joined(sums, JoinExponentials());
+    if (own == 0) p.sums[blockIdx.x] = sums;
+    for (int i = own; i < kept; i += threads) p.keys[(Int)blockIdx.x * kept + i] = leading[i];
 }
 
 // The token that the caller wants next, padding where there is none.
@@ -150,10 +141,9 @@ __device__ inline Int forced_token(const Parameters& p, Int row) {
 }
 
 // The log-probability of a token under the rules of a hypothesis.
-template <typename Number>
 struct LogProbability {
     const Candidates& p;
-    Row<Number> logits;
+    Row logits;
     Exponentials sums;
 
     __device__ float operator()(Int token) const { return of(logits[token], token); }
@@ -164,39 +154,32 @@ struct LogProbability {
     }
 };
 
-struct Best {
-    template <typename Number>
-    static __device__ void of(const Candidates& p, Key* keys, Key* first) {
-        const Int place = blockIdx.x;
-        const int kept = (int)p.kept, count = (int)p.parts * kept;
-        for (int i = threadIdx.x; i < count; i += blockDim.x) keys[i] = p.keys[place * count + i];
-        for (int i = threadIdx.x; i < kept; i += blockDim.x) first[i] = 0;
-        Exponentials sums{-INFINITY, 0};
-        for (Int part = threadIdx.x; part < p.parts; part += blockDim.x) sums = JoinExponentials()(sums, p.sums[place * p.parts + part]);
-        const LogProbability<Number> value{p, {p.logits, place, p.types}, joined(sums, JoinExponentials())};
-        for (int i = threadIdx.x; i < count; i += blockDim.x) {
-            const Key key = keys[i];
-            int rank = key ? 0 : kept;
-            for (int j = 0; j < count && rank < kept; ++j) rank += keys[j] > key;
-            if (rank < kept) first[rank] = key;
-        }
-        __syncthreads();
-        const Int given = p.prefix ? forced_token(p, blockIdx.x / (unsigned)p.width) : p.pad;
-        for (int i = threadIdx.x; i < kept; i += blockDim.x) {
-            const Int token = given != p.pad ? given : token_of(first[i]);
-            const bool there = given != p.pad ? i == 0 && given != p.eos : first[i] != 0;
-            p.tokens[place * kept + i] = there ? token : p.pad < 0 ? 0 : p.pad;
-            p.values[place * kept + i] = !there                                   ? -INFINITY
-                                         : given != p.pad || token == p.unk ? value(token)
-                                                                            : value.of(logit_of(first[i]), token);
-        }
-        if (threadIdx.x == 0 && p.eos >= 0) p.ends[place] = value(p.eos);
-    }
-};
-
 extern "C" __global__ void __launch_bounds__(FEWER_THREADS) best(const Candidates p) {
     __shared__ Key keys[MOST_KEYS], first[MOST_BEAM];
-    by_precision<Best>(p, keys, first);
+    const Int place = blockIdx.x;
+    const int kept = (int)p.kept, count = (int)p.parts * kept;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) keys[i] = p.keys[place * count + i];
+    for (int i = threadIdx.x; i < kept; i += blockDim.x) first[i] = 0;
+    Exponentials sums{-INFINITY, 0};
+    for (Int part = threadIdx.x; part < p.parts; part += blockDim.x) sums = JoinExponentials()(sums, p.sums[place * p.parts + part]);
+    const LogProbability value{p, {p.logits, p.precision, place, p.types}, joined(sums, JoinExponentials())};
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+        const Key key = keys[i];
+        int rank = key ? 0 : kept;
+        for (int j = 0; j < count && rank < kept; ++j) rank += keys[j] > key;
+        if (rank < kept) first[rank] = key;
+    }
+    __syncthreads();
+    const Int given = p.prefix ? forced_token(p, blockIdx.x / (unsigned)p.width) : p.pad;
+    for (int i = threadIdx.x; i < kept; i += blockDim.x) {
+        const Int token = given != p.pad ? given : token_of(first[i]);
+        const bool there = given != p.pad ? i == 0 && given != p.eos : first[i] != 0;
+        p.tokens[place * kept + i] = there ? token : p.pad < 0 ? 0 : p.pad;
+        p.values[place * kept + i] = !there                                   ? -INFINITY
+                                     : given != p.pad || token == p.unk ? value(token)
+                                                                        : value.of(logit_of(first[i]), token);
+    }
+    if (threadIdx.x == 0 && p.eos >= 0) p.ends[place] = value(p.eos);
 }
 
 // A block for each row. Each hypothesis has K + 1 continuations, of which the last is </s>.

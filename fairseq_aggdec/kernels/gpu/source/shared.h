@@ -15,6 +15,7 @@
 typedef long long Int;
 
 constexpr int MOST_THREADS = 1024;
+constexpr int FEWER_THREADS = 256;  // the most of a block whose threads need many registers, or room in shared memory
 
 constexpr Int NO_DRAFT = -1;
 // Columns of the board's numbers, see search/board.py.
@@ -102,38 +103,6 @@ __device__ inline float number_of(const Eight<Number>& all, int i) {
     return widened(Number{(unsigned short)(all.parts[0].words[i / 2] >> i % 2 * 16)});
 }
 
-// A row of V numbers that is read eight at a time. Groups begin at multiples of 16 bytes (fp32: 32), so the first and
-// the last group may be shared with other rows.
-template <typename Number>
-struct Row {
-    const Number* numbers;
-    Int size;
-    int before;  // numbers of the first group that are another row's
-
-    __device__ Row(const void* all, Int row, Int size) : numbers(static_cast<const Number*>(all) + row * size), size(size) {
-        before = static_cast<int>(reinterpret_cast<unsigned long long>(numbers) / sizeof(Number) % 8);
-    }
-
-    __device__ Int groups() const { return (size + before + 7) / 8; }
-
-    __device__ float operator[](Int i) const { return widened(numbers[i]); }
-
-    // The eight numbers of a group, -inf where they are another row's. Returns the place of the first: it may be
-    // negative.
-    __device__ Int read(Int group, float (&to)[8]) const {
-        const Int first = group * 8 - before;
-        if (first >= 0 && first + 8 <= size) {
-            const Eight<Number> all = eight_at(numbers + first);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) to[i] = number_of(all, i);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; ++i) to[i] = first + i >= 0 && first + i < size ? (*this)[first + i] : -INFINITY;
-        }
-        return first;
-    }
-};
-
 // PRECISIONS in operators.py.
 enum Precision { IN_FP32, IN_FP16, IN_BF16 };
 
@@ -155,6 +124,53 @@ __device__ inline void by_precision(const Parameters& p, More&... more) {
     }
     if constexpr (COMPILED_FOR == -1 || COMPILED_FOR == IN_FP32) Work::template of<float>(p, more...);
 }
+
+// A row of V numbers of a precision, read eight at a time. Groups begin at multiples of 16 bytes (fp32: 32), so the
+// first and the last group may be shared with other rows. The precision is asked for each group: a kernel of one form
+// is compiled three times as fast as one of three.
+struct Row {
+    const unsigned char* numbers;
+    Int size;
+    int precision, before;  // before: numbers of the first group that are another row's
+
+    __device__ Row(const void* all, Int precision, Int row, Int size) : size(size), precision((int)precision) {
+        const int shift = precision == IN_FP32 ? 2 : 1;  // of bytes
+        numbers = static_cast<const unsigned char*>(all) + (row * size << shift);
+        before = static_cast<int>(reinterpret_cast<unsigned long long>(numbers) >> shift & 7);
+    }
+
+    __device__ Int groups() const { return (size + before + 7) / 8; }
+
+    __device__ float operator[](Int i) const {
+        if (precision == IN_FP16) return widened(reinterpret_cast<const Half*>(numbers)[i]);
+        if (precision == IN_BF16) return widened(reinterpret_cast<const Bfloat*>(numbers)[i]);
+        return reinterpret_cast<const float*>(numbers)[i];
+    }
+
+    // The eight numbers of a group, -inf where they are another row's. Returns the place of the first: it may be
+    // negative.
+    __device__ Int read(Int group, float (&to)[8]) const {
+        const Int first = group * 8 - before;
+        if (first < 0 || first + 8 > size) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) to[i] = first + i >= 0 && first + i < size ? (*this)[first + i] : -INFINITY;
+        } else if (precision == IN_FP16) {
+            read_as<Half>(first, to);
+        } else if (precision == IN_BF16) {
+            read_as<Bfloat>(first, to);
+        } else {
+            read_as<float>(first, to);
+        }
+        return first;
+    }
+
+    template <typename Number>
+    __device__ void read_as(Int first, float (&to)[8]) const {
+        const Eight<Number> all = eight_at(reinterpret_cast<const Number*>(numbers) + first);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) to[i] = number_of(all, i);
+    }
+};
 
 // Whether a number is larger than another, or as large and the first: NaN is the largest, as in Tensor.max.
 __device__ inline bool goes_before(float a, int at, float b, int other) {

@@ -86,7 +86,7 @@ struct Output {
 struct Ban {
     template <typename Number>
     static __device__ void of(const Judgement& p, unsigned char (&same)[MOST_PLACES]) {
-        const Int place = blockIdx.x, row = place / p.width, owner = p.owners[row], last = p.outputs[place];
+        const Int place = blockIdx.x, row = blockIdx.x / (unsigned)p.width, owner = p.owners[row], last = p.outputs[place];
         Seen hidden{-INFINITY, (int)p.types, -INFINITY, 0, 0};
         if (!p.numbers[owner * COLUMNS + ENDED] && forced_at(p, owner, last) == p.pad) {
             const Output output{p.tokens + owner * p.room, p.shown + row * p.width, p.outputs[row * p.width]};
@@ -118,44 +118,37 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) ban(const Judgement p
     by_precision<Ban>(p, same);
 }
 
-struct Look {
-    template <typename Number>
-    static __device__ void of(const Judgement& p) {
-        const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
-        const unsigned row = place / (unsigned)p.width;
-        // To ask takes as long as to read what few positions have.
-        if (parts == 1 && p.numbers[p.owners[row] * COLUMNS + ENDED]) return;
-        const Row<Number> logits(p.logits, place, p.types);
-        float own = INFINITY;
-        if (p.beta > 1) {
-            const Int token = drafted_behind(p, place, row);
-            if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
-        }
-        Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
-        const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
-        for (Int group = part * each + threadIdx.x; group < end; group += blockDim.x) {
-            float x[8];
-            const int first = (int)logits.read(group, x);
-            add_exponentials(x, seen.most, seen.sum);
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) look(const Judgement p) {
+    const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
+    const unsigned row = place / (unsigned)p.width;
+    // To ask takes as long as to read what few positions have.
+    if (parts == 1 && p.numbers[p.owners[row] * COLUMNS + ENDED]) return;
+    const Row logits(p.logits, p.precision, place, p.types);
+    float own = INFINITY;
+    if (p.beta > 1) {
+        const Int token = drafted_behind(p, place, row);
+        if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
+    }
+    Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
+    const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
+    for (Int group = part * each + threadIdx.x; group < end; group += blockDim.x) {
+        float x[8];
+        const int first = (int)logits.read(group, x);
+        add_exponentials(x, seen.most, seen.sum);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const int token = first + i;
-                if (x[i] <= seen.best && x[i] <= own) continue;
-                if (token == p.pad || token == p.unk || token == p.eos) continue;
-                seen.ahead += x[i] > own;
-                if (goes_before(x[i], token, seen.best, seen.at)) {
-                    seen.best = x[i];
-                    seen.at = token;
-                }
+        for (int i = 0; i < 8; ++i) {
+            const int token = first + i;
+            if (x[i] <= seen.best && x[i] <= own) continue;
+            if (token == p.pad || token == p.unk || token == p.eos) continue;
+            seen.ahead += x[i] > own;
+            if (goes_before(x[i], token, seen.best, seen.at)) {
+                seen.best = x[i];
+                seen.at = token;
             }
         }
-        seen = joined(seen, JoinSeen());
-        if (threadIdx.x == 0) p.seen[blockIdx.x] = seen;
     }
-};
-
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) look(const Judgement p) {
-    by_precision<Look>(p);
+    seen = joined(seen, JoinSeen());
+    if (threadIdx.x == 0) p.seen[blockIdx.x] = seen;
 }
 
 // What the positions of a row come to.
@@ -165,11 +158,10 @@ struct Verdict {
     float said[MOST_VERDICTS];  // log-probabilities
 };
 
-template <typename Number>
 __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& verdict) {
     const Int place = row * p.width + slot, owner = p.owners[row];
     const Int* numbers = p.numbers + owner * COLUMNS;
-    const Row<Number> logits(p.logits, place, p.types);
+    const Row logits(p.logits, p.precision, place, p.types);
     Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
     for (Int part = threadIdx.x % LANES; part < p.parts; part += LANES) seen = JoinSeen()(seen, p.seen[place * p.parts + part]);
     seen = joined_lanes(seen, JoinSeen());
@@ -201,16 +193,6 @@ __device__ inline void decide(const Judgement& p, Int row, Int slot, Verdict& ve
     verdict.accepted[slot] = stands || p.sure < 0;
     verdict.said[slot] = score;
 }
-
-// A warp decides about a position.
-struct Decide {
-    template <typename Number>
-    static __device__ void of(const Judgement& p, Verdict& verdict) {
-        for (Int slot = threadIdx.x / LANES; slot < p.width; slot += blockDim.x / LANES) {
-            decide<Number>(p, blockIdx.x, slot, verdict);
-        }
-    }
-};
 
 __device__ inline void commit(const Judgement& p, Int row, bool over, const Verdict& verdict) {
     const Int owner = p.owners[row], nowhere = p.room - 1;
@@ -253,11 +235,13 @@ __device__ inline void commit(const Judgement& p, Int row, bool over, const Verd
     p.flags[row] = ended ? ~(position + count) : position + count;
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) judge(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) judge(const Judgement p) {
     __shared__ Verdict verdict;
     const Int row = blockIdx.x;
     const bool over = p.numbers[p.owners[row] * COLUMNS + ENDED] != 0;  // else launched in vain
-    if (!over) by_precision<Decide>(p, verdict);
+    if (!over) {  // a warp decides about a position
+        for (Int slot = threadIdx.x / LANES; slot < p.width; slot += blockDim.x / LANES) decide(p, row, slot, verdict);
+    }
     __syncthreads();
     commit(p, row, over, verdict);
 }
@@ -278,23 +262,18 @@ struct JoinLeaders {
     __device__ Leader operator()(const Leader& a, const Leader& b) const { return goes_before(b.best, b.at, a.best, a.at) ? b : a; }
 };
 
-struct FindLargest {
-    template <typename Number>
-    static __device__ void of(const Largest& p) {
-        const Row<Number> logits(p.logits, blockIdx.x, p.types);
-        Leader leader{-INFINITY, (int)p.types};
-        for (Int group = threadIdx.x; group < logits.groups(); group += blockDim.x) {
-            float x[8];
-            const int first = (int)logits.read(group, x);
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) largest(const Largest p) {
+    const Row logits(p.logits, p.precision, blockIdx.x, p.types);
+    Leader leader{-INFINITY, (int)p.types};
+    for (Int group = threadIdx.x; group < logits.groups(); group += blockDim.x) {
+        float x[8];
+        const int first = (int)logits.read(group, x);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                if (!(x[i] <= leader.best)) leader = JoinLeaders()(leader, Leader{x[i], first + i});
-            }
+        for (int i = 0; i < 8; ++i) {
+            if (!(x[i] <= leader.best)) leader = JoinLeaders()(leader, Leader{x[i], first + i});
         }
-        leader = joined(leader, JoinLeaders());
-        // Of nothing but -inf the first.
-        if (threadIdx.x == 0) p.tokens[blockIdx.x] = leader.best == -INFINITY ? 0 : leader.at;
     }
-};
-
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) largest(const Largest p) { by_precision<FindLargest>(p); }
+    leader = joined(leader, JoinLeaders());
+    // Of nothing but -inf the first.
+    if (threadIdx.x == 0) p.tokens[blockIdx.x] = leader.best == -INFINITY ? 0 : leader.at;
+}
