@@ -102,10 +102,11 @@ extern "C" __global__ void __launch_bounds__(FEWER_THREADS) leaders(const Candid
     const unsigned parts = (unsigned)p.parts, part = blockIdx.x % parts;
     const int kept = (int)p.kept, own = (int)threadIdx.x, threads = (int)blockDim.x;
     const Row logits(p.logits, p.precision, blockIdx.x / parts, p.types);
-    const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
+    const unsigned groups = (unsigned)logits.groups(), each = (groups + parts - 1) / parts;
+    const Int end = least(groups, (part + 1) * each);
     Exponentials sums{-INFINITY, 0};
     for (int i = own; i < kept; i += threads) leading[i] = 0;
-    for (Int from = part * each; from < end; from += threads) {
+    for (Int from = (Int)part * each; from < end; from += threads) {
         Key keys[8] = {}, top = 0;
         if (from + own < end) top = keys_of(p, logits, from + own, sums, keys);
         __syncthreads();
@@ -266,7 +267,7 @@ __device__ void follow_parents(Number* rows, const Int* parents, int width, Int 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS) beam_step(const BeamStep p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) beam_step(const BeamStep p) {
     __shared__ double scores[MOST_BEAM * (MOST_BEAM + 1)];
     __shared__ int ranked[2 * MOST_BEAM];
     __shared__ Chosen chosen;

@@ -113,12 +113,12 @@ struct Ban {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) ban(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) ban(const Judgement p) {
     __shared__ unsigned char same[MOST_PLACES];
     by_precision<Ban>(p, same);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) look(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS) look(const Judgement p) {
     const unsigned parts = (unsigned)p.parts, place = blockIdx.x / parts, part = blockIdx.x % parts;
     const unsigned row = place / (unsigned)p.width;
     // To ask takes as long as to read what few positions have.
@@ -130,8 +130,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS) look(const Judgement 
         if (token != NO_DRAFT) own = logits[token] - (token == p.unk ? (float)p.unk_penalty : 0);
     }
     Seen seen{-INFINITY, (int)p.types, -INFINITY, 0, 0};
-    const Int groups = logits.groups(), each = (groups + parts - 1) / parts, end = least(groups, (part + 1) * each);
-    for (Int group = part * each + threadIdx.x; group < end; group += blockDim.x) {
+    const unsigned groups = (unsigned)logits.groups(), each = (groups + parts - 1) / parts;
+    const Int end = least(groups, (part + 1) * each);
+    for (Int group = (Int)part * each + threadIdx.x; group < end; group += blockDim.x) {
         float x[8];
         const int first = (int)logits.read(group, x);
         add_exponentials(x, seen.most, seen.sum);
@@ -235,7 +236,7 @@ __device__ inline void commit(const Judgement& p, Int row, bool over, const Verd
     p.flags[row] = ended ? ~(position + count) : position + count;
 }
 
-extern "C" __global__ void __launch_bounds__(FEWER_THREADS) judge(const Judgement p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) judge(const Judgement p) {
     __shared__ Verdict verdict;
     const Int row = blockIdx.x;
     const bool over = p.numbers[p.owners[row] * COLUMNS + ENDED] != 0;  // else launched in vain
