@@ -49,10 +49,10 @@ __device__ int best_behind(const Chain& p, Int entry) {
     const Int slot = entry / p.most;
     const Number *features = (const Number*)p.features + slot * p.channels;
     const Number *written = (const Number*)p.written + entry * p.channels, *weight = (const Number*)p.weight;
-    Int rows[MOST_CANDIDATES];  // in the weight
+    unsigned rows[MOST_CANDIDATES];  // where they begin in the weight
     float scores[MOST_CANDIDATES] = {};
 #pragma unroll
-    for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = candidate(p, slot * p.most + least(i, p.most - 1)) * p.channels;
+    for (int i = 0; i < MOST_CANDIDATES; ++i) rows[i] = (unsigned)(candidate(p, slot * p.most + least(i, p.most - 1)) * p.channels);
     for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
         const Eight<Number> own = eight_at(features + from), more = eight_at(written + from);
         float told[8];

@@ -77,7 +77,7 @@ __device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS) embedding(const Embedding p) {
+extern "C" __global__ void __launch_bounds__(FEWER_THREADS, 1) embedding(const Embedding p) {
     __shared__ float weights[MOST_SOURCES];
     by_precision<Embed>(p, weights);
 }
