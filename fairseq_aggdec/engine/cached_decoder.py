@@ -24,6 +24,7 @@ from fairseq_aggdec.engine.kv_cache import KVCache
 from fairseq_aggdec.engine.linear import some_outputs
 from fairseq_aggdec.engine.packed_decoder import PackedDecoder, TokenEmbedding
 from fairseq_aggdec.engine.precision import EXACT, Precision, in_fp32
+from fairseq_aggdec.kernels.gpu.operators import compile_ahead
 from fairseq_aggdec.models.blockwise_transformer import HeadedDecoder
 from fairseq_aggdec.windows.grid import GridWindow
 from fairseq_aggdec.windows.window import Window
@@ -60,6 +61,8 @@ class CachedDecoder:
         )  # its kind of numbers is what the layers read
         device = self.like.device
         self.on_gpu = device.type == "cuda"
+        if self.on_gpu:
+            compile_ahead(device, self.like.dtype)
         if precision.graphs and self.on_gpu:
             self.graphs = WindowGraphs(self.run_on_grid, device, self.embedding.memories)
             self.embedding.replaced = self.graphs.forget

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from fairseq_aggdec.kernels.gpu import nvrtc, operators
+from fairseq_aggdec.kernels.library import VARIABLE
 from tests.strict.device.bookkeeping import COMPILER, build
 
 
@@ -180,6 +181,7 @@ def test_a_launch_gives_the_driver_what_a_kernel_reads(
     capability: tuple[int, int], early: int
 ) -> None:
     driver, overlapping = Driver(), {"begin"} if early or capability < (9, 0) else set()
+    nvrtc.compiling.cache_clear()
     with (
         mock.patch.object(nvrtc, "library", lambda: None),
         mock.patch.object(nvrtc, "compiled", lambda *_: b"machine code"),
@@ -201,6 +203,28 @@ def test_a_launch_gives_the_driver_what_a_kernel_reads(
     assert driver.early == early
     assert arguments[-3].tolist() == [[5, 6, 7]]
     assert arguments[-2].tolist() == [[0, 1, 2]]
+
+
+def test_what_every_loop_launches_is_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, together = torch.device("cuda", 7), threading.Barrier(len(operators.EVERY_LOOP))
+
+    def compiled(library: None, source: str, *options: str) -> bytes:
+        together.wait(60)  # for all others
+        return f"{source} {options}".encode()
+
+    with (
+        mock.patch.object(nvrtc, "library", lambda: None),
+        mock.patch.object(nvrtc, "compiled", compiled),
+        mock.patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
+    ):
+        operators.compile_ahead(device, torch.bfloat16)
+        found = nvrtc.compiling(device, "attention", "-DPRECISION=2").result(60)
+        assert found == b"attention ('sm_90', '-DPRECISION=2')"
+        assert nvrtc.compiling(device, "vocabulary").result(60) == b"vocabulary ('sm_90',)"
+    monkeypatch.setenv(VARIABLE, "none")
+    with mock.patch.object(operators, "compiling") as begun:
+        operators.compile_ahead(device, torch.bfloat16)
+    assert not begun.called
 
 
 def _begin_arguments() -> list[Any]:

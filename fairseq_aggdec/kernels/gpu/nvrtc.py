@@ -7,8 +7,10 @@ the headers of an installed CUDA toolkit, which few machines have.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("source")
 SHARED = "shared.h"  # what every source includes
+MOST_THREADS = 8  # that compile
 # Where a kernel can begin before the one in front of it has ended: from which capability and which driver on, which
 # captures such launches. The number of the attribute in CUDA's driver.
 OVERLAP_FROM, SERIALIZATION = (9, 12_030), 6
@@ -93,6 +96,23 @@ def compiled(nvrtc: Any, source: str, architecture: str, *more: str) -> bytes:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_THREADS, "nvrtc")
+
+
+@functools.cache
+def compiling(device: torch.device, source: str, *more: str) -> Future[bytes]:
+    """The kernels of a source for a GPU, as machine code that a thread of its own begins to make now; arguments as of
+    :func:`compiled`. A processor with several cores compiles several sources at once."""
+
+    def code() -> bytes:
+        major, minor = torch.cuda.get_device_capability(device)
+        return compiled(library(), source, f"sm_{major}{minor}", *more)
+
+    return _threads().submit(code)
+
+
 def _array(texts: Sequence[bytes]) -> Any:
     return (ctypes.c_char_p * len(texts))(*texts)
 
@@ -117,10 +137,10 @@ class Module:
 
     def __init__(self, device: torch.device, source: str, names: Sequence[str], *more: str):
         self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
-        major, minor = torch.cuda.get_device_capability(device)
-        code = compiled(library(), source, f"sm_{major}{minor}", *more)
+        code = compiling(device, source, *more).result()
         self.module, self.functions, version = ctypes.c_void_p(), {}, ctypes.c_int()
         self._call("cuDriverGetVersion", ctypes.byref(version))
+        major, _ = torch.cuda.get_device_capability(device)
         self.overlaps = major >= OVERLAP_FROM[0] and version.value >= OVERLAP_FROM[1]
         with torch.cuda.device(device):
             torch.cuda.current_stream(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_aggdec.kernels.gpu.nvrtc import Module
+from fairseq_aggdec.kernels.gpu.nvrtc import Module, compiling
 from fairseq_aggdec.kernels.library import VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -112,6 +112,8 @@ SOURCES = dict.fromkeys(SCHEMAS, "bookkeeping") | {
 PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Files that are compiled for one precision at a time, which the second argument of their kernels says.
 BY_PRECISION = {"attention", "products"}
+# Files with kernels of every loop.
+EVERY_LOOP = "products", "vocabulary", "attention", "embedding", "bookkeeping"
 # Kernels that load weights while the kernel in front of them still runs. Not measured on a GPU yet: none does.
 OVERLAPPING: frozenset[str] = frozenset()  # {"product"}
 # Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
@@ -164,9 +166,18 @@ def module(device: torch.device, source: str, precision: int | None) -> Module:
         OSError, RuntimeError: they cannot be compiled or loaded there.
     """
     names = tuple(name for name in SCHEMAS if SOURCES[name] == source)
-    return Module(
-        device, source, names, *(() if precision is None else (f"-DPRECISION={precision}",))
-    )
+    return Module(device, source, names, *_options(source, precision))
+
+
+def _options(source: str, precision: int | None) -> list[str]:
+    return [f"-DPRECISION={precision}"] if source in BY_PRECISION else []
+
+
+def compile_ahead(device: torch.device, dtype: torch.dtype) -> None:
+    """Begins to compile what every loop on a GPU launches, side by side, for models in a precision."""
+    if os.environ.get(VARIABLE) != "none" and ready(device) and dtype in PRECISIONS:
+        for source in EVERY_LOOP:
+            compiling(device, source, *_options(source, PRECISIONS[dtype]))
 
 
 def ready(device: torch.device) -> bool:
