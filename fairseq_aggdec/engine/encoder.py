@@ -165,7 +165,9 @@ class FastEncoder:
         """Makes the table of positions for sources of up to that length."""
         weight = self.encoder.embed_tokens.weight
         source = weight.new_full((1, length), self.padding_idx + 1, dtype=torch.long)
-        self.positions = self.encoder.embed_positions(source)[0].detach().to(weight.dtype)
+        found = self.encoder.embed_positions(source)[0].detach().to(weight.dtype)
+        # The compiled library reads that many numbers of each.
+        self.positions = found.expand(-1, self.channels).contiguous()
 
     def _embed(self, src_tokens: Tensor, padded: bool) -> tuple[Tensor, Tensor]:
         """``TransformerEncoderBase.forward_embedding``; where nothing is padded all rows have the same positions."""

@@ -262,6 +262,8 @@ class TokenEmbedding:
         decoder, weight = self.decoder, self.decoder.embed_tokens.weight
         sentence = weight.new_full((1, size), decoder.padding_idx + 1, dtype=torch.long)
         table: Tensor = decoder.embed_positions(sentence)[0].detach().to(weight.dtype)
+        # The compiled library reads that many numbers of each.
+        table = table.expand(-1, decoder.embed_dim).contiguous()
         self.table = table = table if self.opening is None else table + self.opening
         return table
 

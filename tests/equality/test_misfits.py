@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import nn
 
@@ -56,6 +57,7 @@ MISFITS = {
     "decoder.output_projection": linear(8, TYPES),
     "encoder": lambda: made(encoder_embed_dim=2 * WIDTH).encoder,
 }
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 
 
 def made(**options: Any) -> Any:
@@ -89,3 +91,35 @@ def test_an_encoder_of_another_width_that_fits() -> None:
     models = [made(encoder_embed_dim=2 * WIDTH)]
     for method, beam in METHODS.items():
         assert_equal(nbest(generator_of(method, models, beam), models), by_stock(models, beam))
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+@pytest.mark.filterwarnings("ignore")
+def test_positions_of_fewer_numbers(part: str) -> None:
+    """Whatever the module says of itself. One number stands for all, as in stock."""
+    for width in (8, 1):
+        models = [made(**LEARNED)]
+        older = {method: generator_of(method, models, beam) for method, beam in METHODS.items()}
+        positions = getattr(models[0], part).embed_positions
+        positions.weight = nn.Parameter(torch.randn(len(positions.weight), width))
+        for method, beam in METHODS.items():
+            if width == 1:
+                assert_equal(nbest(older[method], models), by_stock(models, beam))
+                continue
+            with pytest.raises(RuntimeError, match="size of"):
+                by_stock(models, beam)
+            with pytest.raises(RuntimeError, match="size of"):
+                nbest(older[method], models)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tokens_without_an_embedding() -> None:
+    """They can be chosen, and cannot be read."""
+    models = [made(share_decoder_input_output_embed=False)]
+    older = {method: generator_of(method, models, beam) for method, beam in METHODS.items()}
+    models[0].decoder.embed_tokens = nn.Embedding(8, WIDTH, 1)
+    with pytest.raises(IndexError):
+        by_stock(models, 1)
+    for method in METHODS:
+        with pytest.raises(IndexError):
+            nbest(older[method], models)

@@ -130,9 +130,6 @@ def _misfit(part: Any) -> str | None:
                 shape = tuple(module.weight.shape if norm is None else norm)
                 if shape != fitting:
                     return f"{name} of shape {shape} where {fitting} fits"
-    width, positions = part.layers[0].self_attn.embed_dim, part.embed_positions
-    if getattr(positions, "embedding_dim", width) != width:
-        return f"positions of {positions.embedding_dim} numbers in layers of {width}"
     return None
 
 
@@ -142,13 +139,17 @@ def _fitting(part: Any) -> Iterator[tuple[Any, Shapes]]:
     width = first.self_attn.embed_dim
     into, out = (getattr(part, name, None) for name in ("project_in_dim", "project_out_dim"))
     types, read = part.embed_tokens.weight.shape
-    shapes: Shapes = {"embed_tokens": (types, width)}
-    if into is not None:
-        shapes = {"project_in_dim": (width, read)}
+    shapes: Shapes = {}
+    if into is None:
+        read = width
+    else:
+        shapes["project_in_dim"] = width, read
     if (output := getattr(part, "output_projection", None)) is not None:
         given = width if out is None else out.weight.size(0)
         shapes["output_projection"] = output.weight.size(0), given
         shapes["project_out_dim"] = given, width
+        types = max(types, output.weight.size(0))  # what is chosen is embedded next
+    shapes["embed_tokens"] = types, read
     yield part, shapes | dict.fromkeys(("layer_norm", "layernorm_embedding"), (width,))
     for layer in part.layers:
         hidden, cross = layer.fc1.weight.size(0), getattr(layer, "encoder_attn", None)
