@@ -115,6 +115,16 @@ def test_watch_sees_other_types(dtype: torch.dtype, size: int) -> None:
     assert watch.changed()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_watch_sees_what_stands_behind_the_last_whole_word(dtype: torch.dtype) -> None:
+    module = nn.Linear(4, 4, bias=False)
+    module.register_buffer("odd", torch.zeros(4097, dtype=dtype))
+    watch = ModelWatch([module])
+    assert not watch.changed()
+    module.odd.data[-1] = 1
+    assert watch.changed()
+
+
 def test_watch_takes_parameters_that_do_not_stand_row_after_row() -> None:
     module = nn.Linear(4, 3)
     module.weight = nn.Parameter(torch.randn(4, 3).t())

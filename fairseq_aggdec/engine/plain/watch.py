@@ -211,13 +211,19 @@ def _flat(tensor: Tensor) -> Tensor | None:
 
 
 def _words(tensor: Tensor) -> Tensor | None:
-    """(N,) int32 view of a tensor's memory, without half a word at its end; None where it has no such words."""
+    """(N,) int32 view of a tensor's memory; None where it has no such words."""
     flat = _flat(tensor)
     if flat is None or flat.data_ptr() % 4 or flat.storage_offset() * flat.itemsize % 4:
         return None
-    if flat.itemsize < 4:
-        flat = flat[: flat.numel() * flat.itemsize // 4 * 4 // flat.itemsize]
-    return flat.view(torch.int32) if flat.numel() else None
+    return flat.view(torch.int32) if flat.nbytes % 4 == 0 else None
+
+
+def _parts(tensor: Tensor) -> Sequence[Tensor]:
+    """The numbers of a tensor in whole words, and those behind the last whole word, if there are any."""
+    flat, in_a_word = _flat(tensor), 4 // min(4, tensor.itemsize)
+    if flat is None or len(flat) % in_a_word == 0:
+        return (tensor,)
+    return flat.tensor_split([len(flat) // in_a_word * in_a_word])
 
 
 # Of the numbers of a type so many bytes wide, as which NaN is like itself.
@@ -235,6 +241,7 @@ class HostNumbers:
 
     def __init__(self, tensors: Sequence[Tensor]):
         self.library = kernels()
+        tensors = [part for tensor in tensors for part in _parts(tensor)]
         of_all = [_words(tensor) for tensor in tensors]
         words = [found for found in of_all if found is not None]
         self.kept = words
