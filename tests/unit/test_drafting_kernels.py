@@ -105,6 +105,23 @@ def test_chains_are_those_of_operators() -> None:
         compare_chains(seed)
 
 
+def test_roundings_do_not_decide_about_the_kernels_of_chains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU's products round otherwise: what it is tried with has no two candidates that score nearly alike."""
+    pairs = FastChain.pairs
+
+    def lowered(chain: FastChain, *given: Tensor) -> tuple[Tensor, Tensor]:
+        best, scores = pairs(chain, *given)
+        most = scores.amax(-1, keepdim=True)
+        less = most.float() - 4 * torch.finfo(scores.dtype).eps * most.abs().float()
+        return best, torch.where(scores == most, less, scores.float())
+
+    monkeypatch.setattr(FastChain, "pairs", lowered)
+    with torch.inference_mode():
+        assert follows_alike(CPU)
+
+
 def test_fewer_candidates_than_are_wanted() -> None:
     """Where most logits are -inf."""
     chain = random_chain(torch.float32, 20, 16, True)

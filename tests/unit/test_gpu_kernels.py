@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +292,28 @@ def test_kernels_are_tried_once_and_left_where_they_differ(
     monkeypatch.setenv(VARIABLE, "none")
     assert operators.against(CPU, copies_alike) == f"{VARIABLE}=none"
     assert type(fused.bookkeeping(rules, exact, CPU)) is Bookkeeping
+
+
+def test_operators_are_defined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads may ask for the first kernel at the same time."""
+    made = []
+
+    class Library(mock.Mock):
+        def __init__(self, *given: Any, **more: Any):
+            super().__init__(**more)
+            if given:
+                made.append(given)
+                time.sleep(0.01)  # others get their turn
+
+    monkeypatch.setattr(operators, "_defined", functools.cache(operators._defined.__wrapped__))
+    monkeypatch.setattr(operators, "_kept", [])
+    monkeypatch.setattr(torch.library, "Library", Library)
+    threads = [threading.Thread(target=operators.operators) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
 
 
 def test_kernels_that_err_are_found_out(caplog: pytest.LogCaptureFixture) -> None:

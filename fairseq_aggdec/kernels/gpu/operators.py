@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,9 +126,18 @@ def parts(positions: int, types: int) -> int:
     return max(1, min(-(-types // PART), BUSY // positions))
 
 
-@functools.cache
 def operators() -> Any:
     """``torch.ops.fairseq_aggdec``: :data:`SCHEMAS`."""
+    with _one_definition:
+        return _defined()
+
+
+# PyTorch takes the definition of an operator once; threads may ask for the first kernel at the same time.
+_one_definition = threading.Lock()
+
+
+@functools.cache
+def _defined() -> Any:
     library = torch.library.Library(NAMESPACE, "FRAGMENT")
     for name, schema in SCHEMAS.items():
         library.define(f"{name}{schema}")

@@ -3,6 +3,7 @@
 #include "shared.h"
 
 constexpr int MOST_SOURCES = 4096;
+constexpr int AT_ONCE = 4;  // tokens of a source that a warp weighs together, so that their loads do not wait for each other
 
 // A block for each position.
 struct Embedding {
@@ -36,15 +37,26 @@ __device__ void weigh(const Embedding& p, Int place, float (&weights)[MOST_SOURC
     const Int row = place / p.width;
     const Number* query = (const Number*)p.queries + p.at[place * p.step] * p.channels;
     const Number* keys = (const Number*)p.memory + row * p.row_step;
-    for (Int key = threadIdx.x / LANES; key < p.sources; key += blockDim.x / LANES) {
-        float score = 0;
+    const Int warps = blockDim.x / LANES;
+    for (Int first = threadIdx.x / LANES; first < p.sources; first += AT_ONCE * warps) {
+        float scores[AT_ONCE] = {};
         for (Int from = threadIdx.x % LANES * 8; from < p.channels; from += LANES * 8) {
-            const Eight<Number> asked = eight_at(query + from), own = eight_at(keys + key * 2 * p.channels + from);
+            const Eight<Number> asked = eight_at(query + from);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) score += number_of(asked, i) * number_of(own, i);
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const Int key = least(first + k * warps, p.sources - 1);
+                const Eight<Number> own = eight_at(keys + key * 2 * p.channels + from);
+#pragma unroll
+                for (int i = 0; i < 8; ++i) scores[k] += number_of(asked, i) * number_of(own, i);
+            }
         }
-        score = joined_lanes(score, Total());
-        if (threadIdx.x % LANES == 0) weights[key] = p.mask ? score + widened(((const Number*)p.mask)[row * p.mask_step + key]) : score;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const Int key = first + k * warps;
+            const float score = joined_lanes(scores[k], Total());
+            if (threadIdx.x % LANES != 0 || key >= p.sources) continue;
+            weights[key] = p.mask ? score + widened(((const Number*)p.mask)[row * p.mask_step + key]) : score;
+        }
     }
     __syncthreads();
     float most = -INFINITY, sum = 0;
@@ -67,12 +79,13 @@ __device__ void Embed::of(const Embedding& p, float (&weights)[MOST_SOURCES]) {
     const bool slot = p.masked && p.masked[place];
     const Number* read = slot ? (const Number*)p.slot : (const Number*)p.weight + p.tokens[place] * p.channels;
     const Number* added = p.table ? (const Number*)p.table + p.at[place * p.step] * p.channels : nullptr;
-    const bool copies = slot && p.queries;
+    const Int copied = slot && p.queries ? p.sources : 0;
     const Number* source = (const Number*)p.memory + place / p.width * p.row_step + p.channels;
-    if (copies) weigh<Number>(p, place, weights);
+    if (copied) weigh<Number>(p, place, weights);
     for (Int i = threadIdx.x; i < p.channels; i += blockDim.x) {
         float x = (float)p.scale * widened(read[i]);
-        for (Int key = 0; copies && key < p.sources; ++key) x += weights[key] * widened(source[key * 2 * p.channels + i]);
+#pragma unroll 8  // loads of several tokens are on their way at once
+        for (Int key = 0; key < copied; ++key) x += weights[key] * widened(source[key * 2 * p.channels + i]);
         narrow(added ? widened(added[i]) + x : x, ((Number*)p.out)[out + i]);
     }
 }
