@@ -5,6 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
 
 from fairseq_aggdec.engine.graphs.conditions import tf32_allowed
@@ -33,6 +37,7 @@ class Precision:
 
 
 EXACT = Precision()
+LAYERS = TransformerEncoderLayerBase, TransformerDecoderLayerBase
 
 
 def precision_name(model: Any) -> str:
@@ -61,14 +66,21 @@ def computes_bf16(weight: Tensor) -> bool:
     return weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and multiplies_bf16()
 
 
-def _floating(module: nn.Module, known: dict[int, nn.Parameter]) -> nn.Module:
+def _floating(
+    module: nn.Module, known: dict[int, nn.Parameter], of_layer: bool = False
+) -> nn.Module:
     """A module with parameters in fp32 that shares all else with the given one.
 
-    Sinusoids stay rounded to bfloat16, as stock fairseq has them: a buffer says so.
+    Weights of a Transformer layer's products stay in bfloat16: they are packed in it. Sinusoids stay rounded to it, as
+    stock fairseq has them: a buffer says so.
 
     Args:
         known: parameters that were converted, by what they were made of: some are shared.
+        of_layer: it is part of a Transformer layer.
     """
+    if of_layer and type(module) is nn.Linear:
+        return module
+    of_layer = of_layer or isinstance(module, LAYERS)
     copied = copy.copy(module)
     parameters = {name: weight for name, weight in module._parameters.items() if weight is not None}
     for weight in parameters.values():
@@ -78,7 +90,7 @@ def _floating(module: nn.Module, known: dict[int, nn.Parameter]) -> nn.Module:
         name: known[id(weight)] for name, weight in parameters.items()
     }
     copied._modules = {
-        name: None if child is None else _floating(child, known)
+        name: None if child is None else _floating(child, known, of_layer)
         for name, child in module._modules.items()
     }
     return copied
