@@ -148,6 +148,7 @@ def _launch(
     at, last, bits = (None if x is None else x.contiguous() for x in sight[:3])
     of_mask = [0, 0]
     if mask is not None:
+        mask = mask.to(out.dtype)  # in an ensemble it may be in the precision of another model
         of_mask = [mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2)]
     blocks, name = slots * heads, "attend"
     if width > 1 and blocks > few:

@@ -21,7 +21,7 @@ class Precision:
 
     Attributes:
         pack: lay weights out once for the few rows of a window (on a CPU). Takes a second copy of them.
-        int8: compute products in 8 bits (fp32 and bf16 on a CPU). The result of a row does not depend on other rows.
+        int8: compute products in 8 bits (models in fp32 on a CPU). The result of a row does not depend on other rows.
         graphs: on a GPU, replay the calls of a decoder as captured graphs.
         strict: slots per row in every window of a batch (:mod:`fairseq_aggdec.windows.grid`); 0: as many as it needs.
         bf16: products of what is in fp32 round their inputs to bfloat16 (:func:`in_fp32`).

@@ -249,13 +249,17 @@ class HostNumbers:
         self.rest = Numbers([t for t, found in zip(tensors, of_all, strict=True) if found is None])
         total = sum(map(len, words))
         own = torch.Generator().manual_seed(1)  # what is sampled later does not depend on it
-        places, numbers = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int32)]
+        places = [torch.empty(0, dtype=torch.int64, device="cpu")]
+        numbers = [torch.empty(0, dtype=torch.int32, device="cpu")]
         for of_tensor in words:
             size = len(of_tensor)
             count = min(size, max(LEAST, size * SAMPLES // total))
-            begins = torch.arange(count + 1) * size // count
+            begins = torch.arange(count + 1, device="cpu") * size // count
             # Not at equal distances: these would all be in the same columns.
-            at = begins[:-1] + (torch.rand(count, generator=own) * begins.diff()).long()
+            at = (
+                begins[:-1]
+                + (torch.rand(count, generator=own, device="cpu") * begins.diff()).long()
+            )
             places.append(of_tensor.data_ptr() + 4 * at)
             numbers.append(of_tensor[at])
         self.places, self.numbers = torch.cat(places), torch.cat(numbers)

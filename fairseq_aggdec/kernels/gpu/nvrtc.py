@@ -21,26 +21,6 @@ logger = logging.getLogger(__name__)
 SOURCES = Path(__file__).with_name("source")
 SHARED = "shared.h"  # what every source includes
 MOST_THREADS = 8  # that compile
-# Where a kernel can begin before the one in front of it has ended: from which capability and which driver on, which
-# captures such launches. The number of the attribute in CUDA's driver.
-OVERLAP_FROM, SERIALIZATION = (9, 12_030), 6
-
-
-class _Attribute(ctypes.Structure):
-    """``CUlaunchAttribute``."""
-
-    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
-
-
-class _Configuration(ctypes.Structure):
-    """``CUlaunchConfig``: sizes of grid and block, bytes of shared memory."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint * 7),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("count", ctypes.c_uint),
-    )
 
 
 def library() -> Any:
@@ -138,10 +118,7 @@ class Module:
     def __init__(self, device: torch.device, source: str, names: Sequence[str], *more: str):
         self.device, self.driver = device, ctypes.CDLL("libcuda.so.1")
         code = compiling(device, source, *more).result()
-        self.module, self.functions, version = ctypes.c_void_p(), {}, ctypes.c_int()
-        self._call("cuDriverGetVersion", ctypes.byref(version))
-        major, _ = torch.cuda.get_device_capability(device)
-        self.overlaps = major >= OVERLAP_FROM[0] and version.value >= OVERLAP_FROM[1]
+        self.module, self.functions = ctypes.c_void_p(), {}
         with torch.cuda.device(device):
             torch.cuda.current_stream(
                 device
@@ -156,31 +133,16 @@ class Module:
                 )
                 self.functions[name] = function
 
-    def launch(
-        self, name: str, parameters: bytes, blocks: int, threads: int, overlap: bool = False
-    ) -> None:
-        """Launches a kernel on the current stream.
-
-        Args:
-            name: of the kernel.
-            parameters: the bytes of its only one, a struct.
-            blocks, threads: of the grid, of a block.
-            overlap: it may begin before the kernel in front of it has ended, for which it waits itself.
-        """
+    def launch(self, name: str, parameters: bytes, blocks: int, threads: int) -> None:
+        """Launches a kernel on the current stream; ``parameters`` are the bytes of its only one, a struct."""
         struct = ctypes.create_string_buffer(parameters, len(parameters))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(struct))
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
-        function, size = self.functions[name], (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, 0)
+        function, size = self.functions[name], map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, 0))
         # The driver launches in its current context. A thread has none before it has asked the device for anything.
         self._call("cuCtxPushCurrent_v2", self.context)
         try:
-            if overlap and self.overlaps:
-                early = ctypes.pointer(_Attribute(SERIALIZATION, 0, (ctypes.c_uint * 16)(1)))
-                launch = ctypes.byref(_Configuration(size, stream, early, 1))
-                self._call("cuLaunchKernelEx", launch, function, pointers, None)
-            else:
-                sizes = map(ctypes.c_uint, size)
-                self._call("cuLaunchKernel", function, *sizes, stream, pointers, None)
+            self._call("cuLaunchKernel", function, *size, stream, pointers, None)
         finally:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 

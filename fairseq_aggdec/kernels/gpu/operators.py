@@ -115,8 +115,6 @@ PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 BY_PRECISION = {"attention", "products"}
 # Files with kernels of every loop.
 EVERY_LOOP = "products", "vocabulary", "attention", "embedding", "bookkeeping"
-# Kernels that load weights while the kernel in front of them still runs. Not measured on a GPU yet: none does.
-OVERLAPPING: frozenset[str] = frozenset()  # {"product"}
 # Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
 PART, BUSY = 2048, 264
 
@@ -164,8 +162,7 @@ def _launch(name: str, *arguments: Any) -> None:
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     source = SOURCES[name]
     precision = arguments[1] if source in BY_PRECISION else None
-    size = arguments[0], THREADS[name]
-    module(device, source, precision).launch(name, words(arguments), *size, name in OVERLAPPING)
+    module(device, source, precision).launch(name, words(arguments), arguments[0], THREADS[name])
 
 
 @functools.cache

@@ -19,20 +19,12 @@ constexpr int LANES_HELD = 1;
 __device__ inline int lane_of(int) { return threadIdx.x % LANES; }
 __device__ inline void warp_meets() { __syncwarp(); }
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
-// What it has written is there then. The kernel behind may begin, which waits as well.
-__device__ inline void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 #else
 constexpr int LANES_HELD = 32;
 #define UNROLLED
 static inline int lane_of(int held) { return held; }
 static inline void warp_meets() {}
 static inline float inverse_root(float x) { return 1 / sqrtf(x); }
-static inline void wait_for_kernel_before() {}
 #endif
 
 constexpr int PRODUCT_WARPS = 8;                         // of a block
@@ -274,8 +266,7 @@ struct Multiplied {
         return row < count ? static_cast<const Number*>(all) + start + place : nullptr;
     }
 
-    // Weights are loaded first: the kernel before, which may still run (OVERLAPPING in operators.py), has nothing to do with
-    // them.
+    // Weights are loaded first: the kernel before has nothing to do with them.
     __device__ void load(int base) {
         const Number *weight[TILES][LANES_HELD], *x[2][LANES_HELD], *gain[LANES_HELD], *shift[LANES_HELD];
         lanes(base, [&](int held, int g, int place, bool) {
@@ -298,7 +289,6 @@ struct Multiplied {
                 }
             });
         });
-        if (base == warp) wait_for_kernel_before();
         own_chunks(base, [&](int i, int chunk) {
             lanes(chunk, [&](int held, int, int, bool there) {
                 UNROLLED for (int half = 0; half < 2; ++half) {
