@@ -11,7 +11,6 @@ Slots that a row does not use repeat its last token at the same position, so the
 that have ended, or were never there, read some token at position 0.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -71,6 +70,7 @@ class GridWindow(Window):
     ):
         self.tokens, self.at, self.last = tokens, positions, last
         self.steps = positions
+        self.rows_of_slots: Tensor | None = None
         self.rows, self.width, self.end = shape
         self.reach = self.end if reach is None else reach
         self.level, self.dense = False, True
@@ -80,10 +80,14 @@ class GridWindow(Window):
         """Rows, and the keys that they see."""
         return self.rows, self.end
 
-    @functools.cached_property
+    @property
     def row_of(self) -> Tensor:
-        rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
-        return rows.expand(-1, self.width).flatten()
+        if (
+            self.rows_of_slots is None
+        ):  # made where it is read; cached_property has a lock, which a graph cannot have
+            rows = torch.arange(self.rows, device=self.tokens.device).unsqueeze(1)
+            self.rows_of_slots = rows.expand(-1, self.width).flatten()
+        return self.rows_of_slots
 
     @property
     def positions(self) -> Tensor:

@@ -22,6 +22,8 @@ from fairseq_cli import generate
 import fairseq_aggdec
 from fairseq_aggdec.cli import doctor, fairseq_commands, main, refusals
 from fairseq_aggdec.compat import load_checkpoint
+from fairseq_aggdec.engine.cached_decoder import CachedDecoder
+from fairseq_aggdec.engine.encoder import FastEncoder
 from fairseq_aggdec.kernels.library import INSTRUCTIONS, kernels
 from tests import warm
 from tests.cli.commands import CUT, MODEL, TRAINING, Result, Trained, run
@@ -293,17 +295,18 @@ def test_the_doctor_knows_every_kind_of_model() -> None:
     other = make_model(task, 3)
     for part in (other.encoder, other.decoder):
         part.layers[0].activation_fn = F.gelu  # none of fairseq's
-    assert "layer by layer" in doctor.decoder_form(other)
-    assert "layer by layer" in doctor.encoder_form(other)
+    assert "layer by layer" in doctor.form(CachedDecoder(other.decoder))
+    assert "layer by layer" in doctor.form(FastEncoder(other.encoder))
     tanh = make_model(task, 3, activation_fn="tanh")
-    assert doctor.decoder_form(tanh) == doctor.decoder_form(stock)
+    forms = [doctor.form(CachedDecoder(model.decoder)) for model in (tanh, stock)]
+    assert forms[0] == forms[1]
     for arch, advised in (
         ("blockwise_transformer", "blockwise"),
         ("interleaved_transformer", "interleaved"),
         ("lattice_transformer", "lattice"),
     ):
         model = make_model(task, 3, arch)
-        assert doctor.decoder_form(model).startswith("fast form")
+        assert doctor.form(CachedDecoder(model.decoder)).startswith("fast form")
         assert doctor.advice(model, task, None) == f"--decoding {advised}"
         assert not any(refused.startswith(advised) for refused in doctor.refusals_of(model))
         slots = advised != "blockwise"

@@ -257,7 +257,7 @@ def test_hidden_keys_are_as_if_they_were_not_there(int8: bool) -> None:
 
     def run(rows: Tensor, window: Window) -> Tensor:
         decoder.start(encoder_out, 1, len(rows))
-        decoder.embedding = lambda window: rows.clone()  # type: ignore[assignment]
+        decoder.embedding = lambda *_: rows.clone()  # type: ignore[assignment]
         if decoder.compiled is not None:
             decoder.compiled.embeds = False
         return decoder.features(window)

@@ -113,7 +113,10 @@ def check_8_bits(chance: random.Random, code: Any) -> None:
     weight = numbers(chance, outputs, inputs)
     bias = numbers(chance, outputs) if chance.random() < 0.5 else None
     relu = chance.random() < 0.5
-    product, plain = Product(weight, bias, relu, True, code), PlainProduct(weight, bias, relu)
+    product, plain = (
+        Product(weight, bias, relu, int8=True, library=code),
+        PlainProduct(weight, bias, relu),
+    )
     x = numbers(chance, rows, inputs)
     together = product(x)
     assert torch.equal(together, plain(x) if rows else x.new_empty(0, outputs))

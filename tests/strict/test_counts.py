@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_aggdec.windows import transfer
 from scripts.recipes.gpu import device_counts
 from scripts.recipes.gpu.device_counts import COUNTED, END, ITERATIONS, START, Counts
 from tests.strict.device import cases as device_cases
@@ -141,7 +143,9 @@ def test_the_end_is_one_kernel_and_one_copy(name: str, count: Count) -> None:
     assert counts.means[END][KERNEL] - 1 in (0, 1)
     assert counts.blocking(END) == 1
     sent = [line for line in counts.lines if line[1] == "copy to device"]
-    assert sum(counts.lines[line] for line in sent if "transfer.py:31" in line[2]) == 1
+    lines, first = inspect.getsourcelines(transfer.sent)
+    (line,) = (first + i for i, text in enumerate(lines) if ".to(device, non_blocking" in text)
+    assert sum(counts.lines[at] for at in sent if f"transfer.py:{line}" in at[2]) == 1
 
 
 @pytest.mark.parametrize(
