@@ -103,7 +103,7 @@ def attend_own(
         width: W.
         heads: H.
         sight: what each slot sees of the L places.
-        few: up to so many blocks each slot has its own.
+        few: each slot has a block of its own if there are at most this many blocks.
 
     Returns:
         (R W, C)

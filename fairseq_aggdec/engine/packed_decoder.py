@@ -133,7 +133,7 @@ class DecoderLayer(FastLayer):
         return None if window.alone else window.mask(x.dtype, span)
 
     def fuses(self, x: Tensor, window: Window, keys: int) -> bool:
-        """Whether slots that read x (N, C) attend to so many keys in one launch."""
+        """Whether the slots of x (N, C) attend to ``keys`` keys in one launch."""
         other = self.precision.int8 or self.precision.strict
         return not other and attention.fused(window, keys, x, x.size(1) // self.heads)
 

@@ -288,7 +288,7 @@ def in_pairs(weight: Tensor, strip: int, apart: int) -> Tensor:
     pairs = weight.view(-1, strip, weight.size(1) // (2 * apart), 2, apart)
     return pairs.flip(3).permute(
         0, 2, 4, 1, 3
-    )  # the upper half of a word is its last on all of these processors
+    )  # all of these processors store the low half of a word first
 
 
 class Product:

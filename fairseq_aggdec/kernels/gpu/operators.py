@@ -115,7 +115,8 @@ PRECISIONS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 BY_PRECISION = {"attention", "products"}
 # Files with kernels of every loop.
 EVERY_LOOP = "products", "vocabulary", "attention", "embedding", "bookkeeping"
-# Few positions are read in parts, of at least so many logits, until there are as many blocks as keep a GPU busy.
+# Where there are few positions, several blocks read the logits of one: a block has PART logits at least, and there are
+# BUSY blocks at most, which keep a GPU busy.
 PART, BUSY = 2048, 264
 
 

@@ -32,9 +32,9 @@ constexpr int64_t DEPTH = TILE_BYTES;
 #else
 constexpr int64_t DEPTH = 4;
 #endif
-// In bfloat16 the products of so many inputs are added up from 0 on, those of the first half and of the second in a chain
-// each; then both chains, then that to the sum: as an instruction of AMX does with a tile. How far the two inputs whose
-// weights share a word are apart: a tile has a chain in the halves of its words each, vectors follow one chain.
+// BLOCK inputs in bfloat16 are added up as an AMX instruction does it: a chain of sums for each half of them, each from 0
+// on; chain plus chain; that is added to the sum. The two inputs whose weights share a word are APART: in a tile each half
+// of a word belongs to a chain of its own, in vectors both belong to one.
 constexpr int64_t BLOCK = 32;
 #if defined(AGGDEC_AMX)
 constexpr int64_t APART = BLOCK / 2;

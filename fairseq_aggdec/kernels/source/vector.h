@@ -43,7 +43,7 @@ constexpr int LANES = 16;
 
 namespace aggdec {
 
-// While one of these lives, its thread takes numbers below 2^-126 for 0, as tiles of bfloat16 do by themselves.
+// While such an object exists, its thread takes numbers below 2^-126 for 0, as tiles of bfloat16 do by themselves.
 class Flushing {
     uint64_t before_ = 0;
 
